@@ -1,0 +1,77 @@
+"""The one interface between the bridge and an experiment tracker.
+
+A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
+own: the delivery loop owns those. It runs in a writer process of its own, one per live run, so
+that a tracker library that hangs, exits or dies takes nothing else with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.records import ExperimentKey, Row
+
+__all__ = ["RunInfo", "Tracker"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The run to write, as the bridge knows it.
+
+    Attributes:
+        key: Experiment and trial.
+        run_id: Stable digest of ``key``, safe in paths and URLs: ``[a-z2-7]{16}``.
+        directory: Where the tracker may keep files. Exists.
+        attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``.
+    """
+
+    key: ExperimentKey
+    run_id: str
+    directory: Path
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+class Tracker(Protocol):
+    """Writes the rows of one run to one place.
+
+    All calls come from one thread, in the order ``open``, (``write`` | ``flush``)*, ``close``.
+    """
+
+    def open(self, run: RunInfo, /) -> int:
+        """Create or resume the run.
+
+        Returns:
+            The number of the next row that the tracker wants: 0 for a new run, n + 1 if it already
+            has row n, and 0 again if what it had cannot be continued and must be written anew.
+
+        Raises:
+            TrackerUnavailable: Try again later.
+            TrackerRejected: The settings or credentials are refused.
+        """
+        ...
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Hand over rows, in ascending order of number and without a gap.
+
+        Raises:
+            TrackerUnavailable: The loop opens the run again and goes on from where it stands.
+            TrackerRejected: The loop keeps these rows and reports why.
+        """
+        ...
+
+    def flush(self, *, timeout_s: float) -> None:
+        """Return once every row handed over is safe at the tracker.
+
+        Raises:
+            TrackerUnavailable: ``timeout_s`` passed first.
+        """
+        ...
+
+    def location(self) -> str:
+        """Where a person finds the run: a URL or a path. Valid after ``open``."""
+        ...
+
+    def close(self, *, exit_code: int) -> None:
+        """Finish the run, with 0 for success. Idempotent; blocks until the tracker has it all."""
+        ...

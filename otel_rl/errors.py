@@ -1,0 +1,92 @@
+"""Every exception that otel_rl raises on purpose.
+
+* OtelRLError
+  * ConfigError            a setting is wrong; raised at start only
+  * RequestError           the sender's request cannot be taken; never retried
+    * MalformedRequest       the bytes are not OTLP: HTTP 400, gRPC INVALID_ARGUMENT
+    * RequestTooLarge        over the body limit: HTTP 413, gRPC RESOURCE_EXHAUSTED
+  * JournalError           the bridge's own database
+    * JournalLocked          another process has it open
+    * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
+    * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
+  * TrackerError
+    * TrackerUnavailable     the same rows may be tried again later
+    * TrackerRejected        these rows will never be taken
+"""
+
+__all__ = [
+    "ConfigError",
+    "JournalClosed",
+    "JournalError",
+    "JournalFull",
+    "JournalLocked",
+    "MalformedRequest",
+    "OtelRLError",
+    "RequestError",
+    "RequestTooLarge",
+    "TrackerError",
+    "TrackerRejected",
+    "TrackerUnavailable",
+]
+
+
+class OtelRLError(Exception):
+    """Base class: catch this to catch everything that otel_rl raises on purpose.
+
+    Attributes:
+        hint: What the reader should do next, as one sentence. Empty if nothing helps.
+    """
+
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint or self.hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} {self.hint}" if self.hint else message
+
+
+class ConfigError(OtelRLError):
+    """A setting or an argument of ``init`` is wrong. Raised before any work begins."""
+
+
+class RequestError(OtelRLError):
+    """The sender's request cannot be taken. Sending it again will not help."""
+
+
+class MalformedRequest(RequestError):
+    """The bytes are not what OTLP says they should be."""
+
+
+class RequestTooLarge(RequestError):
+    """The request is larger than the configured limit, counted after decompression."""
+
+
+class JournalError(OtelRLError):
+    """The bridge's own database cannot do what was asked."""
+
+
+class JournalLocked(JournalError):
+    """Another process has this data directory open."""
+
+
+class JournalFull(JournalError):
+    """There is no room for the batch. Nothing was written; the sender should retry."""
+
+
+class JournalClosed(JournalError):
+    """The bridge is stopping and takes no more batches; the sender should retry."""
+
+
+class TrackerError(OtelRLError):
+    """The experiment tracker did not take rows."""
+
+
+class TrackerUnavailable(TrackerError):
+    """The tracker cannot be reached now. The same rows are tried again later."""
+
+
+class TrackerRejected(TrackerError):
+    """The tracker will never take this. The rows are kept and the reason is reported."""

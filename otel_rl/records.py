@@ -1,0 +1,257 @@
+"""The plain frozen data that flows between the stages of the bridge.
+
+All times are nanoseconds since the Unix epoch by the sender's clock, unless named ``received_*``.
+
+    Batch -> decode -> Measurements | SumPoint | HistogramPoint | SummaryPoint -> align -> Row
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from otel_rl.semconv.spec import Reduction
+
+__all__ = [
+    "Batch",
+    "Decoded",
+    "ExperimentKey",
+    "Export",
+    "HistogramPoint",
+    "Measurements",
+    "Offset",
+    "Point",
+    "Row",
+    "Series",
+    "Signal",
+    "SumPoint",
+    "SummaryPoint",
+    "Temporality",
+    "Worker",
+]
+
+Offset = NewType("Offset", int)
+"""Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
+
+
+class Signal(StrEnum):
+    """The three OTLP signals."""
+
+    METRICS = "metrics"
+    TRACES = "traces"
+    LOGS = "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One accepted OTLP export request: the unit that the spool keeps.
+
+    Attributes:
+        signal: Picks the protobuf type of ``payload``.
+        payload: ``Export{Metrics,Trace}ServiceRequest`` as protobuf, unzipped, parsed once and
+            freed of what was refused, so that nothing malformed is ever spooled.
+        received_ns: By the bridge's own clock.
+    """
+
+    signal: Signal
+    payload: bytes
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ExperimentKey:
+    """Names one tracker run, across every process that reports for it.
+
+    Attributes:
+        experiment: ``rl.experiment.name`` of the resource.
+        trial: ``rl.trial.name`` of the resource.
+    """
+
+    experiment: str
+    trial: str = "default"
+
+    def __str__(self) -> str:
+        return f"{self.experiment}/{self.trial}"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process that reports for an experiment. A restarted process is another worker.
+
+    Attributes:
+        role: ``trainer``, ``generator``, ``replay_buffer``, ``reward``, ... or any other word.
+        instance: ``service.instance.id``, unique to the process.
+        index: Place among the workers of the role, or None if the process does not know it.
+        count: Number of workers of the role, or None if the process does not know it.
+    """
+
+    role: str
+    instance: str
+    index: int | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is measured, and by whom: the identity that reductions run over.
+
+    Attributes:
+        worker: The process that measures.
+        name: The metric's name, e.g. ``rl.train.loss`` or a user's own word.
+        unit: UCUM unit as sent, possibly empty.
+        attributes: Sorted pairs without the step, so that equal series compare and hash equal.
+        reduction: The reduction that the sender asked for, or None for the registry's.
+    """
+
+    worker: Worker
+    name: str
+    unit: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    reduction: Reduction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Single measurements of one gauge series, in the order in which they were made.
+
+    The three sequences have one length, n >= 1.
+
+    Attributes:
+        series: Identity.
+        times_ns: When each was made.
+        values: NaN and infinities are kept: a diverged loss is a finding, not bad input.
+        steps: The step each belongs to, None for a time-driven one.
+    """
+
+    series: Series
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    steps: Sequence[int | None]
+
+
+class Temporality(StrEnum):
+    """What a sum or histogram point counts from."""
+
+    DELTA = "delta"
+    CUMULATIVE = "cumulative"
+
+
+@dataclass(frozen=True, slots=True)
+class SumPoint:
+    """One point of a counter or up-down counter, as sent.
+
+    Attributes:
+        series: Identity.
+        start_ns: Start of what the point counts, 0 if unknown.
+        time_ns: End of what the point counts.
+        value: Since ``start_ns``.
+        temporality: Whether ``start_ns`` moves with each point.
+        monotonic: False for up-down counters.
+    """
+
+    series: Series
+    start_ns: int
+    time_ns: int
+    value: float
+    temporality: Temporality
+    monotonic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPoint:
+    """One point of an explicit-bucket or exponential histogram, as sent.
+
+    A bucket is (lower bound, upper bound, count) and holds lower < measurement <= upper; the first
+    lower bound may be -inf, the last upper bound +inf. An exponential histogram is the same thing
+    with computed bounds. Empty buckets are left out.
+
+    Attributes:
+        series: Identity.
+        start_ns: Start of what the point counts, 0 if unknown.
+        time_ns: End of what the point counts.
+        temporality: Whether ``start_ns`` moves with each point.
+        count: Number of measurements.
+        total: Sum of the measurements, or None if not reported.
+        minimum: Smallest measurement, or None if not reported.
+        maximum: Largest measurement, or None if not reported.
+        buckets: Ascending and disjoint.
+    """
+
+    series: Series
+    start_ns: int
+    time_ns: int
+    temporality: Temporality
+    count: int
+    total: float | None
+    minimum: float | None
+    maximum: float | None
+    buckets: tuple[tuple[float, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPoint:
+    """One point of a Prometheus-style summary: quantiles that cannot be merged.
+
+    Attributes:
+        series: Identity.
+        time_ns: When it was taken.
+        count: Number of measurements since the process started.
+        total: Their sum.
+        quantiles: (quantile in 0..1, value).
+    """
+
+    series: Series
+    time_ns: int
+    count: int
+    total: float
+    quantiles: tuple[tuple[float, float], ...]
+
+
+Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The fact that a worker has reported: its lease, and how far its own clock has come.
+
+    Attributes:
+        worker: Who.
+        time_ns: Latest event time in the export, 0 if it held no points.
+    """
+
+    worker: Worker
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one batch says about one experiment.
+
+    Attributes:
+        experiment: The run it belongs to.
+        points: In the order of the request.
+        exports: One per worker in the batch.
+    """
+
+    experiment: ExperimentKey
+    points: Sequence[Point]
+    exports: Sequence[Export]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a tracker gets: axes plus values.
+
+    Attributes:
+        number: Place in the run, from 0 without gaps. It is the tracker's idempotency key.
+        step: The training step; for time-driven rows, the one in progress at ``time_ns``.
+        time_ns: Event time.
+        values: Tracker key to value. Never empty. NaN and infinities are data.
+        policy_version: The policy version at ``time_ns``, or None if nobody reported one.
+    """
+
+    number: int
+    step: int
+    time_ns: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    policy_version: int | None = None

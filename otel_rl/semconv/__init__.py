@@ -1,0 +1,1 @@
+"""The vocabulary: names, instruments, units and reductions, generated from ``registry/*.yaml``."""

@@ -1,0 +1,70 @@
+"""What the registry says about one metric, as plain frozen data.
+
+``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` with these.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Instrument", "MetricSpec", "Reduction"]
+
+
+class Instrument(StrEnum):
+    """The OpenTelemetry instrument that records a metric."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    UP_DOWN_COUNTER = "updowncounter"
+    HISTOGRAM = "histogram"
+
+
+class Reduction(StrEnum):
+    """How the values of several workers become one.
+
+    Attributes:
+        MEAN: Mean of all values, not a mean of per-worker means.
+        SUM: Sum over workers.
+        MIN: Smallest value.
+        MAX: Largest value.
+        STD: Population standard deviation of all values.
+        LAST: The value with the latest event time.
+    """
+
+    MEAN = "mean"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    STD = "std"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric of the registry.
+
+    Attributes:
+        name: The OpenTelemetry metric name, e.g. ``rl.train.loss``.
+        instrument: The instrument that records it.
+        unit: UCUM unit: ``s``, ``By``, ``1`` for ratios, ``{token}`` for counts.
+        brief: One sentence for people.
+        reduction: How it reduces over workers. Counters reduce their rates.
+        statistics: Further statistics written beside the reduced value, each under its own
+            suffix: ``min``, ``max``, ``mean``, ``std``, ``count``, ``p50``, ``p90``, ``p99``.
+        per_worker: Whether each worker's own series is written too, even when per-worker series
+            are off. For metrics whose point is the comparison of replicas.
+        attributes: Attributes that may stand on a point besides ``rl.loop.iteration``.
+        group: Where the metric stands in the field's list: ``trainer``, ``generator``,
+            ``service``, ``replay_buffer``, ``wait``, ``environment``, ``reward``, ``machine``, ...
+        derived: True if the bridge computes it and no worker reports it.
+    """
+
+    name: str
+    instrument: Instrument
+    unit: str
+    brief: str
+    reduction: Reduction = Reduction.MEAN
+    statistics: tuple[str, ...] = ()
+    per_worker: bool = False
+    attributes: tuple[str, ...] = ()
+    group: str = ""
+    derived: bool = False
