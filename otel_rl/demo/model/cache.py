@@ -1,0 +1,160 @@
+"""Attention over cached keys and values: each token's are computed once and read ever after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_rl.demo.model.blocks import BlockPool
+from otel_rl.demo.model.transformer import rms_norm, softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_rl.demo.model.parameters import Block, Floats, Parameters, Shape
+
+__all__ = ["KvCache", "Sequences"]
+
+
+class KvCache:
+    """Keys and values of a limited number of tokens, in blocks that sequences share.
+
+    Attributes:
+        pool: Who owns which block.
+    """
+
+    def __init__(self, shape: Shape, *, limit_tokens: int, block_tokens: int) -> None:
+        self.pool = BlockPool(blocks=limit_tokens // block_tokens, block_tokens=block_tokens)
+        room = (shape.layers, self.pool.limit_tokens, shape.heads, shape.head_width)
+        self._keys = np.zeros(room, np.float32)
+        self._values = np.zeros(room, np.float32)
+
+    def extend(
+        self,
+        parameters: Parameters,
+        tokens: npt.NDArray[np.int64],
+        start: npt.NDArray[np.int64],
+        slots: npt.NDArray[np.int64],
+    ) -> Floats:
+        """Run new tokens of several sequences, and remember their keys and values.
+
+        Args:
+            parameters: The policy; the same one that filled the cache so far.
+            tokens: (rows, new) token ids.
+            start: (rows,) how many tokens of each sequence are cached already.
+            slots: (rows, length) where in the cache each token of a sequence lives.
+
+        Returns:
+            Logits after the last new token, (rows, vocabulary).
+        """
+        places = start[:, None] + np.arange(tokens.shape[1])
+        new_slots = np.take_along_axis(slots, places, axis=1)
+        slots = slots[:, : int(places.max()) + 1]
+        visible = np.arange(slots.shape[1]) <= places[:, :, None]
+        stream = parameters.tokens[tokens] + parameters.positions[places]
+        for layer, block in enumerate(parameters.blocks):
+            stream = self._attend(layer, block, stream, new_slots, slots, visible)
+            mlp_input, _ = rms_norm(stream, block.mlp_gain)
+            stream = stream + np.maximum(mlp_input @ block.mlp_in, 0) @ block.mlp_out
+        final_input, _ = rms_norm(stream[:, -1], parameters.final_gain)
+        logits: Floats = final_input @ parameters.head
+        return logits
+
+    def _attend(
+        self,
+        layer: int,
+        block: Block,
+        stream: Floats,
+        new_slots: npt.NDArray[np.int64],
+        slots: npt.NDArray[np.int64],
+        visible: npt.NDArray[np.bool_],
+    ) -> Floats:
+        rows, new, width = stream.shape
+        heads, head_width = self._keys.shape[2:]
+        attention_input, _ = rms_norm(stream, block.attention_gain)
+        projected = (attention_input @ block.query_key_value).reshape(
+            rows, new, 3, heads, head_width
+        )
+        self._keys[layer, new_slots] = projected[:, :, 1]
+        self._values[layer, new_slots] = projected[:, :, 2]
+        queries = projected[:, :, 0].transpose(0, 2, 1, 3)
+        keys = self._keys[layer, slots].transpose(0, 2, 3, 1)
+        values = self._values[layer, slots].transpose(0, 2, 1, 3)
+        scores = queries @ keys * head_width**-0.5
+        attention = softmax(np.where(visible[:, None], scores, np.float32(-1e9)))
+        mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, new, width)
+        return stream + mixed @ block.attention_out
+
+
+class Sequences:
+    """Equal prompts that grow in the cache side by side: the samples of one group.
+
+    The first row computes the prompt and publishes it; the others find it in the cache.
+    """
+
+    def __init__(self, cache: KvCache, prompt: Sequence[int], *, rows: int, room: int) -> None:
+        """Reserve room; nothing is computed yet.
+
+        Args:
+            cache: Where the keys and values go.
+            prompt: Token ids.
+            rows: Number of samples.
+            room: Longest sequence, prompt and completion together.
+
+        Raises:
+            NoFreeBlock: The cache is too full; ask :meth:`fits` first.
+        """
+        self._cache = cache
+        self._prompt = list(prompt)
+        self._room = room
+        self._blocks: list[list[int]] = []
+        self._rows = rows
+
+    @staticmethod
+    def fits(cache: KvCache, *, rows: int, room: int) -> bool:
+        """Whether so many rows are sure to get all their blocks, even with no shared prefix."""
+        return rows * cache.pool.blocks_for(room) <= cache.pool.available
+
+    def prefill(self, parameters: Parameters) -> Floats:
+        """Compute what the cache lacks of the prompt.
+
+        Returns:
+            Logits after the prompt, (rows, vocabulary).
+        """
+        first = self._prefill_rows(parameters, 1)
+        if self._rows == 1:
+            return first
+        return np.concatenate([first, self._prefill_rows(parameters, self._rows - 1)])
+
+    def slots(self) -> npt.NDArray[np.int64]:
+        """Where each token of each row lives, (rows, room)."""
+        size = self._cache.pool.block_tokens
+        table = np.array(self._blocks, np.int64)[:, :, None] * size + np.arange(size)
+        return table.reshape(len(self._blocks), -1)[:, : self._room]
+
+    def release(self, *, row: int | None = None) -> None:
+        """Give the blocks of one row back, or of all that still have any."""
+        for index in range(len(self._blocks)) if row is None else (row,):
+            self._cache.pool.release(self._blocks[index])
+            self._blocks[index] = []
+
+    def _prefill_rows(self, parameters: Parameters, rows: int) -> Floats:
+        pool = self._cache.pool
+        added = []
+        for _ in range(rows):
+            blocks = pool.acquire(self._prompt)
+            cached = len(blocks) * pool.block_tokens
+            blocks += [pool.allocate() for _ in range(pool.blocks_for(self._room) - len(blocks))]
+            self._blocks.append(blocks)
+            added.append(blocks)
+        slots = self.slots()[-rows:]
+        start = np.full(rows, cached, np.int64)
+        tokens = np.tile(np.array(self._prompt[cached:], np.int64), (rows, 1))
+        logits = self._cache.extend(parameters, tokens, start, slots)
+        for blocks in added:
+            for place in range(len(self._prompt) // pool.block_tokens):
+                end = (place + 1) * pool.block_tokens
+                pool.publish(blocks[place], self._prompt[:end])
+        return logits
