@@ -1,0 +1,73 @@
+"""Which training step and which policy version was current at a time.
+
+Time-driven measurements (a queue's depth, a GPU's power) know no step. They get the step that the
+training loop was at, so that every chart of a run has the same axis.
+"""
+
+import bisect
+from dataclasses import dataclass, field
+
+__all__ = ["StepAxis", "Timeline"]
+
+# Two hours of ten steps a second. Late data older than this gets the oldest step that is known.
+_MAX_CHANGES = 72_000
+
+
+@dataclass(slots=True)
+class Timeline:
+    """An integer that changes now and then, in order of event time."""
+
+    times_ns: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def observe(self, time_ns: int, value: int) -> None:
+        """Remember that the integer was ``value`` at ``time_ns``. Any order, repeats are free."""
+        place = bisect.bisect_right(self.times_ns, time_ns)
+        if place and self.values[place - 1] == value:
+            return
+        self.times_ns.insert(place, time_ns)
+        self.values.insert(place, value)
+        if len(self.times_ns) > _MAX_CHANGES:
+            del self.times_ns[: _MAX_CHANGES // 2], self.values[: _MAX_CHANGES // 2]
+
+    def at(self, time_ns: int) -> int | None:
+        """The latest value at or before ``time_ns``; before the first, None."""
+        place = bisect.bisect_right(self.times_ns, time_ns)
+        return self.values[place - 1] if place else None
+
+
+@dataclass(slots=True)
+class StepAxis:
+    """The step and the policy version over time, as one worker of the training role tells them.
+
+    One worker, because two ranks never report the same step at the same instant and an axis must
+    not jump back and forth between them. That worker is the first of the ``trainer`` role; in a run
+    without trainers, the first of the role that reported a step first. It may go back: a run that
+    is resumed from a checkpoint repeats steps.
+    """
+
+    role: str = ""
+    label: str = ""
+    steps: Timeline = field(default_factory=Timeline)
+    versions: Timeline = field(default_factory=Timeline)
+
+    def leads(self, role: str, label: str) -> bool:
+        """Whether this worker tells the steps, after a look at who it is."""
+        better = not self.role or (role == "trainer" and self.role != "trainer")
+        if better or (role == self.role and _rank(label) < _rank(self.label)):
+            if role != self.role:
+                self.steps, self.versions = Timeline(), Timeline()
+            self.role, self.label = role, label
+        return role == self.role and label == self.label
+
+    def step_at(self, time_ns: int) -> int:
+        """The step in progress; 0 before the first."""
+        return self.steps.at(time_ns) or 0
+
+    def version_at(self, time_ns: int) -> int | None:
+        """The policy version; None before the first that was reported."""
+        return self.versions.at(time_ns)
+
+
+def _rank(label: str) -> tuple[int, str]:
+    return (int(label), "") if label.isdigit() else (1 << 62, label)

@@ -1,0 +1,38 @@
+"""What a user can set about rows."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["AlignSettings"]
+
+
+class AlignSettings(BaseModel):
+    """How samples become rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    window_s: float = Field(default=5.0, gt=0, le=3600)
+    """Length of the event-time windows of time-driven metrics (rates, quantiles, levels)."""
+
+    allowed_lateness_s: float = Field(default=10.0, gt=0, le=86400)
+    """How long an incomplete step or window waits after its newest sample. What comes later is
+    written too, as a row of its own, and counted."""
+
+    lease_s: float = Field(default=15.0, gt=0, le=86400)
+    """A worker that has not exported for this long no longer holds steps open."""
+
+    settle_s: float = Field(default=0.25, ge=0, le=60)
+    """A worker has settled a step once it exported again this long after it went past it. Some SDKs
+    collect one instrument after another, so a single export can hold half a step."""
+
+    per_worker: bool = False
+    """Write every worker's own series too, with every single measurement, under
+    ``worker/<role>/<index>/...``."""
+
+    max_series: int = Field(default=10_000, gt=0)
+    """Series per experiment. Points of further ones are dropped and counted."""
+
+    max_worker_series: int = Field(default=2_000, ge=0)
+    """Per-worker series per experiment. Further ones are only in the role's value."""
+
+    max_open_steps: int = Field(default=10_000, gt=0)
+    """Steps that wait for workers, per experiment. The oldest are closed beyond that."""

@@ -1,0 +1,261 @@
+"""Window rows: time-driven samples in windows of event time.
+
+Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
+reduction over workers of what each measured. A window is closed when every live worker's clock has
+come past its end, or ``allowed_lateness_s`` after its newest sample arrived. What comes later makes
+a row of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.align.streams import Group, Stream, StreamTable
+from otel_rl.bridge.cumulative import Increment
+from otel_rl.bridge.reduce import Distribution, Moments
+from otel_rl.records import HistogramPoint
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["ClosedWindow", "OpenWindows"]
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedWindow:
+    """One row of time-driven values.
+
+    Attributes:
+        time_ns: Latest event time among its samples.
+        values: Tracker key to value.
+    """
+
+    time_ns: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What one worker counted in a window."""
+
+    value: float = 0
+    seconds: float = 0.0
+
+    def rate(self) -> float | None:
+        return self.value / self.seconds if self.seconds > 0 else None
+
+
+@dataclass(slots=True)
+class _Window:
+    """The samples of one window so far."""
+
+    time_ns: int = 0
+    received_ns: int = 0
+    levels: dict[Group, dict[Stream, Moments]] = field(default_factory=dict)
+    counted: dict[Group, dict[Stream, _Counted]] = field(default_factory=dict)
+    distributions: dict[Group, Distribution] = field(default_factory=dict)
+    single: dict[Group, list[tuple[int, float]]] = field(default_factory=dict)
+
+
+class OpenWindows:
+    """The windows of one experiment that still wait for samples."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Window] = {}
+        self._closed_through = -1
+
+    def add_level(
+        self,
+        stream: Stream,
+        value: float,
+        time_ns: int,
+        received_ns: int,
+        settings: AlignSettings,
+    ) -> bool:
+        """Fold in one measurement of a level. Returns whether it is late."""
+        window, late = self._window(time_ns, received_ns, settings)
+        for group in _groups(stream):
+            cells = window.levels.setdefault(group, {})
+            cell = cells.get(stream)
+            if cell is None:
+                cell = cells[stream] = Moments()
+            cell.add(value, time_ns)
+        if stream.own is not None and settings.per_worker:
+            window.single.setdefault(stream.own, []).append((time_ns, value))
+        return late
+
+    def add_increment(
+        self,
+        stream: Stream,
+        increment: Increment,
+        time_ns: int,
+        received_ns: int,
+        settings: AlignSettings,
+    ) -> bool:
+        """Fold in what a counter counted. Returns whether it is late."""
+        window, late = self._window(time_ns, received_ns, settings)
+        for group in _groups(stream):
+            cells = window.counted.setdefault(group, {})
+            cell = cells.get(stream)
+            if cell is None:
+                cell = cells[stream] = _Counted()
+            cell.value += increment.value
+            cell.seconds += increment.seconds
+        return late
+
+    def add_distribution(
+        self, stream: Stream, point: HistogramPoint, received_ns: int, settings: AlignSettings
+    ) -> bool:
+        """Fold in a delta histogram. Returns whether it is late."""
+        window, late = self._window(point.time_ns, received_ns, settings)
+        for group in _groups(stream):
+            cell = window.distributions.get(group)
+            if cell is None:
+                cell = window.distributions[group] = Distribution()
+            cell.add(
+                count=point.count,
+                total=point.total,
+                minimum=point.minimum,
+                maximum=point.maximum,
+                buckets=point.buckets,
+            )
+        return late
+
+    def close(
+        self, table: StreamTable, settings: AlignSettings, now_ns: int, *, everything: bool
+    ) -> list[ClosedWindow]:
+        """Take out every window that is over, in order of time."""
+        horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
+        clock_ns = min(
+            (w.event_ns for w in table.workers.values() if w.received_ns >= horizon_ns),
+            default=0,
+        )
+        length_ns = int(settings.window_s * _NS_PER_S)
+        rows: list[ClosedWindow] = []
+        for index in sorted(self._open):
+            window = self._open[index]
+            over = clock_ns >= (index + 1) * length_ns
+            overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
+            if everything or over or overdue:
+                del self._open[index]
+                self._closed_through = max(index, self._closed_through)
+                rows.extend(_rows(window, table))
+        return rows
+
+    def _window(
+        self, time_ns: int, received_ns: int, settings: AlignSettings
+    ) -> tuple[_Window, bool]:
+        index = time_ns // int(settings.window_s * _NS_PER_S)
+        window = self._open.get(index)
+        late = False
+        if window is None:
+            window = self._open[index] = _Window()
+            late = index <= self._closed_through
+        window.time_ns = max(window.time_ns, time_ns)
+        window.received_ns = max(window.received_ns, received_ns)
+        return window, late
+
+
+def _groups(stream: Stream) -> Iterator[Group]:
+    yield stream.group
+    if stream.own is not None:
+        yield stream.own
+
+
+def _rows(window: _Window, table: StreamTable) -> Iterator[ClosedWindow]:
+    """The single measurements as they were made, then everything that is reduced."""
+    values: dict[str, float] = {}
+    for group, levels in window.levels.items():
+        if group not in window.single:
+            values.update(_level(group, levels))
+    for group, counted in window.counted.items():
+        values.update(_rate(group, counted))
+    for group, distribution in window.distributions.items():
+        values.update(_distribution(group, distribution))
+    values.update(_miss_ratios(window, table))
+    yield from _single_rows(window.single)
+    if values:
+        yield ClosedWindow(window.time_ns, values)
+
+
+def _single_rows(single: dict[Group, list[tuple[int, float]]]) -> Iterator[ClosedWindow]:
+    """Rows that hold every measurement once, in order of time.
+
+    Measurements of different series share a row as long as no series would be in it twice: few wide
+    rows cost a tracker far less than many narrow ones.
+    """
+    ordered = sorted(
+        (time_ns, place, group.key, value)
+        for group, measured in single.items()
+        for place, (time_ns, value) in enumerate(measured)
+    )
+    row: dict[str, float] = {}
+    row_ns = 0
+    for time_ns, _, key, value in ordered:
+        if key in row:
+            yield ClosedWindow(row_ns, row)
+            row = {}
+        row[key] = value
+        row_ns = time_ns
+    if row:
+        yield ClosedWindow(row_ns, row)
+
+
+def _level(group: Group, levels: dict[Stream, Moments]) -> Iterator[tuple[str, float]]:
+    merged = Moments()
+    for moments in levels.values():
+        merged.merge(moments)
+    value: float | None
+    if group.reduction is Reduction.SUM:
+        # Over workers, not over time: a queue that was looked at five times is not five queues.
+        value = sum(m.total / m.count for m in levels.values())
+    else:
+        value = merged.result(group.reduction)
+    if value is not None:
+        yield group.key, value
+    for suffix in group.statistics:
+        statistic = merged.statistic(suffix)
+        if statistic is not None:
+            yield f"{group.key}/{suffix}", statistic
+
+
+def _rate(group: Group, counted: dict[Stream, _Counted]) -> Iterator[tuple[str, float]]:
+    group.total += sum(cell.value for cell in counted.values())
+    yield group.key, group.total
+    rates = Moments()
+    for cell in counted.values():
+        rate = cell.rate()
+        if rate is not None:
+            rates.add(rate)
+    reduced = rates.result(group.reduction)
+    if reduced is not None:
+        yield f"{group.key}/rate", reduced
+
+
+def _distribution(group: Group, distribution: Distribution) -> Iterator[tuple[str, float]]:
+    mean = distribution.statistic("mean")
+    if mean is not None:
+        yield group.key, mean
+    for suffix in group.statistics:
+        statistic = distribution.statistic(suffix)
+        if statistic is not None:
+            yield f"{group.key}/{suffix}", statistic
+
+
+def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
+    """1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios."""
+    queries: dict[str, float] = {}
+    hits: dict[str, float] = {}
+    for group, counted in window.counted.items():
+        if group.key.startswith("worker/"):
+            continue
+        found = sum(cell.value for cell in counted.values())
+        if group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:
+            queries[group.role] = queries.get(group.role, 0) + found
+        elif group.name == names.RL_GENERATOR_KV_CACHE_HITS:
+            hits[group.role] = hits.get(group.role, 0) + found
+    for role, asked in queries.items():
+        if asked > 0:
+            group = table.group(role, names.RL_GENERATOR_KV_CACHE_MISS_RATIO, (), Reduction.MEAN)
+            yield group.key, 1 - hits.get(role, 0) / asked

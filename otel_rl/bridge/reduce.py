@@ -1,0 +1,199 @@
+"""Many values to one: mergeable accumulators. Pure.
+
+What travels between accumulators is counts and sums, never means, so the order and the grouping of
+merges change nothing. An accumulator to which nothing was added has no value: None, never 0.0.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["Distribution", "Moments", "quantile_of_suffix"]
+
+
+@dataclass(slots=True)
+class Moments:
+    """Count, sum, extremes, spread and latest of single values.
+
+    NaN is data: one NaN among the values makes every statistic but the count NaN, extremes too.
+    """
+
+    count: int = 0
+    total: float = 0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    last: float = math.nan
+    last_time_ns: int = -1
+    _mean: float = 0.0
+    _squares: float = 0.0
+
+    def add(self, value: float, time_ns: int = 0) -> None:
+        """Fold in one value, measured at ``time_ns``."""
+        self.count += 1
+        self.total += value
+        # A comparison with NaN is False, so NaN has to be asked for.
+        if value != value or value < self.minimum:
+            self.minimum = value
+        if value != value or value > self.maximum:
+            self.maximum = value
+        if time_ns >= self.last_time_ns:
+            self.last = value
+            self.last_time_ns = time_ns
+        deviation = value - self._mean
+        self._mean += deviation / self.count
+        self._squares += deviation * (value - self._mean)
+
+    def merge(self, other: "Moments") -> None:
+        """Fold in everything that ``other`` has seen. ``other`` is left as it was."""
+        if not other.count:
+            return
+        if not self.count:
+            self._mean, self._squares = other._mean, other._squares
+        else:
+            count = self.count + other.count
+            deviation = other._mean - self._mean
+            self._squares += other._squares + deviation**2 * self.count * other.count / count
+            self._mean += deviation * other.count / count
+        self.count += other.count
+        self.total += other.total
+        if other.minimum != other.minimum or other.minimum < self.minimum:
+            self.minimum = other.minimum
+        if other.maximum != other.maximum or other.maximum > self.maximum:
+            self.maximum = other.maximum
+        if other.last_time_ns >= self.last_time_ns:
+            self.last, self.last_time_ns = other.last, other.last_time_ns
+
+    def result(self, reduction: Reduction) -> float | None:
+        """The values reduced to one; None if there are none."""
+        if not self.count:
+            return None
+        match reduction:
+            case Reduction.MEAN:
+                return self.total / self.count
+            case Reduction.SUM:
+                return self.total
+            case Reduction.MIN:
+                return self.minimum
+            case Reduction.MAX:
+                return self.maximum
+            case Reduction.STD:
+                return math.sqrt(max(self._squares, 0.0) / self.count) if self._finite else math.nan
+            case Reduction.LAST:
+                return self.last
+
+    def statistic(self, suffix: str) -> float | None:
+        """The statistic that is written under ``/suffix``; None if it has no value here."""
+        if suffix == "count":
+            return float(self.count) if self.count else None
+        try:
+            reduction = Reduction(suffix)
+        except ValueError:
+            return None  # quantiles need a distribution
+        return self.result(reduction)
+
+    @property
+    def _finite(self) -> bool:
+        return math.isfinite(self._squares)
+
+
+def quantile_of_suffix(suffix: str) -> float | None:
+    """The quantile in 0..1 that ``p50``, ``p99``, ``p99.9`` name; None for any other suffix."""
+    if not suffix.startswith("p"):
+        return None
+    try:
+        quantile = float(suffix[1:]) / 100
+    except ValueError:
+        return None
+    return quantile if 0 <= quantile <= 1 else None
+
+
+@dataclass(slots=True)
+class Distribution:
+    """Merged histograms: buckets of any layout, each (lower, upper], with their counts."""
+
+    count: int = 0
+    total: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    buckets: dict[tuple[float, float], int] = field(default_factory=dict)
+
+    def add(
+        self,
+        *,
+        count: int,
+        total: float | None,
+        minimum: float | None,
+        maximum: float | None,
+        buckets: Iterable[tuple[float, float, int]],
+    ) -> None:
+        """Fold in one histogram."""
+        if count <= 0:
+            return
+        if total is not None:
+            self.total = total if self.total is None else self.total + total
+        if minimum is not None:
+            self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
+        if maximum is not None:
+            self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
+        self.count += count
+        for lower, upper, number in buckets:
+            bucket = (lower, upper)
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + number
+
+    def merge(self, other: "Distribution") -> None:
+        """Fold in everything that ``other`` has seen. ``other`` is left as it was."""
+        self.add(
+            count=other.count,
+            total=other.total,
+            minimum=other.minimum,
+            maximum=other.maximum,
+            buckets=((lower, upper, n) for (lower, upper), n in other.buckets.items()),
+        )
+
+    def quantile(self, q: float) -> float | None:
+        """Estimate of the ``q``-quantile (0..1), off by at most the width of its bucket.
+
+        Linear within a bucket, and never outside the smallest and largest measurement where these
+        are known. None if nothing was added or nothing was bucketed.
+        """
+        ranked = sorted(self.buckets.items(), key=lambda item: (item[0][1], item[0][0]))
+        bucketed = sum(number for _, number in ranked)
+        if not bucketed:
+            return None
+        rank = q * bucketed
+        seen = 0
+        for (lower, upper), number in ranked:
+            if number and seen + number >= rank:
+                return self._within(lower, upper, (rank - seen) / number)
+            seen += number
+        return self._within(*ranked[-1][0], 1.0)
+
+    def statistic(self, suffix: str) -> float | None:
+        """The statistic that is written under ``/suffix``; None if it has no value here."""
+        if not self.count:
+            return None
+        match suffix:
+            case "count":
+                return float(self.count)
+            case "sum":
+                return self.total
+            case "mean":
+                return None if self.total is None else self.total / self.count
+            case "min":
+                return self.minimum
+            case "max":
+                return self.maximum
+        quantile = quantile_of_suffix(suffix)
+        return None if quantile is None else self.quantile(quantile)
+
+    def _within(self, lower: float, upper: float, share: float) -> float:
+        low = lower if math.isfinite(lower) else (self.minimum if self.minimum is not None else upper)
+        high = upper if math.isfinite(upper) else (self.maximum if self.maximum is not None else lower)
+        value = low + (high - low) * min(max(share, 0.0), 1.0)
+        if self.minimum is not None:
+            value = max(value, self.minimum)
+        if self.maximum is not None:
+            value = min(value, self.maximum)
+        return value
