@@ -1,12 +1,12 @@
-"""What the registry says about one metric, as plain frozen data.
+"""What the registry says about metrics and phases, as plain frozen data.
 
-``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` with these.
+``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` and ``PHASES`` with these.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Instrument", "MetricSpec", "Reduction"]
+__all__ = ["Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
 
 
 class Instrument(StrEnum):
@@ -47,14 +47,16 @@ class MetricSpec:
         instrument: The instrument that records it.
         unit: UCUM unit: ``s``, ``By``, ``1`` for ratios, ``{token}`` for counts.
         brief: One sentence for people.
-        reduction: How it reduces over workers. Counters reduce their rates.
+        reduction: How it reduces over workers. Counters reduce their rates, histograms are merged.
         statistics: Further statistics written beside the reduced value, each under its own
             suffix: ``min``, ``max``, ``mean``, ``std``, ``count``, ``p50``, ``p90``, ``p99``.
+            Never names the reduction itself.
         per_worker: Whether each worker's own series is written too, even when per-worker series
             are off. For metrics whose point is the comparison of replicas.
         attributes: Attributes that may stand on a point besides ``rl.loop.iteration``.
-        group: Where the metric stands in the field's list: ``trainer``, ``generator``,
-            ``service``, ``replay_buffer``, ``wait``, ``environment``, ``reward``, ``machine``, ...
+        group: Where the metric stands in the field's list: ``trainer``, ``policy``,
+            ``generator``, ``service``, ``replay_buffer``, ``wait``, ``environment``, ``reward``,
+            ``machine``, or ``otel_rl`` for what otel_rl says of itself.
         derived: True if the bridge computes it and no worker reports it.
     """
 
@@ -68,3 +70,22 @@ class MetricSpec:
     attributes: tuple[str, ...] = ()
     group: str = ""
     derived: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpec:
+    """One value of ``rl.phase``. Phases of one worker never overlap, except for parts.
+
+    Attributes:
+        name: The value, e.g. ``collector_wait``.
+        phase_class: The kind of time: ``compute``, ``wait``, ``transfer``, ``sync`` or ``io``.
+        brief: One sentence for people.
+        part_of: The phase whose time this one repeats, or None.
+        pipeline: Whether it is a summand of ``rl.pipeline.duration``.
+    """
+
+    name: str
+    phase_class: str
+    brief: str
+    part_of: str | None = None
+    pipeline: bool = False

@@ -1,0 +1,778 @@
+"""Makes the instruments that workers record with.
+
+Generated from ``registry/*.yaml`` by ``python -m otel_rl.semconv.generate``. Do not edit.
+"""
+
+from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
+from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
+
+from otel_rl.semconv import names
+
+
+def create_gen_ai_server_request_duration(meter: Meter) -> Histogram:
+    """Time of a generation request at the server, to its last token."""
+    return meter.create_histogram(
+        name=names.GEN_AI_SERVER_REQUEST_DURATION,
+        unit="s",
+        description="Time of a generation request at the server, to its last token.",
+    )
+
+
+def create_gen_ai_server_time_per_output_token(meter: Meter) -> Histogram:
+    """Time per token after the first."""
+    return meter.create_histogram(
+        name=names.GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
+        unit="s",
+        description="Time per token after the first.",
+    )
+
+
+def create_gen_ai_server_time_to_first_token(meter: Meter) -> Histogram:
+    """Time of a generation request at the server, to its first token."""
+    return meter.create_histogram(
+        name=names.GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
+        unit="s",
+        description="Time of a generation request at the server, to its first token.",
+    )
+
+
+def create_hw_energy(meter: Meter) -> Counter:
+    """Electric energy used. Its rate is the mean power."""
+    return meter.create_counter(
+        name=names.HW_ENERGY,
+        unit="J",
+        description="Electric energy used. Its rate is the mean power.",
+    )
+
+
+def create_hw_errors(meter: Meter) -> Counter:
+    """Hardware errors, for example of memory (ECC)."""
+    return meter.create_counter(
+        name=names.HW_ERRORS,
+        unit="{error}",
+        description="Hardware errors, for example of memory (ECC).",
+    )
+
+
+def create_hw_gpu_io(meter: Meter) -> Counter:
+    """Bytes that the GPU received and sent."""
+    return meter.create_counter(
+        name=names.HW_GPU_IO,
+        unit="By",
+        description="Bytes that the GPU received and sent.",
+    )
+
+
+def create_hw_gpu_memory_limit(meter: Meter) -> UpDownCounter:
+    """Size of the GPU memory."""
+    return meter.create_up_down_counter(
+        name=names.HW_GPU_MEMORY_LIMIT,
+        unit="By",
+        description="Size of the GPU memory.",
+    )
+
+
+def create_hw_gpu_memory_usage(meter: Meter) -> UpDownCounter:
+    """GPU memory in use."""
+    return meter.create_up_down_counter(
+        name=names.HW_GPU_MEMORY_USAGE,
+        unit="By",
+        description="GPU memory in use.",
+    )
+
+
+def create_hw_gpu_memory_utilization(meter: Meter) -> Gauge:
+    """Share of the GPU memory in use, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.HW_GPU_MEMORY_UTILIZATION,
+        unit="1",
+        description="Share of the GPU memory in use, between 0 and 1.",
+    )
+
+
+def create_hw_gpu_utilization(meter: Meter) -> Gauge:
+    """Share of time in which the GPU was busy, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.HW_GPU_UTILIZATION,
+        unit="1",
+        description="Share of time in which the GPU was busy, between 0 and 1.",
+    )
+
+
+def create_hw_power(meter: Meter) -> Gauge:
+    """Electric power drawn now."""
+    return meter.create_gauge(
+        name=names.HW_POWER,
+        unit="W",
+        description="Electric power drawn now.",
+    )
+
+
+def create_hw_temperature(meter: Meter) -> Gauge:
+    """Temperature."""
+    return meter.create_gauge(
+        name=names.HW_TEMPERATURE,
+        unit="Cel",
+        description="Temperature.",
+    )
+
+
+def create_otel_rl_worker_measurements_dropped(meter: Meter) -> Counter:
+    """Measurements that the worker's finite buffer could not keep."""
+    return meter.create_counter(
+        name=names.OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+        unit="{measurement}",
+        description="Measurements that the worker's finite buffer could not keep.",
+    )
+
+
+def create_process_cpu_time(meter: Meter) -> Counter:
+    """CPU time that the process used. Its rate is the number of busy cores."""
+    return meter.create_counter(
+        name=names.PROCESS_CPU_TIME,
+        unit="s",
+        description="CPU time that the process used. Its rate is the number of busy cores.",
+    )
+
+
+def create_process_cpu_utilization(meter: Meter) -> Gauge:
+    """CPU time that the process used, as a share of what was available to it."""
+    return meter.create_gauge(
+        name=names.PROCESS_CPU_UTILIZATION,
+        unit="1",
+        description="CPU time that the process used, as a share of what was available to it.",
+    )
+
+
+def create_process_memory_usage(meter: Meter) -> UpDownCounter:
+    """Physical memory of the process."""
+    return meter.create_up_down_counter(
+        name=names.PROCESS_MEMORY_USAGE,
+        unit="By",
+        description="Physical memory of the process.",
+    )
+
+
+def create_process_thread_count(meter: Meter) -> UpDownCounter:
+    """Threads of the process."""
+    return meter.create_up_down_counter(
+        name=names.PROCESS_THREAD_COUNT,
+        unit="{thread}",
+        description="Threads of the process.",
+    )
+
+
+def create_rl_env_step_duration(meter: Meter) -> Histogram:
+    """Time of one environment step."""
+    return meter.create_histogram(
+        name=names.RL_ENV_STEP_DURATION,
+        unit="s",
+        description="Time of one environment step.",
+    )
+
+
+def create_rl_episode_length(meter: Meter) -> Gauge:
+    """Mean length of the batch's episodes, in actions taken.
+
+    For a language model, tokens generated.
+    """
+    return meter.create_gauge(
+        name=names.RL_EPISODE_LENGTH,
+        unit="{step}",
+        description=(
+            "Mean length of the batch's episodes, in actions taken. For a language model, tokens "
+            "generated."
+        ),
+    )
+
+
+def create_rl_generator_kv_cache_hits(meter: Meter) -> Counter:
+    """Tokens found in the KV cache."""
+    return meter.create_counter(
+        name=names.RL_GENERATOR_KV_CACHE_HITS,
+        unit="{token}",
+        description="Tokens found in the KV cache.",
+    )
+
+
+def create_rl_generator_kv_cache_limit(meter: Meter) -> UpDownCounter:
+    """Tokens that fit into the KV cache."""
+    return meter.create_up_down_counter(
+        name=names.RL_GENERATOR_KV_CACHE_LIMIT,
+        unit="{token}",
+        description="Tokens that fit into the KV cache.",
+    )
+
+
+def create_rl_generator_kv_cache_queries(meter: Meter) -> Counter:
+    """Tokens looked up in the KV cache."""
+    return meter.create_counter(
+        name=names.RL_GENERATOR_KV_CACHE_QUERIES,
+        unit="{token}",
+        description="Tokens looked up in the KV cache.",
+    )
+
+
+def create_rl_generator_kv_cache_usage(meter: Meter) -> UpDownCounter:
+    """Tokens that stand in the KV cache."""
+    return meter.create_up_down_counter(
+        name=names.RL_GENERATOR_KV_CACHE_USAGE,
+        unit="{token}",
+        description="Tokens that stand in the KV cache.",
+    )
+
+
+def create_rl_generator_kv_cache_utilization(meter: Meter) -> Gauge:
+    """Share of the KV cache in use, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.RL_GENERATOR_KV_CACHE_UTILIZATION,
+        unit="1",
+        description="Share of the KV cache in use, between 0 and 1.",
+    )
+
+
+def create_rl_generator_preemptions(meter: Meter) -> Counter:
+    """Requests thrown out of the running batch for want of cache, to be computed again."""
+    return meter.create_counter(
+        name=names.RL_GENERATOR_PREEMPTIONS,
+        unit="{request}",
+        description=(
+            "Requests thrown out of the running batch for want of cache, to be computed again."
+        ),
+    )
+
+
+def create_rl_generator_prompt_tokens(meter: Meter) -> Histogram:
+    """Length of prompts."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_PROMPT_TOKENS,
+        unit="{token}",
+        description="Length of prompts.",
+    )
+
+
+def create_rl_generator_queue_depth(meter: Meter) -> UpDownCounter:
+    """Requests that wait to be generated."""
+    return meter.create_up_down_counter(
+        name=names.RL_GENERATOR_QUEUE_DEPTH,
+        unit="{request}",
+        description="Requests that wait to be generated.",
+    )
+
+
+def create_rl_generator_queue_duration(meter: Meter) -> Histogram:
+    """Time that a request waited before it was generated."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_QUEUE_DURATION,
+        unit="s",
+        description="Time that a request waited before it was generated.",
+    )
+
+
+def create_rl_generator_requests(meter: Meter) -> Counter:
+    """Requests finished."""
+    return meter.create_counter(
+        name=names.RL_GENERATOR_REQUESTS,
+        unit="{request}",
+        description="Requests finished.",
+    )
+
+
+def create_rl_generator_requests_running(meter: Meter) -> UpDownCounter:
+    """Requests being generated."""
+    return meter.create_up_down_counter(
+        name=names.RL_GENERATOR_REQUESTS_RUNNING,
+        unit="{request}",
+        description="Requests being generated.",
+    )
+
+
+def create_rl_generator_response_tokens(meter: Meter) -> Histogram:
+    """Length of responses."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_RESPONSE_TOKENS,
+        unit="{token}",
+        description="Length of responses.",
+    )
+
+
+def create_rl_generator_sampling_max_tokens(meter: Meter) -> Histogram:
+    """Largest response that requests allow."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_SAMPLING_MAX_TOKENS,
+        unit="{token}",
+        description="Largest response that requests allow.",
+    )
+
+
+def create_rl_generator_sampling_temperature(meter: Meter) -> Histogram:
+    """Sampling temperature of requests."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_SAMPLING_TEMPERATURE,
+        unit="1",
+        description="Sampling temperature of requests.",
+    )
+
+
+def create_rl_generator_sampling_top_p(meter: Meter) -> Histogram:
+    """Nucleus-sampling probability of requests."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_SAMPLING_TOP_P,
+        unit="1",
+        description="Nucleus-sampling probability of requests.",
+    )
+
+
+def create_rl_generator_tokenize_duration(meter: Meter) -> Histogram:
+    """Time to turn one request's text into tokens and its tokens into text."""
+    return meter.create_histogram(
+        name=names.RL_GENERATOR_TOKENIZE_DURATION,
+        unit="s",
+        description="Time to turn one request's text into tokens and its tokens into text.",
+    )
+
+
+def create_rl_generator_tokens(meter: Meter) -> Counter:
+    """Tokens generated."""
+    return meter.create_counter(
+        name=names.RL_GENERATOR_TOKENS,
+        unit="{token}",
+        description="Tokens generated.",
+    )
+
+
+def create_rl_iteration_duration(meter: Meter) -> Gauge:
+    """Wall time of one iteration."""
+    return meter.create_gauge(
+        name=names.RL_ITERATION_DURATION,
+        unit="s",
+        description="Wall time of one iteration.",
+    )
+
+
+def create_rl_phase_duration(meter: Meter) -> Gauge:
+    """Time that one iteration of the worker spent in a phase."""
+    return meter.create_gauge(
+        name=names.RL_PHASE_DURATION,
+        unit="s",
+        description="Time that one iteration of the worker spent in a phase.",
+    )
+
+
+def create_rl_policy_advantage_max(meter: Meter) -> Gauge:
+    """Largest advantage in the batch."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_ADVANTAGE_MAX,
+        unit="1",
+        description="Largest advantage in the batch.",
+    )
+
+
+def create_rl_policy_advantage_mean(meter: Meter) -> Gauge:
+    """Mean advantage of the batch."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_ADVANTAGE_MEAN,
+        unit="1",
+        description="Mean advantage of the batch.",
+    )
+
+
+def create_rl_policy_advantage_min(meter: Meter) -> Gauge:
+    """Smallest advantage in the batch."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_ADVANTAGE_MIN,
+        unit="1",
+        description="Smallest advantage in the batch.",
+    )
+
+
+def create_rl_policy_clip_fraction(meter: Meter) -> Gauge:
+    """Share of tokens or actions whose importance ratio was clipped."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_CLIP_FRACTION,
+        unit="1",
+        description="Share of tokens or actions whose importance ratio was clipped.",
+    )
+
+
+def create_rl_policy_entropy(meter: Meter) -> Gauge:
+    """Entropy of the policy, in nats per token or action."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_ENTROPY,
+        unit="1",
+        description="Entropy of the policy, in nats per token or action.",
+    )
+
+
+def create_rl_policy_importance_ratio(meter: Meter) -> Gauge:
+    """Mean importance ratio of the batch, new policy over the policy that sampled it."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_IMPORTANCE_RATIO,
+        unit="1",
+        description=(
+            "Mean importance ratio of the batch, new policy over the policy that sampled it."
+        ),
+    )
+
+
+def create_rl_policy_kl_reference(meter: Meter) -> Gauge:
+    """KL(policy || reference), in nats per token or action."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_KL_REFERENCE,
+        unit="1",
+        description="KL(policy || reference), in nats per token or action.",
+    )
+
+
+def create_rl_policy_kl_rollout(meter: Meter) -> Gauge:
+    """KL(generator's policy || trainer's policy) at equal weights, in nats per token or action."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_KL_ROLLOUT,
+        unit="1",
+        description=(
+            "KL(generator's policy || trainer's policy) at equal weights, in nats per token or "
+            "action."
+        ),
+    )
+
+
+def create_rl_policy_kl_update(meter: Meter) -> Gauge:
+    """KL(policy before the update || policy after it), in nats per token or action."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_KL_UPDATE,
+        unit="1",
+        description="KL(policy before the update || policy after it), in nats per token or action.",
+    )
+
+
+def create_rl_policy_staleness(meter: Meter) -> Histogram:
+    """Age of a sample when it is trained on, in versions made since the one that produced it."""
+    return meter.create_histogram(
+        name=names.RL_POLICY_STALENESS,
+        unit="{version}",
+        description=(
+            "Age of a sample when it is trained on, in versions made since the one that produced "
+            "it."
+        ),
+    )
+
+
+def create_rl_policy_updates(meter: Meter) -> Counter:
+    """Policy versions made by a trainer, or taken up by a generator.
+
+    Its rate is the update frequency.
+    """
+    return meter.create_counter(
+        name=names.RL_POLICY_UPDATES,
+        unit="{update}",
+        description=(
+            "Policy versions made by a trainer, or taken up by a generator. Its rate is the update "
+            "frequency."
+        ),
+    )
+
+
+def create_rl_policy_version(meter: Meter) -> Gauge:
+    """Newest policy version that the worker has. It becomes the run's policy_version axis."""
+    return meter.create_gauge(
+        name=names.RL_POLICY_VERSION,
+        unit="{version}",
+        description=(
+            "Newest policy version that the worker has. It becomes the run's policy_version axis."
+        ),
+    )
+
+
+def create_rl_replay_buffer_evictions(meter: Meter) -> Counter:
+    """Samples thrown out without having been asked for."""
+    return meter.create_counter(
+        name=names.RL_REPLAY_BUFFER_EVICTIONS,
+        unit="{sample}",
+        description="Samples thrown out without having been asked for.",
+    )
+
+
+def create_rl_replay_buffer_limit(meter: Meter) -> UpDownCounter:
+    """Samples that the buffer can hold."""
+    return meter.create_up_down_counter(
+        name=names.RL_REPLAY_BUFFER_LIMIT,
+        unit="{sample}",
+        description="Samples that the buffer can hold.",
+    )
+
+
+def create_rl_replay_buffer_queue_depth(meter: Meter) -> UpDownCounter:
+    """Reads and writes that wait for the buffer."""
+    return meter.create_up_down_counter(
+        name=names.RL_REPLAY_BUFFER_QUEUE_DEPTH,
+        unit="{request}",
+        description="Reads and writes that wait for the buffer.",
+    )
+
+
+def create_rl_replay_buffer_reads(meter: Meter) -> Counter:
+    """Samples read."""
+    return meter.create_counter(
+        name=names.RL_REPLAY_BUFFER_READS,
+        unit="{sample}",
+        description="Samples read.",
+    )
+
+
+def create_rl_replay_buffer_retrieval_duration(meter: Meter) -> Histogram:
+    """Time to get one batch out of the buffer, as its reader sees it once the data is there."""
+    return meter.create_histogram(
+        name=names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
+        unit="s",
+        description=(
+            "Time to get one batch out of the buffer, as its reader sees it once the data is there."
+        ),
+    )
+
+
+def create_rl_replay_buffer_size(meter: Meter) -> UpDownCounter:
+    """Samples in the buffer."""
+    return meter.create_up_down_counter(
+        name=names.RL_REPLAY_BUFFER_SIZE,
+        unit="{sample}",
+        description="Samples in the buffer.",
+    )
+
+
+def create_rl_replay_buffer_writes(meter: Meter) -> Counter:
+    """Samples written."""
+    return meter.create_counter(
+        name=names.RL_REPLAY_BUFFER_WRITES,
+        unit="{sample}",
+        description="Samples written.",
+    )
+
+
+def create_rl_replica_failures(meter: Meter) -> Counter:
+    """Times that the replica was found to have failed."""
+    return meter.create_counter(
+        name=names.RL_REPLICA_FAILURES,
+        unit="{failure}",
+        description="Times that the replica was found to have failed.",
+    )
+
+
+def create_rl_replica_queue_depth(meter: Meter) -> UpDownCounter:
+    """Requests that a router has given to the replica and that are not finished."""
+    return meter.create_up_down_counter(
+        name=names.RL_REPLICA_QUEUE_DEPTH,
+        unit="{request}",
+        description="Requests that a router has given to the replica and that are not finished.",
+    )
+
+
+def create_rl_replica_recovery_duration(meter: Meter) -> Histogram:
+    """Time from noticing that the replica failed until it served again."""
+    return meter.create_histogram(
+        name=names.RL_REPLICA_RECOVERY_DURATION,
+        unit="s",
+        description="Time from noticing that the replica failed until it served again.",
+    )
+
+
+def create_rl_reward_duration(meter: Meter) -> Histogram:
+    """Time to score one request."""
+    return meter.create_histogram(
+        name=names.RL_REWARD_DURATION,
+        unit="s",
+        description="Time to score one request.",
+    )
+
+
+def create_rl_reward_mean(meter: Meter) -> Gauge:
+    """Mean reward per sample of the batch."""
+    return meter.create_gauge(
+        name=names.RL_REWARD_MEAN,
+        unit="1",
+        description="Mean reward per sample of the batch.",
+    )
+
+
+def create_rl_reward_sum(meter: Meter) -> Gauge:
+    """Sum of the rewards of the batch."""
+    return meter.create_gauge(
+        name=names.RL_REWARD_SUM,
+        unit="1",
+        description="Sum of the rewards of the batch.",
+    )
+
+
+def create_rl_sample_dropped(meter: Meter) -> Counter:
+    """Samples produced and then not trained on."""
+    return meter.create_counter(
+        name=names.RL_SAMPLE_DROPPED,
+        unit="{sample}",
+        description="Samples produced and then not trained on.",
+    )
+
+
+def create_rl_sample_duration(meter: Meter) -> Histogram:
+    """Time to produce one sample, from asking for it to having it whole."""
+    return meter.create_histogram(
+        name=names.RL_SAMPLE_DURATION,
+        unit="s",
+        description="Time to produce one sample, from asking for it to having it whole.",
+    )
+
+
+def create_rl_sample_episodes(meter: Meter) -> Counter:
+    """Episodes finished."""
+    return meter.create_counter(
+        name=names.RL_SAMPLE_EPISODES,
+        unit="{episode}",
+        description="Episodes finished.",
+    )
+
+
+def create_rl_sample_samples(meter: Meter) -> Counter:
+    """Samples produced."""
+    return meter.create_counter(
+        name=names.RL_SAMPLE_SAMPLES,
+        unit="{sample}",
+        description="Samples produced.",
+    )
+
+
+def create_rl_train_grad_abs_max(meter: Meter) -> Gauge:
+    """Largest absolute value of any element of the gradient."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_GRAD_ABS_MAX,
+        unit="1",
+        description="Largest absolute value of any element of the gradient.",
+    )
+
+
+def create_rl_train_grad_mean_square(meter: Meter) -> Gauge:
+    """Mean of the squared elements of the gradient."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_GRAD_MEAN_SQUARE,
+        unit="1",
+        description="Mean of the squared elements of the gradient.",
+    )
+
+
+def create_rl_train_grad_norm(meter: Meter) -> Gauge:
+    """Euclidean norm of the gradient before clipping."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_GRAD_NORM,
+        unit="1",
+        description="Euclidean norm of the gradient before clipping.",
+    )
+
+
+def create_rl_train_learning_rate(meter: Meter) -> Gauge:
+    """Learning rate that the update was made with."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_LEARNING_RATE,
+        unit="1",
+        description="Learning rate that the update was made with.",
+    )
+
+
+def create_rl_train_loss(meter: Meter) -> Gauge:
+    """Training loss."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_LOSS,
+        unit="1",
+        description="Training loss.",
+    )
+
+
+def create_rl_train_mfu(meter: Meter) -> Gauge:
+    """Model FLOPs utilisation, a share of the hardware's peak between 0 and 1."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_MFU,
+        unit="1",
+        description="Model FLOPs utilisation, a share of the hardware's peak between 0 and 1.",
+    )
+
+
+def create_rl_train_steps(meter: Meter) -> Counter:
+    """Optimizer steps. Every rank counts its own; the mean over ranks is the number of steps."""
+    return meter.create_counter(
+        name=names.RL_TRAIN_STEPS,
+        unit="{step}",
+        description=(
+            "Optimizer steps. Every rank counts its own; the mean over ranks is the number of "
+            "steps."
+        ),
+    )
+
+
+def create_rl_train_tokens(meter: Meter) -> Counter:
+    """Tokens trained on."""
+    return meter.create_counter(
+        name=names.RL_TRAIN_TOKENS,
+        unit="{token}",
+        description="Tokens trained on.",
+    )
+
+
+def create_rl_train_update_norm(meter: Meter) -> Gauge:
+    """Euclidean norm of the change that one update made to the parameters."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_UPDATE_NORM,
+        unit="1",
+        description="Euclidean norm of the change that one update made to the parameters.",
+    )
+
+
+def create_rl_worker_idle_time(meter: Meter) -> Counter:
+    """Time that the worker had nothing to do. Its rate is the share of time spent idle."""
+    return meter.create_counter(
+        name=names.RL_WORKER_IDLE_TIME,
+        unit="s",
+        description=(
+            "Time that the worker had nothing to do. Its rate is the share of time spent idle."
+        ),
+    )
+
+
+def create_system_cpu_utilization(meter: Meter) -> Gauge:
+    """Share of the host's CPU time in use, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.SYSTEM_CPU_UTILIZATION,
+        unit="1",
+        description="Share of the host's CPU time in use, between 0 and 1.",
+    )
+
+
+def create_system_disk_io(meter: Meter) -> Counter:
+    """Bytes read from and written to the host's disks."""
+    return meter.create_counter(
+        name=names.SYSTEM_DISK_IO,
+        unit="By",
+        description="Bytes read from and written to the host's disks.",
+    )
+
+
+def create_system_memory_usage(meter: Meter) -> UpDownCounter:
+    """Memory of the host, by state."""
+    return meter.create_up_down_counter(
+        name=names.SYSTEM_MEMORY_USAGE,
+        unit="By",
+        description="Memory of the host, by state.",
+    )
+
+
+def create_system_memory_utilization(meter: Meter) -> Gauge:
+    """Share of the host's memory, by state, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.SYSTEM_MEMORY_UTILIZATION,
+        unit="1",
+        description="Share of the host's memory, by state, between 0 and 1.",
+    )
+
+
+def create_system_network_io(meter: Meter) -> Counter:
+    """Bytes that the host received and sent."""
+    return meter.create_counter(
+        name=names.SYSTEM_NETWORK_IO,
+        unit="By",
+        description="Bytes that the host received and sent.",
+    )

@@ -1,0 +1,1508 @@
+"""Every name of the registry, and what it says about each.
+
+Generated from ``registry/*.yaml`` by ``python -m otel_rl.semconv.generate``. Do not edit.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction
+
+SCHEMA_URL: Final = "https://otel-rl.invalid/schemas/0.1.0"
+"""Schema URL of the registry that these are from."""
+
+GEN_AI_SERVER_REQUEST_DURATION: Final = "gen_ai.server.request.duration"
+"""Metric (histogram, s). Time of a generation request at the server, to its last token."""
+
+GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"  # noqa: S105  # a token of text
+"""Metric (histogram, s). Time per token after the first."""
+
+GEN_AI_SERVER_TIME_TO_FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"  # noqa: S105  # a token of text
+"""Metric (histogram, s). Time of a generation request at the server, to its first token."""
+
+HW_ENERGY: Final = "hw.energy"
+"""Metric (counter, J). Electric energy used. Its rate is the mean power."""
+
+HW_ERRORS: Final = "hw.errors"
+"""Metric (counter, {error}). Hardware errors, for example of memory (ECC)."""
+
+HW_GPU_IO: Final = "hw.gpu.io"
+"""Metric (counter, By). Bytes that the GPU received and sent."""
+
+HW_GPU_MEMORY_LIMIT: Final = "hw.gpu.memory.limit"
+"""Metric (updowncounter, By). Size of the GPU memory."""
+
+HW_GPU_MEMORY_USAGE: Final = "hw.gpu.memory.usage"
+"""Metric (updowncounter, By). GPU memory in use."""
+
+HW_GPU_MEMORY_UTILIZATION: Final = "hw.gpu.memory.utilization"
+"""Metric (gauge, 1). Share of the GPU memory in use, between 0 and 1."""
+
+HW_GPU_UTILIZATION: Final = "hw.gpu.utilization"
+"""Metric (gauge, 1). Share of time in which the GPU was busy, between 0 and 1."""
+
+HW_POWER: Final = "hw.power"
+"""Metric (gauge, W). Electric power drawn now."""
+
+HW_TEMPERATURE: Final = "hw.temperature"
+"""Metric (gauge, Cel). Temperature."""
+
+OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
+"""Metric (counter, {sample}). Samples that the bridge took and did not write."""
+
+OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
+"""Metric (counter, {sample}).
+
+Samples that came after their step was written, and were written in a row of their own.
+"""
+
+OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
+"""Metric (counter, {measurement}). Measurements that the worker's finite buffer could not keep."""
+
+PROCESS_CPU_TIME: Final = "process.cpu.time"
+"""Metric (counter, s). CPU time that the process used. Its rate is the number of busy cores."""
+
+PROCESS_CPU_UTILIZATION: Final = "process.cpu.utilization"
+"""Metric (gauge, 1). CPU time that the process used, as a share of what was available to it."""
+
+PROCESS_MEMORY_USAGE: Final = "process.memory.usage"
+"""Metric (updowncounter, By). Physical memory of the process."""
+
+PROCESS_THREAD_COUNT: Final = "process.thread.count"
+"""Metric (updowncounter, {thread}). Threads of the process."""
+
+RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
+"""Metric (histogram, s). Time of one environment step."""
+
+RL_EPISODE_LENGTH: Final = "rl.episode.length"
+"""Metric (gauge, {step}).
+
+Mean length of the batch's episodes, in actions taken. For a language model, tokens generated.
+"""
+
+RL_EXPERIMENT_NAME: Final = "rl.experiment.name"
+"""Attribute. Name of the experiment. Groups everything; data without it is refused."""
+
+RL_GENERATOR_KV_CACHE_HITS: Final = "rl.generator.kv_cache.hits"
+"""Metric (counter, {token}). Tokens found in the KV cache."""
+
+RL_GENERATOR_KV_CACHE_LIMIT: Final = "rl.generator.kv_cache.limit"
+"""Metric (updowncounter, {token}). Tokens that fit into the KV cache."""
+
+RL_GENERATOR_KV_CACHE_MISS_RATIO: Final = "rl.generator.kv_cache.miss.ratio"
+"""Metric (gauge, 1).
+
+Share of looked-up tokens that were not in the KV cache, pooled over the generators.
+"""
+
+RL_GENERATOR_KV_CACHE_QUERIES: Final = "rl.generator.kv_cache.queries"
+"""Metric (counter, {token}). Tokens looked up in the KV cache."""
+
+RL_GENERATOR_KV_CACHE_USAGE: Final = "rl.generator.kv_cache.usage"
+"""Metric (updowncounter, {token}). Tokens that stand in the KV cache."""
+
+RL_GENERATOR_KV_CACHE_UTILIZATION: Final = "rl.generator.kv_cache.utilization"
+"""Metric (gauge, 1). Share of the KV cache in use, between 0 and 1."""
+
+RL_GENERATOR_PREEMPTIONS: Final = "rl.generator.preemptions"
+"""Metric (counter, {request}).
+
+Requests thrown out of the running batch for want of cache, to be computed again.
+"""
+
+RL_GENERATOR_PROMPT_TOKENS: Final = "rl.generator.prompt.tokens"
+"""Metric (histogram, {token}). Length of prompts."""
+
+RL_GENERATOR_QUEUE_DEPTH: Final = "rl.generator.queue.depth"
+"""Metric (updowncounter, {request}). Requests that wait to be generated."""
+
+RL_GENERATOR_QUEUE_DURATION: Final = "rl.generator.queue.duration"
+"""Metric (histogram, s). Time that a request waited before it was generated."""
+
+RL_GENERATOR_REQUESTS: Final = "rl.generator.requests"
+"""Metric (counter, {request}). Requests finished."""
+
+RL_GENERATOR_REQUESTS_RUNNING: Final = "rl.generator.requests.running"
+"""Metric (updowncounter, {request}). Requests being generated."""
+
+RL_GENERATOR_RESPONSE_TOKENS: Final = "rl.generator.response.tokens"
+"""Metric (histogram, {token}). Length of responses."""
+
+RL_GENERATOR_SAMPLING_MAX_TOKENS: Final = "rl.generator.sampling.max_tokens"
+"""Metric (histogram, {token}). Largest response that requests allow."""
+
+RL_GENERATOR_SAMPLING_TEMPERATURE: Final = "rl.generator.sampling.temperature"
+"""Metric (histogram, 1). Sampling temperature of requests."""
+
+RL_GENERATOR_SAMPLING_TOP_P: Final = "rl.generator.sampling.top_p"
+"""Metric (histogram, 1). Nucleus-sampling probability of requests."""
+
+RL_GENERATOR_TOKENIZE_DURATION: Final = "rl.generator.tokenize.duration"
+"""Metric (histogram, s). Time to turn one request's text into tokens and its tokens into text."""
+
+RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
+"""Metric (counter, {token}). Tokens generated."""
+
+RL_ITERATION_DURATION: Final = "rl.iteration.duration"
+"""Metric (gauge, s). Wall time of one iteration."""
+
+RL_LOOP_ITERATION: Final = "rl.loop.iteration"
+"""Attribute. The training step that the measurement belongs to."""
+
+RL_LOSS_TYPE: Final = "rl.loss.type"
+"""Attribute. Which part of the loss. Absent on the total loss."""
+
+RL_OUTCOME: Final = "rl.outcome"
+"""Attribute. How it ended."""
+
+RL_PHASE: Final = "rl.phase"
+"""Attribute. What the worker's time was spent on."""
+
+RL_PHASE_DURATION: Final = "rl.phase.duration"
+"""Metric (gauge, s). Time that one iteration of the worker spent in a phase."""
+
+RL_PHASE_CLASS: Final = "rl.phase_class"
+"""Attribute.
+
+What kind of time the phase is. Needed only for a phase that is not in the registry.
+"""
+
+RL_PIPELINE_DURATION: Final = "rl.pipeline.duration"
+"""Metric (gauge, s).
+
+Time of the learner's pipeline: h2d_copy + train + param_sync + weight_sync.
+"""
+
+RL_POLICY_ADVANTAGE_MAX: Final = "rl.policy.advantage.max"
+"""Metric (gauge, 1). Largest advantage in the batch."""
+
+RL_POLICY_ADVANTAGE_MEAN: Final = "rl.policy.advantage.mean"
+"""Metric (gauge, 1). Mean advantage of the batch."""
+
+RL_POLICY_ADVANTAGE_MIN: Final = "rl.policy.advantage.min"
+"""Metric (gauge, 1). Smallest advantage in the batch."""
+
+RL_POLICY_CLIP_FRACTION: Final = "rl.policy.clip_fraction"
+"""Metric (gauge, 1). Share of tokens or actions whose importance ratio was clipped."""
+
+RL_POLICY_ENTROPY: Final = "rl.policy.entropy"
+"""Metric (gauge, 1). Entropy of the policy, in nats per token or action."""
+
+RL_POLICY_IMPORTANCE_RATIO: Final = "rl.policy.importance_ratio"
+"""Metric (gauge, 1).
+
+Mean importance ratio of the batch, new policy over the policy that sampled it.
+"""
+
+RL_POLICY_KL_REFERENCE: Final = "rl.policy.kl.reference"
+"""Metric (gauge, 1). KL(policy || reference), in nats per token or action."""
+
+RL_POLICY_KL_ROLLOUT: Final = "rl.policy.kl.rollout"
+"""Metric (gauge, 1).
+
+KL(generator's policy || trainer's policy) at equal weights, in nats per token or action.
+"""
+
+RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
+"""Metric (gauge, 1).
+
+KL(policy before the update || policy after it), in nats per token or action.
+"""
+
+RL_POLICY_STALENESS: Final = "rl.policy.staleness"
+"""Metric (histogram, {version}).
+
+Age of a sample when it is trained on, in versions made since the one that produced it.
+"""
+
+RL_POLICY_UPDATES: Final = "rl.policy.updates"
+"""Metric (counter, {update}).
+
+Policy versions made by a trainer, or taken up by a generator. Its rate is the update frequency.
+"""
+
+RL_POLICY_VERSION: Final = "rl.policy.version"
+"""Attribute.
+
+Version of the policy weights that produced what is measured. Not the training step. Metric (gauge,
+{version}). Newest policy version that the worker has. It becomes the run's policy_version axis.
+"""
+
+RL_REASON: Final = "rl.reason"
+"""Attribute. Why it happened, as one word from a small closed set."""
+
+RL_REDUCE: Final = "rl.reduce"
+"""Attribute. How the values of several workers become one. Overrides the registry."""
+
+RL_REPLAY_BUFFER_EVICTIONS: Final = "rl.replay_buffer.evictions"
+"""Metric (counter, {sample}). Samples thrown out without having been asked for."""
+
+RL_REPLAY_BUFFER_LIMIT: Final = "rl.replay_buffer.limit"
+"""Metric (updowncounter, {sample}). Samples that the buffer can hold."""
+
+RL_REPLAY_BUFFER_QUEUE_DEPTH: Final = "rl.replay_buffer.queue.depth"
+"""Metric (updowncounter, {request}). Reads and writes that wait for the buffer."""
+
+RL_REPLAY_BUFFER_READS: Final = "rl.replay_buffer.reads"
+"""Metric (counter, {sample}). Samples read."""
+
+RL_REPLAY_BUFFER_RETRIEVAL_DURATION: Final = "rl.replay_buffer.retrieval.duration"
+"""Metric (histogram, s).
+
+Time to get one batch out of the buffer, as its reader sees it once the data is there.
+"""
+
+RL_REPLAY_BUFFER_SIZE: Final = "rl.replay_buffer.size"
+"""Metric (updowncounter, {sample}). Samples in the buffer."""
+
+RL_REPLAY_BUFFER_WRITES: Final = "rl.replay_buffer.writes"
+"""Metric (counter, {sample}). Samples written."""
+
+RL_REPLICA: Final = "rl.replica"
+"""Attribute.
+
+The replica of a service that is spoken of, which need not be the process that reports.
+"""
+
+RL_REPLICA_FAILURES: Final = "rl.replica.failures"
+"""Metric (counter, {failure}). Times that the replica was found to have failed."""
+
+RL_REPLICA_QUEUE_DEPTH: Final = "rl.replica.queue.depth"
+"""Metric (updowncounter, {request}).
+
+Requests that a router has given to the replica and that are not finished.
+"""
+
+RL_REPLICA_RECOVERY_DURATION: Final = "rl.replica.recovery.duration"
+"""Metric (histogram, s). Time from noticing that the replica failed until it served again."""
+
+RL_REWARD_DURATION: Final = "rl.reward.duration"
+"""Metric (histogram, s). Time to score one request."""
+
+RL_REWARD_MEAN: Final = "rl.reward.mean"
+"""Metric (gauge, 1). Mean reward per sample of the batch."""
+
+RL_REWARD_SUM: Final = "rl.reward.sum"
+"""Metric (gauge, 1). Sum of the rewards of the batch."""
+
+RL_RUN_ID: Final = "rl.run.id"
+"""Attribute. Id of the run; a stable digest of experiment and trial unless given."""
+
+RL_SAMPLE_DROPPED: Final = "rl.sample.dropped"
+"""Metric (counter, {sample}). Samples produced and then not trained on."""
+
+RL_SAMPLE_DURATION: Final = "rl.sample.duration"
+"""Metric (histogram, s). Time to produce one sample, from asking for it to having it whole."""
+
+RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
+"""Metric (counter, {episode}). Episodes finished."""
+
+RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
+"""Metric (counter, {sample}). Samples produced."""
+
+RL_STALENESS_PART: Final = "rl.staleness.part"
+"""Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
+
+RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
+"""Metric (gauge, 1). Largest absolute value of any element of the gradient."""
+
+RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
+"""Metric (gauge, 1). Mean of the squared elements of the gradient."""
+
+RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
+"""Metric (gauge, 1). Euclidean norm of the gradient before clipping."""
+
+RL_TRAIN_LEARNING_RATE: Final = "rl.train.learning_rate"
+"""Metric (gauge, 1). Learning rate that the update was made with."""
+
+RL_TRAIN_LOSS: Final = "rl.train.loss"
+"""Metric (gauge, 1). Training loss."""
+
+RL_TRAIN_MFU: Final = "rl.train.mfu"
+"""Metric (gauge, 1). Model FLOPs utilisation, a share of the hardware's peak between 0 and 1."""
+
+RL_TRAIN_STEPS: Final = "rl.train.steps"
+"""Metric (counter, {step}).
+
+Optimizer steps. Every rank counts its own; the mean over ranks is the number of steps.
+"""
+
+RL_TRAIN_TOKENS: Final = "rl.train.tokens"
+"""Metric (counter, {token}). Tokens trained on."""
+
+RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
+"""Metric (gauge, 1). Euclidean norm of the change that one update made to the parameters."""
+
+RL_TRIAL_NAME: Final = "rl.trial.name"
+"""Attribute. One attempt at the experiment. Experiment and trial together name one tracker run."""
+
+RL_WORKER_COUNT: Final = "rl.worker.count"
+"""Attribute. Number of workers of the role. Absent if the process does not know it."""
+
+RL_WORKER_IDLE_TIME: Final = "rl.worker.idle.time"
+"""Metric (counter, s).
+
+Time that the worker had nothing to do. Its rate is the share of time spent idle.
+"""
+
+RL_WORKER_INDEX: Final = "rl.worker.index"
+"""Attribute.
+
+Place among the workers of the role, from 0. Absent if the process does not know it.
+"""
+
+RL_WORKER_ROLE: Final = "rl.worker.role"
+"""Attribute. What the process does in the training loop."""
+
+RL_WORKER_TAG: Final = "rl.worker.tag"
+"""Attribute. Whether the worker trains or evaluates."""
+
+SYSTEM_CPU_UTILIZATION: Final = "system.cpu.utilization"
+"""Metric (gauge, 1). Share of the host's CPU time in use, between 0 and 1."""
+
+SYSTEM_DISK_IO: Final = "system.disk.io"
+"""Metric (counter, By). Bytes read from and written to the host's disks."""
+
+SYSTEM_MEMORY_USAGE: Final = "system.memory.usage"
+"""Metric (updowncounter, By). Memory of the host, by state."""
+
+SYSTEM_MEMORY_UTILIZATION: Final = "system.memory.utilization"
+"""Metric (gauge, 1). Share of the host's memory, by state, between 0 and 1."""
+
+SYSTEM_NETWORK_IO: Final = "system.network.io"
+"""Metric (counter, By). Bytes that the host received and sent."""
+
+
+class RlLossTypeValues(StrEnum):
+    """Known values of ``rl.loss.type``; others are allowed."""
+
+    POLICY = "policy"
+    """Policy-gradient part."""
+
+    VALUE = "value"
+    """Value-function part."""
+
+    KL_DIVERGENCE = "kl_divergence"
+    """KL penalty part."""
+
+    ENTROPY = "entropy"
+    """Entropy bonus part."""
+
+
+class RlOutcomeValues(StrEnum):
+    """Known values of ``rl.outcome``; others are allowed."""
+
+    SUCCESS = "success"
+    """Finished as asked."""
+
+    ERROR = "error"
+    """Failed."""
+
+    CANCELLED = "cancelled"
+    """Given up by the caller, for example because it became stale."""
+
+    TIMEOUT = "timeout"
+    """Took longer than allowed."""
+
+
+class RlPhaseValues(StrEnum):
+    """Known values of ``rl.phase``; others are allowed."""
+
+    COLLECTOR_WAIT = "collector_wait"
+    """The learner is blocked because the collectors have not delivered enough data yet."""
+
+    REPLAY_BATCH_WAIT = "replay_batch_wait"
+    """The data is there, but the batch made of it is not ready on the device yet."""
+
+    RANK_BARRIER = "rank_barrier"
+    """Waiting for the other ranks at barriers, at the start and at the end of an iteration."""
+
+    SYNC_COORDINATION = "sync_coordination"
+    """Handshake between learner and collectors about who may go on, without data or weights."""
+
+    H2D_COPY = "h2d_copy"
+    """Copying training data from host to device, as far as the learner waits for it."""
+
+    TRAIN = "train"
+    """Computing the update: forward, backward, optimizer step."""
+
+    PARAM_SYNC = "param_sync"
+    """Averaging gradients or parameters over the ranks."""
+
+    WEIGHT_SYNC = "weight_sync"
+    """All that an iteration spends on getting new weights from the learner to the collectors."""
+
+    WEIGHT_PUSH = "weight_push"
+    """The learner's transfer of weights to the generators."""
+
+    BATCH_CREATE = "batch_create"
+    """Making a training batch of samples: advantages, padding, packing."""
+
+    CHECKPOINT = "checkpoint"
+    """Writing a checkpoint, as far as the worker is blocked by it."""
+
+    WEIGHT_PULL = "weight_pull"
+    """The generator's transfer of weights from the trainer."""
+
+    ACTION_SELECT = "action_select"
+    """Choosing the next action with the policy, observation to action."""
+
+    ENV_STEP = "env_step"
+    """Stepping the environment, action to observation."""
+
+    REPLAY = "replay"
+    """Writing what was collected to the replay buffer."""
+
+    ENV_STEP_TOTAL = "env_step_total"
+    """One whole environment step of a collector that does not split it further."""
+
+    MLP_INFER = "mlp_infer"
+    """The policy network's forward pass of a collector that does not split it further."""
+
+    TOKENIZE = "tokenize"
+    """Turning text into tokens and tokens into text."""
+
+    MODEL_LOAD = "model_load"
+    """Loading the model when a worker starts, until it can serve."""
+
+    GENERATE = "generate"
+    """Generating samples with the policy, queueing excluded."""
+
+    REWARD = "reward"
+    """Scoring samples."""
+
+    REFERENCE = "reference"
+    """Computing log-probabilities under the reference policy."""
+
+    IDLE = "idle"
+    """Nothing to do, for a reason that no other phase names."""
+
+
+class RlPhaseClassValues(StrEnum):
+    """Known values of ``rl.phase_class``; others are allowed."""
+
+    COMPUTE = "compute"
+    """Useful work of the worker itself."""
+
+    WAIT = "wait"
+    """Blocked, for want of something that another worker makes."""
+
+    TRANSFER = "transfer"
+    """Moving data."""
+
+    SYNC = "sync"
+    """Agreeing with other workers on weights or on order."""
+
+    IO = "io"
+    """Reading or writing storage."""
+
+
+class RlReduceValues(StrEnum):
+    """Known values of ``rl.reduce``; others are allowed."""
+
+    MEAN = "mean"
+    """Mean of all values, not a mean of per-worker means."""
+
+    SUM = "sum"
+    """Sum over workers."""
+
+    MIN = "min"
+    """Smallest value."""
+
+    MAX = "max"
+    """Largest value."""
+
+    STD = "std"
+    """Population standard deviation of all values."""
+
+    LAST = "last"
+    """The value with the latest event time."""
+
+
+class RlStalenessPartValues(StrEnum):
+    """Known values of ``rl.staleness.part``; others are allowed."""
+
+    IN_FLIGHT = "in_flight"
+    """Versions that passed while the sample was generated."""
+
+    IN_QUEUE = "in_queue"
+    """Versions that passed while the sample waited to be used."""
+
+
+class RlWorkerRoleValues(StrEnum):
+    """Known values of ``rl.worker.role``; others are allowed."""
+
+    TRAINER = "trainer"
+    """Computes gradients and owns the newest weights."""
+
+    GENERATOR = "generator"
+    """Runs the policy to produce samples: a rollout or inference worker."""
+
+    REPLAY_BUFFER = "replay_buffer"
+    """Keeps samples between the workers that make them and those that use them."""
+
+    ENV = "env"
+    """Steps environments."""
+
+    REWARD = "reward"
+    """Scores samples: a reward model or a verifier."""
+
+    REFERENCE = "reference"
+    """Computes log-probabilities under the frozen reference policy."""
+
+    CRITIC = "critic"
+    """Estimates values."""
+
+    ORCHESTRATOR = "orchestrator"
+    """Directs the others: a controller or driver."""
+
+
+class RlWorkerTagValues(StrEnum):
+    """Known values of ``rl.worker.tag``; others are allowed."""
+
+    TRAINING = "training"
+    """Works for training."""
+
+    EVALUATION = "evaluation"
+    """Works for evaluation."""
+
+
+METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
+    {
+        GEN_AI_SERVER_REQUEST_DURATION: MetricSpec(
+            name=GEN_AI_SERVER_REQUEST_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time of a generation request at the server, to its last token.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="machine",
+        ),
+        GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN: MetricSpec(
+            name=GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time per token after the first.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="machine",
+        ),
+        GEN_AI_SERVER_TIME_TO_FIRST_TOKEN: MetricSpec(
+            name=GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time of a generation request at the server, to its first token.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="machine",
+        ),
+        HW_ENERGY: MetricSpec(
+            name=HW_ENERGY,
+            instrument=Instrument.COUNTER,
+            unit="J",
+            brief="Electric energy used. Its rate is the mean power.",
+            reduction=Reduction.SUM,
+            attributes=("hw.id", "hw.type"),
+            group="machine",
+        ),
+        HW_ERRORS: MetricSpec(
+            name=HW_ERRORS,
+            instrument=Instrument.COUNTER,
+            unit="{error}",
+            brief="Hardware errors, for example of memory (ECC).",
+            reduction=Reduction.SUM,
+            attributes=("hw.id", "hw.type", "error.type"),
+            group="machine",
+        ),
+        HW_GPU_IO: MetricSpec(
+            name=HW_GPU_IO,
+            instrument=Instrument.COUNTER,
+            unit="By",
+            brief="Bytes that the GPU received and sent.",
+            reduction=Reduction.SUM,
+            attributes=("hw.id", "network.io.direction"),
+            group="machine",
+        ),
+        HW_GPU_MEMORY_LIMIT: MetricSpec(
+            name=HW_GPU_MEMORY_LIMIT,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="Size of the GPU memory.",
+            reduction=Reduction.SUM,
+            attributes=("hw.id",),
+            group="machine",
+        ),
+        HW_GPU_MEMORY_USAGE: MetricSpec(
+            name=HW_GPU_MEMORY_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="GPU memory in use.",
+            reduction=Reduction.SUM,
+            attributes=("hw.id",),
+            group="machine",
+        ),
+        HW_GPU_MEMORY_UTILIZATION: MetricSpec(
+            name=HW_GPU_MEMORY_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of the GPU memory in use, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=("hw.id",),
+            group="machine",
+        ),
+        HW_GPU_UTILIZATION: MetricSpec(
+            name=HW_GPU_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of time in which the GPU was busy, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("min", "max"),
+            attributes=("hw.id", "hw.gpu.task"),
+            group="machine",
+        ),
+        HW_POWER: MetricSpec(
+            name=HW_POWER,
+            instrument=Instrument.GAUGE,
+            unit="W",
+            brief="Electric power drawn now.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=("hw.id", "hw.type"),
+            group="machine",
+        ),
+        HW_TEMPERATURE: MetricSpec(
+            name=HW_TEMPERATURE,
+            instrument=Instrument.GAUGE,
+            unit="Cel",
+            brief="Temperature.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=("hw.id", "hw.type"),
+            group="machine",
+        ),
+        OTEL_RL_BRIDGE_SAMPLES_DROPPED: MetricSpec(
+            name=OTEL_RL_BRIDGE_SAMPLES_DROPPED,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples that the bridge took and did not write.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_SAMPLES_LATE: MetricSpec(
+            name=OTEL_RL_BRIDGE_SAMPLES_LATE,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief=(
+                "Samples that came after their step was written, and were written in a row of their"
+                " own."
+            ),
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_WORKER_MEASUREMENTS_DROPPED: MetricSpec(
+            name=OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+            instrument=Instrument.COUNTER,
+            unit="{measurement}",
+            brief="Measurements that the worker's finite buffer could not keep.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+        ),
+        PROCESS_CPU_TIME: MetricSpec(
+            name=PROCESS_CPU_TIME,
+            instrument=Instrument.COUNTER,
+            unit="s",
+            brief="CPU time that the process used. Its rate is the number of busy cores.",
+            reduction=Reduction.SUM,
+            attributes=("cpu.mode",),
+            group="machine",
+        ),
+        PROCESS_CPU_UTILIZATION: MetricSpec(
+            name=PROCESS_CPU_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="CPU time that the process used, as a share of what was available to it.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="machine",
+        ),
+        PROCESS_MEMORY_USAGE: MetricSpec(
+            name=PROCESS_MEMORY_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="Physical memory of the process.",
+            reduction=Reduction.SUM,
+            group="machine",
+        ),
+        PROCESS_THREAD_COUNT: MetricSpec(
+            name=PROCESS_THREAD_COUNT,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{thread}",
+            brief="Threads of the process.",
+            reduction=Reduction.SUM,
+            group="machine",
+        ),
+        RL_ENV_STEP_DURATION: MetricSpec(
+            name=RL_ENV_STEP_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time of one environment step.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="environment",
+        ),
+        RL_EPISODE_LENGTH: MetricSpec(
+            name=RL_EPISODE_LENGTH,
+            instrument=Instrument.GAUGE,
+            unit="{step}",
+            brief=(
+                "Mean length of the batch's episodes, in actions taken. For a language model, "
+                "tokens generated."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="environment",
+        ),
+        RL_GENERATOR_KV_CACHE_HITS: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_HITS,
+            instrument=Instrument.COUNTER,
+            unit="{token}",
+            brief="Tokens found in the KV cache.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_KV_CACHE_LIMIT: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_LIMIT,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{token}",
+            brief="Tokens that fit into the KV cache.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_KV_CACHE_MISS_RATIO: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_MISS_RATIO,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Share of looked-up tokens that were not in the KV cache, pooled over the "
+                "generators."
+            ),
+            reduction=Reduction.MEAN,
+            group="generator",
+            derived=True,
+        ),
+        RL_GENERATOR_KV_CACHE_QUERIES: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_QUERIES,
+            instrument=Instrument.COUNTER,
+            unit="{token}",
+            brief="Tokens looked up in the KV cache.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_KV_CACHE_USAGE: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{token}",
+            brief="Tokens that stand in the KV cache.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_KV_CACHE_UTILIZATION: MetricSpec(
+            name=RL_GENERATOR_KV_CACHE_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of the KV cache in use, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_PREEMPTIONS: MetricSpec(
+            name=RL_GENERATOR_PREEMPTIONS,
+            instrument=Instrument.COUNTER,
+            unit="{request}",
+            brief=(
+                "Requests thrown out of the running batch for want of cache, to be computed again."
+            ),
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_PROMPT_TOKENS: MetricSpec(
+            name=RL_GENERATOR_PROMPT_TOKENS,
+            instrument=Instrument.HISTOGRAM,
+            unit="{token}",
+            brief="Length of prompts.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_QUEUE_DEPTH: MetricSpec(
+            name=RL_GENERATOR_QUEUE_DEPTH,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{request}",
+            brief="Requests that wait to be generated.",
+            reduction=Reduction.SUM,
+            per_worker=True,
+            group="generator",
+        ),
+        RL_GENERATOR_QUEUE_DURATION: MetricSpec(
+            name=RL_GENERATOR_QUEUE_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time that a request waited before it was generated.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_REQUESTS: MetricSpec(
+            name=RL_GENERATOR_REQUESTS,
+            instrument=Instrument.COUNTER,
+            unit="{request}",
+            brief="Requests finished.",
+            reduction=Reduction.SUM,
+            per_worker=True,
+            attributes=(RL_OUTCOME,),
+            group="generator",
+        ),
+        RL_GENERATOR_REQUESTS_RUNNING: MetricSpec(
+            name=RL_GENERATOR_REQUESTS_RUNNING,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{request}",
+            brief="Requests being generated.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_GENERATOR_RESPONSE_TOKENS: MetricSpec(
+            name=RL_GENERATOR_RESPONSE_TOKENS,
+            instrument=Instrument.HISTOGRAM,
+            unit="{token}",
+            brief="Length of responses.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_SAMPLING_MAX_TOKENS: MetricSpec(
+            name=RL_GENERATOR_SAMPLING_MAX_TOKENS,
+            instrument=Instrument.HISTOGRAM,
+            unit="{token}",
+            brief="Largest response that requests allow.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_SAMPLING_TEMPERATURE: MetricSpec(
+            name=RL_GENERATOR_SAMPLING_TEMPERATURE,
+            instrument=Instrument.HISTOGRAM,
+            unit="1",
+            brief="Sampling temperature of requests.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_SAMPLING_TOP_P: MetricSpec(
+            name=RL_GENERATOR_SAMPLING_TOP_P,
+            instrument=Instrument.HISTOGRAM,
+            unit="1",
+            brief="Nucleus-sampling probability of requests.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_TOKENIZE_DURATION: MetricSpec(
+            name=RL_GENERATOR_TOKENIZE_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time to turn one request's text into tokens and its tokens into text.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_GENERATOR_TOKENS: MetricSpec(
+            name=RL_GENERATOR_TOKENS,
+            instrument=Instrument.COUNTER,
+            unit="{token}",
+            brief="Tokens generated.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_ITERATION_DURATION: MetricSpec(
+            name=RL_ITERATION_DURATION,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Wall time of one iteration.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="wait",
+        ),
+        RL_PHASE_DURATION: MetricSpec(
+            name=RL_PHASE_DURATION,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time that one iteration of the worker spent in a phase.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=(RL_PHASE, RL_PHASE_CLASS),
+            group="wait",
+        ),
+        RL_PIPELINE_DURATION: MetricSpec(
+            name=RL_PIPELINE_DURATION,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time of the learner's pipeline: h2d_copy + train + param_sync + weight_sync.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="wait",
+            derived=True,
+        ),
+        RL_POLICY_ADVANTAGE_MAX: MetricSpec(
+            name=RL_POLICY_ADVANTAGE_MAX,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Largest advantage in the batch.",
+            reduction=Reduction.MAX,
+            group="policy",
+        ),
+        RL_POLICY_ADVANTAGE_MEAN: MetricSpec(
+            name=RL_POLICY_ADVANTAGE_MEAN,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Mean advantage of the batch.",
+            reduction=Reduction.MEAN,
+            group="policy",
+        ),
+        RL_POLICY_ADVANTAGE_MIN: MetricSpec(
+            name=RL_POLICY_ADVANTAGE_MIN,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Smallest advantage in the batch.",
+            reduction=Reduction.MIN,
+            group="policy",
+        ),
+        RL_POLICY_CLIP_FRACTION: MetricSpec(
+            name=RL_POLICY_CLIP_FRACTION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of tokens or actions whose importance ratio was clipped.",
+            reduction=Reduction.MEAN,
+            group="policy",
+        ),
+        RL_POLICY_ENTROPY: MetricSpec(
+            name=RL_POLICY_ENTROPY,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Entropy of the policy, in nats per token or action.",
+            reduction=Reduction.MEAN,
+            statistics=("min",),
+            group="policy",
+        ),
+        RL_POLICY_IMPORTANCE_RATIO: MetricSpec(
+            name=RL_POLICY_IMPORTANCE_RATIO,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Mean importance ratio of the batch, new policy over the policy that sampled it.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="policy",
+        ),
+        RL_POLICY_KL_REFERENCE: MetricSpec(
+            name=RL_POLICY_KL_REFERENCE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="KL(policy || reference), in nats per token or action.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="policy",
+        ),
+        RL_POLICY_KL_ROLLOUT: MetricSpec(
+            name=RL_POLICY_KL_ROLLOUT,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "KL(generator's policy || trainer's policy) at equal weights, in nats per token or "
+                "action."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="policy",
+        ),
+        RL_POLICY_KL_UPDATE: MetricSpec(
+            name=RL_POLICY_KL_UPDATE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="KL(policy before the update || policy after it), in nats per token or action.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="policy",
+        ),
+        RL_POLICY_STALENESS: MetricSpec(
+            name=RL_POLICY_STALENESS,
+            instrument=Instrument.HISTOGRAM,
+            unit="{version}",
+            brief=(
+                "Age of a sample when it is trained on, in versions made since the one that "
+                "produced it."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            attributes=(RL_STALENESS_PART,),
+            group="policy",
+        ),
+        RL_POLICY_UPDATES: MetricSpec(
+            name=RL_POLICY_UPDATES,
+            instrument=Instrument.COUNTER,
+            unit="{update}",
+            brief=(
+                "Policy versions made by a trainer, or taken up by a generator. Its rate is the "
+                "update frequency."
+            ),
+            reduction=Reduction.MEAN,
+            group="policy",
+        ),
+        RL_POLICY_VERSION: MetricSpec(
+            name=RL_POLICY_VERSION,
+            instrument=Instrument.GAUGE,
+            unit="{version}",
+            brief=(
+                "Newest policy version that the worker has. It becomes the run's policy_version "
+                "axis."
+            ),
+            reduction=Reduction.LAST,
+            statistics=("min",),
+            group="policy",
+        ),
+        RL_REPLAY_BUFFER_EVICTIONS: MetricSpec(
+            name=RL_REPLAY_BUFFER_EVICTIONS,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples thrown out without having been asked for.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_LIMIT: MetricSpec(
+            name=RL_REPLAY_BUFFER_LIMIT,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{sample}",
+            brief="Samples that the buffer can hold.",
+            reduction=Reduction.SUM,
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_QUEUE_DEPTH: MetricSpec(
+            name=RL_REPLAY_BUFFER_QUEUE_DEPTH,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{request}",
+            brief="Reads and writes that wait for the buffer.",
+            reduction=Reduction.SUM,
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_READS: MetricSpec(
+            name=RL_REPLAY_BUFFER_READS,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples read.",
+            reduction=Reduction.SUM,
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_RETRIEVAL_DURATION: MetricSpec(
+            name=RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief=(
+                "Time to get one batch out of the buffer, as its reader sees it once the data is "
+                "there."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_SIZE: MetricSpec(
+            name=RL_REPLAY_BUFFER_SIZE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{sample}",
+            brief="Samples in the buffer.",
+            reduction=Reduction.SUM,
+            group="replay_buffer",
+        ),
+        RL_REPLAY_BUFFER_WRITES: MetricSpec(
+            name=RL_REPLAY_BUFFER_WRITES,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples written.",
+            reduction=Reduction.SUM,
+            group="replay_buffer",
+        ),
+        RL_REPLICA_FAILURES: MetricSpec(
+            name=RL_REPLICA_FAILURES,
+            instrument=Instrument.COUNTER,
+            unit="{failure}",
+            brief="Times that the replica was found to have failed.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REPLICA, RL_REASON),
+            group="service",
+        ),
+        RL_REPLICA_QUEUE_DEPTH: MetricSpec(
+            name=RL_REPLICA_QUEUE_DEPTH,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="{request}",
+            brief="Requests that a router has given to the replica and that are not finished.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REPLICA,),
+            group="service",
+        ),
+        RL_REPLICA_RECOVERY_DURATION: MetricSpec(
+            name=RL_REPLICA_RECOVERY_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time from noticing that the replica failed until it served again.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            attributes=(RL_REPLICA,),
+            group="service",
+        ),
+        RL_REWARD_DURATION: MetricSpec(
+            name=RL_REWARD_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time to score one request.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="reward",
+        ),
+        RL_REWARD_MEAN: MetricSpec(
+            name=RL_REWARD_MEAN,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Mean reward per sample of the batch.",
+            reduction=Reduction.MEAN,
+            statistics=("min", "max"),
+            group="reward",
+        ),
+        RL_REWARD_SUM: MetricSpec(
+            name=RL_REWARD_SUM,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Sum of the rewards of the batch.",
+            reduction=Reduction.SUM,
+            group="reward",
+        ),
+        RL_SAMPLE_DROPPED: MetricSpec(
+            name=RL_SAMPLE_DROPPED,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples produced and then not trained on.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="generator",
+        ),
+        RL_SAMPLE_DURATION: MetricSpec(
+            name=RL_SAMPLE_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time to produce one sample, from asking for it to having it whole.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="generator",
+        ),
+        RL_SAMPLE_EPISODES: MetricSpec(
+            name=RL_SAMPLE_EPISODES,
+            instrument=Instrument.COUNTER,
+            unit="{episode}",
+            brief="Episodes finished.",
+            reduction=Reduction.SUM,
+            attributes=(RL_OUTCOME,),
+            group="environment",
+        ),
+        RL_SAMPLE_SAMPLES: MetricSpec(
+            name=RL_SAMPLE_SAMPLES,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples produced.",
+            reduction=Reduction.SUM,
+            group="generator",
+        ),
+        RL_TRAIN_GRAD_ABS_MAX: MetricSpec(
+            name=RL_TRAIN_GRAD_ABS_MAX,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Largest absolute value of any element of the gradient.",
+            reduction=Reduction.MAX,
+            group="trainer",
+        ),
+        RL_TRAIN_GRAD_MEAN_SQUARE: MetricSpec(
+            name=RL_TRAIN_GRAD_MEAN_SQUARE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Mean of the squared elements of the gradient.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="trainer",
+        ),
+        RL_TRAIN_GRAD_NORM: MetricSpec(
+            name=RL_TRAIN_GRAD_NORM,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Euclidean norm of the gradient before clipping.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="trainer",
+        ),
+        RL_TRAIN_LEARNING_RATE: MetricSpec(
+            name=RL_TRAIN_LEARNING_RATE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Learning rate that the update was made with.",
+            reduction=Reduction.MEAN,
+            group="trainer",
+        ),
+        RL_TRAIN_LOSS: MetricSpec(
+            name=RL_TRAIN_LOSS,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Training loss.",
+            reduction=Reduction.MEAN,
+            statistics=("min", "max"),
+            attributes=(RL_LOSS_TYPE,),
+            group="trainer",
+        ),
+        RL_TRAIN_MFU: MetricSpec(
+            name=RL_TRAIN_MFU,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Model FLOPs utilisation, a share of the hardware's peak between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("min",),
+            group="trainer",
+        ),
+        RL_TRAIN_STEPS: MetricSpec(
+            name=RL_TRAIN_STEPS,
+            instrument=Instrument.COUNTER,
+            unit="{step}",
+            brief=(
+                "Optimizer steps. Every rank counts its own; the mean over ranks is the number of "
+                "steps."
+            ),
+            reduction=Reduction.MEAN,
+            group="trainer",
+        ),
+        RL_TRAIN_TOKENS: MetricSpec(
+            name=RL_TRAIN_TOKENS,
+            instrument=Instrument.COUNTER,
+            unit="{token}",
+            brief="Tokens trained on.",
+            reduction=Reduction.SUM,
+            group="trainer",
+        ),
+        RL_TRAIN_UPDATE_NORM: MetricSpec(
+            name=RL_TRAIN_UPDATE_NORM,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Euclidean norm of the change that one update made to the parameters.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="trainer",
+        ),
+        RL_WORKER_IDLE_TIME: MetricSpec(
+            name=RL_WORKER_IDLE_TIME,
+            instrument=Instrument.COUNTER,
+            unit="s",
+            brief=(
+                "Time that the worker had nothing to do. Its rate is the share of time spent idle."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="wait",
+        ),
+        SYSTEM_CPU_UTILIZATION: MetricSpec(
+            name=SYSTEM_CPU_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of the host's CPU time in use, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            group="machine",
+        ),
+        SYSTEM_DISK_IO: MetricSpec(
+            name=SYSTEM_DISK_IO,
+            instrument=Instrument.COUNTER,
+            unit="By",
+            brief="Bytes read from and written to the host's disks.",
+            reduction=Reduction.MEAN,
+            attributes=("disk.io.direction",),
+            group="machine",
+        ),
+        SYSTEM_MEMORY_USAGE: MetricSpec(
+            name=SYSTEM_MEMORY_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="Memory of the host, by state.",
+            reduction=Reduction.MEAN,
+            attributes=("system.memory.state",),
+            group="machine",
+        ),
+        SYSTEM_MEMORY_UTILIZATION: MetricSpec(
+            name=SYSTEM_MEMORY_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of the host's memory, by state, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=("system.memory.state",),
+            group="machine",
+        ),
+        SYSTEM_NETWORK_IO: MetricSpec(
+            name=SYSTEM_NETWORK_IO,
+            instrument=Instrument.COUNTER,
+            unit="By",
+            brief="Bytes that the host received and sent.",
+            reduction=Reduction.MEAN,
+            attributes=("network.io.direction",),
+            group="machine",
+        ),
+    }
+)
+"""Every metric by name."""
+
+PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
+    {
+        RlPhaseValues.COLLECTOR_WAIT: PhaseSpec(
+            name=RlPhaseValues.COLLECTOR_WAIT,
+            phase_class=RlPhaseClassValues.WAIT,
+            brief=(
+                "The learner is blocked because the collectors have not delivered enough data yet."
+            ),
+        ),
+        RlPhaseValues.REPLAY_BATCH_WAIT: PhaseSpec(
+            name=RlPhaseValues.REPLAY_BATCH_WAIT,
+            phase_class=RlPhaseClassValues.WAIT,
+            brief="The data is there, but the batch made of it is not ready on the device yet.",
+        ),
+        RlPhaseValues.RANK_BARRIER: PhaseSpec(
+            name=RlPhaseValues.RANK_BARRIER,
+            phase_class=RlPhaseClassValues.WAIT,
+            brief=(
+                "Waiting for the other ranks at barriers, at the start and at the end of an "
+                "iteration."
+            ),
+        ),
+        RlPhaseValues.SYNC_COORDINATION: PhaseSpec(
+            name=RlPhaseValues.SYNC_COORDINATION,
+            phase_class=RlPhaseClassValues.SYNC,
+            brief=(
+                "Handshake between learner and collectors about who may go on, without data or "
+                "weights."
+            ),
+        ),
+        RlPhaseValues.H2D_COPY: PhaseSpec(
+            name=RlPhaseValues.H2D_COPY,
+            phase_class=RlPhaseClassValues.TRANSFER,
+            brief="Copying training data from host to device, as far as the learner waits for it.",
+            pipeline=True,
+        ),
+        RlPhaseValues.TRAIN: PhaseSpec(
+            name=RlPhaseValues.TRAIN,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Computing the update: forward, backward, optimizer step.",
+            pipeline=True,
+        ),
+        RlPhaseValues.PARAM_SYNC: PhaseSpec(
+            name=RlPhaseValues.PARAM_SYNC,
+            phase_class=RlPhaseClassValues.SYNC,
+            brief="Averaging gradients or parameters over the ranks.",
+            pipeline=True,
+        ),
+        RlPhaseValues.WEIGHT_SYNC: PhaseSpec(
+            name=RlPhaseValues.WEIGHT_SYNC,
+            phase_class=RlPhaseClassValues.SYNC,
+            brief=(
+                "All that an iteration spends on getting new weights from the learner to the "
+                "collectors."
+            ),
+            pipeline=True,
+        ),
+        RlPhaseValues.WEIGHT_PUSH: PhaseSpec(
+            name=RlPhaseValues.WEIGHT_PUSH,
+            phase_class=RlPhaseClassValues.TRANSFER,
+            brief="The learner's transfer of weights to the generators.",
+            part_of=RlPhaseValues.WEIGHT_SYNC,
+        ),
+        RlPhaseValues.BATCH_CREATE: PhaseSpec(
+            name=RlPhaseValues.BATCH_CREATE,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Making a training batch of samples: advantages, padding, packing.",
+        ),
+        RlPhaseValues.CHECKPOINT: PhaseSpec(
+            name=RlPhaseValues.CHECKPOINT,
+            phase_class=RlPhaseClassValues.IO,
+            brief="Writing a checkpoint, as far as the worker is blocked by it.",
+        ),
+        RlPhaseValues.WEIGHT_PULL: PhaseSpec(
+            name=RlPhaseValues.WEIGHT_PULL,
+            phase_class=RlPhaseClassValues.TRANSFER,
+            brief="The generator's transfer of weights from the trainer.",
+            part_of=RlPhaseValues.WEIGHT_SYNC,
+        ),
+        RlPhaseValues.ACTION_SELECT: PhaseSpec(
+            name=RlPhaseValues.ACTION_SELECT,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Choosing the next action with the policy, observation to action.",
+        ),
+        RlPhaseValues.ENV_STEP: PhaseSpec(
+            name=RlPhaseValues.ENV_STEP,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Stepping the environment, action to observation.",
+        ),
+        RlPhaseValues.REPLAY: PhaseSpec(
+            name=RlPhaseValues.REPLAY,
+            phase_class=RlPhaseClassValues.TRANSFER,
+            brief="Writing what was collected to the replay buffer.",
+        ),
+        RlPhaseValues.ENV_STEP_TOTAL: PhaseSpec(
+            name=RlPhaseValues.ENV_STEP_TOTAL,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="One whole environment step of a collector that does not split it further.",
+        ),
+        RlPhaseValues.MLP_INFER: PhaseSpec(
+            name=RlPhaseValues.MLP_INFER,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief=(
+                "The policy network's forward pass of a collector that does not split it further."
+            ),
+        ),
+        RlPhaseValues.TOKENIZE: PhaseSpec(
+            name=RlPhaseValues.TOKENIZE,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Turning text into tokens and tokens into text.",
+        ),
+        RlPhaseValues.MODEL_LOAD: PhaseSpec(
+            name=RlPhaseValues.MODEL_LOAD,
+            phase_class=RlPhaseClassValues.IO,
+            brief="Loading the model when a worker starts, until it can serve.",
+        ),
+        RlPhaseValues.GENERATE: PhaseSpec(
+            name=RlPhaseValues.GENERATE,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Generating samples with the policy, queueing excluded.",
+        ),
+        RlPhaseValues.REWARD: PhaseSpec(
+            name=RlPhaseValues.REWARD,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Scoring samples.",
+        ),
+        RlPhaseValues.REFERENCE: PhaseSpec(
+            name=RlPhaseValues.REFERENCE,
+            phase_class=RlPhaseClassValues.COMPUTE,
+            brief="Computing log-probabilities under the reference policy.",
+        ),
+        RlPhaseValues.IDLE: PhaseSpec(
+            name=RlPhaseValues.IDLE,
+            phase_class=RlPhaseClassValues.WAIT,
+            brief="Nothing to do, for a reason that no other phase names.",
+        ),
+    }
+)
+"""Every phase of the registry by its value, in the order of the registry."""

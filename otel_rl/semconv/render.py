@@ -1,0 +1,359 @@
+"""The registry as Python constants, as instrument constructors and as a page of docs. Pure.
+
+What is rendered is formatted the way the formatter would, so that it passes the lint as it stands.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from string import Template
+
+from otel_rl.semconv.definition import Attribute, Member, Metric, Registry
+from otel_rl.semconv.spec import Instrument
+
+__all__ = ["constant", "instruments", "names", "page"]
+
+_WIDTH = 100
+_HEADER = '''"""{first}
+
+Generated from ``registry/*.yaml`` by ``python -m otel_rl.semconv.generate``. Do not edit.
+"""
+'''
+_NAMES_IMPORTS = """\
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction
+"""
+_INSTRUMENTS_IMPORTS = """\
+from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
+from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
+
+from otel_rl.semconv import names
+"""
+# What the linter takes for a password: a singular "token" in the name of a constant.
+_LOOKS_LIKE_A_SECRET = re.compile(r"(^|_)TOKEN(_|$)")
+_CONSTRUCTORS = {
+    Instrument.GAUGE: ("create_gauge", "Gauge"),
+    Instrument.COUNTER: ("create_counter", "Counter"),
+    Instrument.UP_DOWN_COUNTER: ("create_up_down_counter", "UpDownCounter"),
+    Instrument.HISTOGRAM: ("create_histogram", "Histogram"),
+}
+
+
+def constant(name: str) -> str:
+    """The Python constant of a name: ``rl.train.loss`` is ``RL_TRAIN_LOSS``."""
+    return name.replace(".", "_").upper()
+
+
+def names(registry: Registry) -> str:
+    """The source of ``names.py``: constants, values, ``METRICS`` and ``PHASES``."""
+    described: dict[str, list[str]] = {}
+    for attribute in registry.attributes:
+        described.setdefault(attribute.key, []).append(f"Attribute. {attribute.brief}")
+    for metric in registry.metrics:
+        kind = f"Metric ({metric.instrument}, {metric.unit})"
+        described.setdefault(metric.name, []).append(f"{kind}. {metric.brief}")
+    parts = [
+        _HEADER.format(first="Every name of the registry, and what it says about each."),
+        _NAMES_IMPORTS,
+        _named(
+            "SCHEMA_URL", registry.schema_url, "Schema URL of the registry that these are from."
+        ),
+    ]
+    parts += [
+        _named(constant(name), name, " ".join(briefs)) for name, briefs in sorted(described.items())
+    ]
+    parts.append(
+        "\n".join(
+            f"\n{_values_class(attribute)}"
+            for attribute in sorted(registry.attributes, key=lambda attribute: attribute.key)
+            if attribute.members
+        )
+    )
+    parts.append(
+        "\n"
+        + _mapping(
+            "METRICS: Final[Mapping[str, MetricSpec]]",
+            "Every metric by name.",
+            (
+                _metric_entry(metric)
+                for metric in sorted(registry.metrics, key=lambda metric: metric.name)
+            ),
+        )
+    )
+    parts.append(
+        _mapping(
+            "PHASES: Final[Mapping[str, PhaseSpec]]",
+            "Every phase of the registry by its value, in the order of the registry.",
+            (_phase_entry(member) for member in _phases(registry)),
+        )
+    )
+    return "\n".join(parts)
+
+
+def instruments(registry: Registry) -> str:
+    """The source of ``instruments.py``: ``create_<name>(meter)`` for each metric of a worker."""
+    header = _HEADER.format(first="Makes the instruments that workers record with.")
+    recorded = sorted(
+        (metric for metric in registry.metrics if not metric.derived),
+        key=lambda metric: metric.name,
+    )
+    return "\n".join(
+        [header, _INSTRUMENTS_IMPORTS, *(f"\n{_constructor(metric)}" for metric in recorded)]
+    )
+
+
+def page(registry: Registry, template: str) -> str:
+    """The documentation page: the prose of ``template`` around tables of the registry.
+
+    Args:
+        registry: What the tables say.
+        template: Markdown with ``${metrics_<group>}`` and other placeholders.
+
+    Raises:
+        KeyError: The template names a placeholder that does not exist.
+    """
+    tables = {
+        f"metrics_{group}": _metric_table(
+            [metric for metric in registry.metrics if metric.group == group]
+        )
+        for group in dict.fromkeys(metric.group for metric in registry.metrics)
+    }
+    for placement in ("resource", "measurement", "scope"):
+        tables[f"attributes_{placement}"] = _attribute_table(
+            [attribute for attribute in registry.attributes if attribute.placement == placement]
+        )
+    for attribute in registry.attributes:
+        if attribute.members and attribute.key != "rl.phase":
+            tables["values_" + attribute.key.replace(".", "_")] = _table(
+                ("value", "meaning"),
+                ((f"`{member.value}`", member.brief) for member in attribute.members),
+            )
+    for side in ("learner", "collector", "both"):
+        tables[f"phases_{side}"] = _phase_table(
+            [member for member in _phases(registry) if member.side == side]
+        )
+    tables["answers"] = _answers_table(registry)
+    tables["proposal"] = _proposal_table(registry)
+    return Template(template).substitute(tables)
+
+
+def _phases(registry: Registry) -> Sequence[Member]:
+    return next((a.members for a in registry.attributes if a.key == "rl.phase"), ())
+
+
+def _docstring(text: str, indent: str = "") -> str:
+    """``text`` in quotes: on one line if it fits, else its first sentence and then the rest."""
+    one_line = f'{indent}"""{text}"""\n'
+    if len(one_line) <= _WIDTH:
+        return one_line
+    first, _, rest = text.partition(". ")
+    body = textwrap.fill(rest, _WIDTH - len(indent))
+    return textwrap.indent(f'"""{first}.\n\n{body}\n"""\n', indent)
+
+
+def _named(name: str, value: str, text: str) -> str:
+    reason = "  # noqa: S105  # a token of text" if _LOOKS_LIKE_A_SECRET.search(name) else ""
+    return f'{name}: Final = "{value}"{reason}\n{_docstring(text)}'
+
+
+def _text_argument(name: str, text: str, indent: str) -> str:
+    """``name="text",`` on one line, or in parentheses over as many as it takes."""
+    one_line = f"{indent}{name}={_quoted(text)},"
+    if len(one_line) <= _WIDTH:
+        return one_line
+    inner = indent + "    "
+    lines = textwrap.wrap(
+        text, _WIDTH - len(inner) - 2, drop_whitespace=False, break_on_hyphens=False
+    )
+    quoted = "\n".join(f"{inner}{_quoted(line)}" for line in lines)
+    return f"{indent}{name}=(\n{quoted}\n{indent}),"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return "(" + ", ".join(values) + ("," if len(values) == 1 else "") + ")"
+
+
+def _values_class(attribute: Attribute) -> str:
+    name = "".join(word.title() for word in attribute.key.replace("_", ".").split(".")) + "Values"
+    brief = f"Known values of ``{attribute.key}``; others are allowed."
+    members = "\n".join(
+        f'    {member.id.upper()} = "{member.value}"\n{_docstring(member.brief, "    ")}'
+        for member in attribute.members
+    )
+    return f'class {name}(StrEnum):\n    """{brief}"""\n\n{members}'
+
+
+def _mapping(declaration: str, brief: str, entries: Iterable[str]) -> str:
+    body = "\n".join(entries)
+    return f'{declaration} = MappingProxyType(\n    {{\n{body}\n    }}\n)\n"""{brief}"""\n'
+
+
+def _metric_entry(metric: Metric) -> str:
+    indent = " " * 12
+    lines = [
+        f"        {constant(metric.name)}: MetricSpec(",
+        f"{indent}name={constant(metric.name)},",
+        f"{indent}instrument=Instrument.{metric.instrument.name},",
+        f'{indent}unit="{metric.unit}",',
+        _text_argument("brief", metric.brief, indent),
+        f"{indent}reduction=Reduction.{metric.reduction.name},",
+    ]
+    if metric.statistics:
+        lines.append(f"{indent}statistics={_tuple([_quoted(s) for s in metric.statistics])},")
+    if metric.per_worker:
+        lines.append(f"{indent}per_worker=True,")
+    if metric.attributes:
+        keys = [
+            constant(key) if key.startswith(("rl.", "otel_rl.")) else _quoted(key)
+            for key, _ in metric.attributes
+        ]
+        lines.append(f"{indent}attributes={_tuple(keys)},")
+    lines.append(f'{indent}group="{metric.group}",')
+    if metric.derived:
+        lines.append(f"{indent}derived=True,")
+    lines.append("        ),")
+    return "\n".join(lines)
+
+
+def _phase_entry(member: Member) -> str:
+    indent = " " * 12
+    lines = [
+        f"        RlPhaseValues.{member.id.upper()}: PhaseSpec(",
+        f"{indent}name=RlPhaseValues.{member.id.upper()},",
+        f"{indent}phase_class=RlPhaseClassValues.{member.phase_class.upper()},",
+        _text_argument("brief", member.brief, indent),
+    ]
+    if member.part_of:
+        lines.append(f"{indent}part_of=RlPhaseValues.{member.part_of.upper()},")
+    if member.pipeline:
+        lines.append(f"{indent}pipeline=True,")
+    lines.append("        ),")
+    return "\n".join(lines)
+
+
+def _constructor(metric: Metric) -> str:
+    method, kind = _CONSTRUCTORS[metric.instrument]
+    return (
+        f"def create_{constant(metric.name).lower()}(meter: Meter) -> {kind}:\n"
+        f"{_docstring(metric.brief, '    ')}"
+        f"    return meter.{method}(\n"
+        f"        name=names.{constant(metric.name)},\n"
+        f'        unit="{metric.unit}",\n'
+        f"{_text_argument('description', metric.brief, ' ' * 8)}\n"
+        f"    )\n"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
+
+
+def _codes(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values) or "-"
+
+
+def _sentences(brief: str, note: str) -> str:
+    return f"{brief} {note}".strip()
+
+
+def _metric_table(metrics: Sequence[Metric]) -> str:
+    def further(metric: Metric) -> str:
+        marks = [", ".join(metric.statistics)] if metric.statistics else []
+        marks += ["each worker"] if metric.per_worker else []
+        return "; ".join(marks) or "-"
+
+    def description(metric: Metric) -> str:
+        origin = "*Computed by the bridge.* " if metric.derived else ""
+        return origin + _sentences(metric.brief, "" if metric.derived else metric.note)
+
+    return _table(
+        ("metric", "instrument", "unit", "over workers", "beside it", "attributes", "description"),
+        (
+            (
+                f"`{metric.name}`",
+                metric.instrument,
+                f"`{metric.unit}`",
+                metric.reduction,
+                further(metric),
+                _codes(key for key, _ in metric.attributes),
+                description(metric),
+            )
+            for metric in metrics
+        ),
+    )
+
+
+def _attribute_table(attributes: Sequence[Attribute]) -> str:
+    def values(attribute: Attribute) -> str:
+        if attribute.members:
+            return _codes(member.value for member in attribute.members)
+        return "e.g. " + _codes(attribute.examples)
+
+    return _table(
+        ("attribute", "type", "values", "description"),
+        (
+            (
+                f"`{attribute.key}`",
+                attribute.type,
+                "see below" if attribute.key == "rl.phase" else values(attribute),
+                _sentences(attribute.brief, attribute.note),
+            )
+            for attribute in attributes
+        ),
+    )
+
+
+def _phase_table(members: Sequence[Member]) -> str:
+    def description(member: Member) -> str:
+        part = f" A part of `{member.part_of}`." if member.part_of else ""
+        return _sentences(member.brief, member.note) + part
+
+    return _table(
+        ("`rl.phase`", "kind of time", "in the pipeline", "what it holds"),
+        (
+            (
+                f"`{member.value}`",
+                member.phase_class,
+                "yes" if member.pipeline else "-",
+                description(member),
+            )
+            for member in members
+        ),
+    )
+
+
+def _answers_table(registry: Registry) -> str:
+    found: dict[str, list[str]] = {}
+    answering = [(metric.name, metric.answers) for metric in registry.metrics]
+    answering += [
+        (f"rl.phase.duration{{rl.phase={member.value}}}", member.answers)
+        for member in _phases(registry)
+    ]
+    for name, answers in answering:
+        for item in answers:
+            found.setdefault(item, []).append(name)
+    return _table(("question", "metric"), ((item, _codes(found[item])) for item in sorted(found)))
+
+
+def _proposal_table(registry: Registry) -> str:
+    pairs = [(a.proposal, a.key) for a in registry.attributes if a.proposal]
+    pairs += [(m.proposal, m.name) for m in registry.metrics if m.proposal]
+    return _table(
+        ("proposal", "otel_rl"),
+        (
+            (f"`{theirs}`", "the same" if theirs == ours else f"`{ours}`")
+            for theirs, ours in sorted(pairs)
+        ),
+    )
