@@ -5,6 +5,9 @@ own: the delivery loop owns those. It runs in a writer process of its own, one p
 that a tracker library that hangs, exits or dies takes nothing else with it.
 """
 
+import hashlib
+import json
+from base64 import b32encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,14 @@ from typing import Protocol
 
 from otel_rl.records import ExperimentKey, Row
 
-__all__ = ["RunInfo", "Tracker"]
+__all__ = ["RunInfo", "Tracker", "run_id"]
+
+
+def run_id(key: ExperimentKey, /) -> str:
+    """Stable digest of experiment and trial, safe in paths and URLs: ``[a-z2-7]{16}``."""
+    # As JSON, ("a/b", "c") and ("a", "b/c") differ.
+    name = json.dumps([key.experiment, key.trial]).encode()
+    return b32encode(hashlib.sha256(name).digest()[:10]).decode().lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +70,16 @@ class Tracker(Protocol):
         """
         ...
 
-    def flush(self, *, timeout_s: float) -> None:
-        """Return once every row handed over is safe at the tracker.
+    def flush(self, *, timeout_s: float) -> int:
+        """Wait until every row handed over is safe at the tracker, or ``timeout_s`` has passed.
+
+        Returns:
+            The number of the first row that is not known to be safe. The journal must keep it and
+            all after it: a tracker that starts anew after a crash answers 0 for as long as it runs.
 
         Raises:
-            TrackerUnavailable: ``timeout_s`` passed first.
+            TrackerUnavailable: The tracker has stopped taking rows. The loop opens the run again.
+            TrackerRejected: The tracker refuses the credentials it took before.
         """
         ...
 
@@ -73,5 +88,9 @@ class Tracker(Protocol):
         ...
 
     def close(self, *, exit_code: int) -> None:
-        """Finish the run, with 0 for success. Idempotent; blocks until the tracker has it all."""
+        """Finish the run, with 0 for success. Idempotent; blocks until the tracker has it all.
+
+        Raises:
+            TrackerUnavailable: It does not have it all. The loop opens the run again.
+        """
         ...

@@ -1,0 +1,60 @@
+"""The table of trackers: name, how to make one, how to tell whether it would work."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.bridge.track import Tracker
+from otel_rl.bridge.track.checks import (
+    CheckResult,
+    check_jsonl,
+    check_wandb,
+    validate_jsonl,
+    validate_wandb,
+)
+from otel_rl.bridge.track.jsonl import JsonLinesTracker
+from otel_rl.bridge.track.wandb import WandbTracker
+from otel_rl.bridge.track.wandb_account import writer_environment
+from otel_rl.errors import ConfigError
+
+__all__ = ["BACKENDS", "Backend", "backend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One kind of tracker.
+
+    Attributes:
+        name: As the settings call it.
+        create: Makes a tracker. Called in the writer process; may load heavy libraries.
+        validate: Raises ConfigError if a run with these attributes cannot work here.
+        check: The same for a person, further checks included. Takes at most a few seconds.
+        environment: The environment of a writer process, made from that of the bridge.
+    """
+
+    name: str
+    create: Callable[[], Tracker]
+    validate: Callable[[Mapping[str, str]], None]
+    check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]]
+    environment: Callable[[Mapping[str, str]], dict[str, str]]
+
+
+def backend(name: str) -> Backend:
+    """Look up a backend.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    try:
+        return BACKENDS[name]
+    except KeyError:
+        raise ConfigError(
+            f'tracker: unknown name (got "{name}").', hint=f"Known trackers: {', '.join(BACKENDS)}."
+        ) from None
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "wandb": Backend("wandb", WandbTracker, validate_wandb, check_wandb, writer_environment),
+    "jsonl": Backend("jsonl", JsonLinesTracker, validate_jsonl, check_jsonl, dict),
+}
+"""By name."""

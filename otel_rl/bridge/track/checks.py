@@ -1,0 +1,119 @@
+"""Whether a tracker would work here: for the start of a bridge and for a person who asks."""
+
+import importlib.metadata
+import importlib.util
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from otel_rl.bridge.track.wandb_account import WandbSettings, find_account
+from otel_rl.errors import ConfigError
+
+__all__ = ["CheckResult", "check_jsonl", "check_wandb", "validate_jsonl", "validate_wandb"]
+
+_CONNECT_TIMEOUT_S = 3.0
+_INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one look at a tracker's surroundings has found.
+
+    Attributes:
+        name: What was looked at.
+        message: What was found, as one sentence.
+        ok: Whether rows can be written as far as this goes.
+        hint: What to do if it is not ok, or what else could be done.
+    """
+
+    name: str
+    message: str
+    ok: bool = True
+    hint: str = ""
+
+
+def validate_wandb(attributes: Mapping[str, str]) -> None:
+    """Raise ConfigError if no W&B run with these attributes can work here."""
+    find_account(WandbSettings.parse(attributes), os.environ)
+    if importlib.util.find_spec("wandb") is None:
+        raise ConfigError("tracker: the package wandb is not installed.", hint=_INSTALL_WANDB)
+
+
+def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    """Look at the package, the directory, the key and the server."""
+    results = [_check_package(), _check_writable(directory)]
+    try:
+        account = find_account(WandbSettings.parse(attributes), os.environ)
+    except ConfigError as exc:
+        return [*results, CheckResult("wandb account", exc.args[0], ok=False, hint=exc.hint)]
+    if not account.online:
+        asked = os.environ.get("WANDB_MODE") or attributes.get("mode", "auto") != "auto"
+        reason = "The mode is offline" if asked else "There is no API key"
+        return [
+            *results,
+            CheckResult(
+                "wandb account",
+                f"{reason}, so runs are written to files.",
+                hint="Upload a finished run with `wandb sync`.",
+            ),
+        ]
+    found = f"Found an API key for {account.base_url}, project {account.project}."
+    return [*results, CheckResult("wandb account", found), _check_server(account.base_url)]
+
+
+def validate_jsonl(attributes: Mapping[str, str]) -> None:
+    """Raise ConfigError if there are attributes: the JSON-lines tracker knows none."""
+    for name, value in attributes.items():
+        raise ConfigError(f'jsonl.{name}: unknown setting (got "{value}"). There are none.')
+
+
+def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    """Look at the settings and the directory."""
+    try:
+        validate_jsonl(attributes)
+    except ConfigError as exc:
+        return [CheckResult("jsonl settings", exc.args[0], ok=False, hint=exc.hint)]
+    return [_check_writable(directory)]
+
+
+def _check_package() -> CheckResult:
+    try:
+        version = importlib.metadata.version("wandb")
+    except importlib.metadata.PackageNotFoundError:
+        return CheckResult(
+            "wandb package", "wandb is not installed.", ok=False, hint=_INSTALL_WANDB
+        )
+    if version.split(".")[:2] != ["0", "31"]:
+        message = f"wandb {version} is installed; 0.31 is supported."
+        return CheckResult("wandb package", message, ok=False, hint=_INSTALL_WANDB)
+    return CheckResult("wandb package", f"wandb {version} is installed.")
+
+
+def _check_server(base_url: str) -> CheckResult:
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as exc:
+        return CheckResult(
+            "wandb server",
+            f"{base_url} cannot be reached ({exc}).",
+            ok=False,
+            hint="Rows are kept until it can be. Set WANDB_MODE=offline to write files instead.",
+        )
+    return CheckResult("wandb server", f"{base_url} can be reached.")
+
+
+def _check_writable(directory: Path) -> CheckResult:
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK):
+        return CheckResult(
+            "tracker directory",
+            f"{nearest} cannot be written to.",
+            ok=False,
+            hint="Choose another data directory.",
+        )
+    return CheckResult("tracker directory", f"{directory} can be written to.")

@@ -1,0 +1,129 @@
+"""Writes each run to a file of JSON lines, for people without a tracker and for tests.
+
+The file is ``<directory>/<run id>.jsonl``; each line is one row:
+
+    {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
+     "values": {"trainer/loss": 0.25, "trainer/grad_norm": "NaN"}}
+
+JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
+which ``float()`` reads in Python and ``Number()`` in JavaScript.
+"""
+
+import json
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from io import BufferedRandom
+from pathlib import Path
+
+from otel_rl.bridge.track import RunInfo
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import Row
+
+__all__ = ["JsonLinesTracker"]
+
+
+class JsonLinesTracker:
+    """Appends rows to one file per run. A line that was cut short by a crash is cut off on open."""
+
+    def __init__(self) -> None:
+        self._path = Path()
+        self._file: BufferedRandom | None = None
+        self._next_row = 0
+
+    def open(self, run: RunInfo, /) -> int:
+        """Open the file and go on after its last complete row."""
+        self._path = run.directory / f"{run.run_id}.jsonl"
+        try:
+            self._file = self._path.open("r+b" if self._path.exists() else "w+b")
+            end, self._next_row = _end_of_rows(self._file)
+            self._file.truncate(end)
+            self._file.seek(end)
+        except OSError as exc:
+            raise TrackerRejected(
+                f"{self._path}: cannot be opened ({exc.strerror}).",
+                hint="Give the bridge a directory that it may write to.",
+            ) from exc
+        return self._next_row
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Append the rows; the operating system has them when this returns."""
+        file = self._opened()
+        try:
+            file.write(b"".join(_line(row) for row in rows))
+            file.flush()
+        except OSError as exc:
+            raise TrackerUnavailable(f"{self._path}: {exc.strerror}.") from exc
+        if rows:
+            self._next_row = rows[-1].number + 1
+
+    def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
+        """Return once the rows are on the disk, so that they survive a power cut."""
+        try:
+            os.fsync(self._opened().fileno())
+        except OSError as exc:
+            raise TrackerUnavailable(f"{self._path}: {exc.strerror}.") from exc
+        return self._next_row
+
+    def location(self) -> str:
+        """The path of the file."""
+        return str(self._path)
+
+    def close(self, *, exit_code: int) -> None:  # noqa: ARG002  # a file of rows has no state
+        """Flush and close the file."""
+        if self._file is None:
+            return
+        self.flush(timeout_s=0)
+        self._file.close()
+        self._file = None
+
+    def _opened(self) -> BufferedRandom:
+        if self._file is None:
+            raise TrackerUnavailable(f"{self._path}: is not open.")
+        return self._file
+
+
+def _line(row: Row) -> bytes:
+    values = {
+        key: value if math.isfinite(value) else _name(value) for key, value in row.values.items()
+    }
+    record = {
+        "number": row.number,
+        "step": row.step,
+        "time_ns": row.time_ns,
+        "policy_version": row.policy_version,
+        "values": values,
+    }
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _name(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _end_of_rows(file: BufferedRandom) -> tuple[int, int]:
+    """Where the last complete row ends, and the number of the row after it."""
+    if not os.fstat(file.fileno()).st_size:
+        return 0, 0
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
+        while end:
+            start = content.rfind(b"\n", 0, end - 1) + 1
+            number = _number(content[start:end])
+            if number is not None:
+                return end, number + 1
+            end = start
+    return 0, 0
+
+
+def _number(line: bytes) -> int | None:
+    # A power cut can leave zeros or a mixture of two lines: such a line is no row.
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    number = record.get("number") if isinstance(record, dict) else None
+    return number if isinstance(number, int) else None

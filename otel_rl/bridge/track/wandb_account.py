@@ -1,0 +1,225 @@
+"""Where the W&B tracker writes, and as whom: settings, environment and netrc in one answer.
+
+Nothing here loads ``wandb``, which takes most of a second, so settings are checked before any
+writer process starts.
+"""
+
+import configparser
+import netrc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from otel_rl.errors import ConfigError
+
+__all__ = ["Account", "WandbSettings", "find_account", "writer_environment"]
+
+DEFAULT_BASE_URL = "https://api.wandb.ai"
+# `wandb login` of 0.31 files the key for the public service under this second name of it.
+_OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
+
+DEFAULT_PROJECT = "otel_rl"
+MAX_PROJECT_LENGTH = 128  # the server's limit
+_FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
+
+# What of the bridge's environment concerns the run of a writer. Everything else that starts with
+# WANDB_ belongs to a run of the user's own: WANDB_RUN_ID would name our run, WANDB_SERVICE would
+# tie the writer to somebody else's wandb-core.
+_KEPT = frozenset(
+    {
+        "WANDB_API_KEY",
+        "WANDB_BASE_URL",
+        "WANDB_CACHE_DIR",
+        "WANDB_CONFIG_DIR",
+        "WANDB_DATA_DIR",
+        "WANDB_ENTITY",
+        "WANDB_INSECURE_DISABLE_SSL",
+        "WANDB_MODE",
+        "WANDB_NOTES",
+        "WANDB_PROJECT",
+        "WANDB_TAGS",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WandbSettings:
+    """The attributes that the W&B tracker knows, each with its default.
+
+    Attributes:
+        mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE`` if set, else online with a key
+            and offline without.
+        project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
+        entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
+        base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
+        init_timeout_s: For creating or resuming the run.
+        finish_timeout_s: For the upload of what is left when the run ends.
+        stall_timeout_s: The server took no row for this long: the run is opened again. W&B stops
+            an upload for good, and without an exception, on a single answer of 401 or 404.
+        transmit_interval_s: Whole seconds between uploads; 0 for W&B's own choice (15 s).
+    """
+
+    mode: str = "auto"
+    project: str = ""
+    entity: str = ""
+    base_url: str = ""
+    init_timeout_s: float = 60.0
+    finish_timeout_s: float = 120.0
+    stall_timeout_s: float = 120.0
+    transmit_interval_s: int = 0
+
+    @classmethod
+    def parse(cls, attributes: Mapping[str, str]) -> "WandbSettings":
+        """Read the attributes of a run.
+
+        Raises:
+            ConfigError: An unknown name or a value of the wrong type.
+        """
+        for name, value in attributes.items():
+            if name not in cls.__slots__:
+                raise ConfigError(
+                    f'wandb.{name}: unknown setting (got "{value}").',
+                    hint=f"Known settings: {', '.join(cls.__slots__)}.",
+                )
+        default = cls()
+        return cls(
+            mode=attributes.get("mode", default.mode),
+            project=attributes.get("project", default.project),
+            entity=attributes.get("entity", default.entity),
+            base_url=attributes.get("base_url", default.base_url),
+            init_timeout_s=_seconds(attributes, "init_timeout_s", default.init_timeout_s),
+            finish_timeout_s=_seconds(attributes, "finish_timeout_s", default.finish_timeout_s),
+            stall_timeout_s=_seconds(attributes, "stall_timeout_s", default.stall_timeout_s),
+            transmit_interval_s=int(
+                _seconds(attributes, "transmit_interval_s", default.transmit_interval_s)
+            ),
+        )
+
+
+def _seconds(attributes: Mapping[str, str], name: str, default: float) -> float:
+    value = attributes.get(name)
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ConfigError(f'wandb.{name}: must be a number of seconds (got "{value}").')
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The answer. ``api_key`` is empty offline and never shown.
+
+    Attributes:
+        online: Whether rows go to the server; otherwise into a file for ``wandb sync``.
+        base_url: Of the server's API, without a slash at the end.
+        project: The W&B project.
+        entity: The W&B team or user, or empty for the key's default.
+        api_key: The secret.
+    """
+
+    online: bool
+    base_url: str
+    project: str
+    entity: str
+    api_key: str = field(default="", repr=False)
+
+
+def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account:
+    """Put together what the settings, the environment and the files of ``wandb login`` say.
+
+    Raises:
+        ConfigError: They contradict each other or cannot work.
+    """
+    login = _login_file(environ)
+    base_url = (
+        settings.base_url
+        or environ.get("WANDB_BASE_URL", "")
+        or login.get("base_url", "")
+        or DEFAULT_BASE_URL
+    ).rstrip("/")
+    if urlsplit(base_url).scheme not in {"http", "https"}:
+        raise ConfigError(
+            f'wandb.base_url: must start with http:// or https:// (got "{base_url}").'
+        )
+    api_key = _api_key(base_url, environ)
+    online = _is_online(settings.mode, environ.get("WANDB_MODE", ""), bool(api_key))
+    if online and not api_key:
+        raise ConfigError(
+            f"wandb.mode: is online, but there is no API key for {base_url}.",
+            hint="Set WANDB_API_KEY, run `wandb login`, or set the mode to offline.",
+        )
+    return Account(
+        online=online,
+        base_url=base_url,
+        project=_project(settings.project or environ.get("WANDB_PROJECT", "") or DEFAULT_PROJECT),
+        entity=settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", ""),
+        api_key=api_key if online else "",
+    )
+
+
+def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a writer process: no setting of a run of the user's own."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("WANDB_") or name in _KEPT
+    }
+    # Otherwise the SDK sends its own telemetry, with our OTEL_* headers, and an offline run may
+    # hang for 10 s at exit.
+    return kept | {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+
+def _is_online(setting: str, variable: str, has_key: bool) -> bool:  # noqa: FBT001  # private
+    source, mode = ("wandb.mode", setting) if setting != "auto" else ("WANDB_MODE", variable)
+    if mode in {"online", "offline", "dryrun"}:  # dryrun is W&B's old word for offline
+        return mode == "online"
+    if mode == "" and source == "WANDB_MODE":
+        return has_key
+    raise ConfigError(
+        f'{source}: must be online or offline for this tracker (got "{mode}").',
+        hint="Choose the tracker jsonl to write no W&B run.",
+    )
+
+
+def _project(project: str) -> str:
+    if len(project) > MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(project):
+        raise ConfigError(
+            f"wandb.project: must have at most {MAX_PROJECT_LENGTH} characters and none of "
+            f'{"".join(sorted(_FORBIDDEN_IN_PROJECT))} (got "{project}").'
+        )
+    return project
+
+
+def _login_file(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """What ``wandb login --host`` has written down."""
+    home = environ.get("HOME") or "~"
+    directory = environ.get("WANDB_CONFIG_DIR") or f"{home}/.config/wandb"
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(directory).expanduser() / "settings", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError):
+        return {}
+    return dict(parser["default"]) if parser.has_section("default") else {}
+
+
+def _api_key(base_url: str, environ: Mapping[str, str]) -> str:
+    if key := environ.get("WANDB_API_KEY", ""):
+        return key
+    home = Path(environ.get("HOME") or "~").expanduser()
+    named = environ.get("NETRC")
+    for path in [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            entries = netrc.netrc(path)
+        except (netrc.NetrcParseError, OSError):
+            continue
+        host = urlsplit(base_url).netloc
+        for name in (host, _OTHER_NAMES.get(host, "")):
+            entry = entries.hosts.get(name)
+            if entry and entry[2]:
+                return entry[2]
+    return ""

@@ -1,0 +1,159 @@
+"""The parent's side of a writer process: a Tracker whose work is done elsewhere."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Self, TypeVar
+
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.backends import backend
+from otel_rl.bridge.track.messages import (
+    Close,
+    Closed,
+    Flush,
+    Flushed,
+    Open,
+    Ready,
+    Rejected,
+    Reply,
+    Request,
+    Unavailable,
+    Write,
+    Written,
+)
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import Row
+
+__all__ = ["WriterProcess"]
+
+_OPEN_TIMEOUT_S = 180.0
+_WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
+_FLUSH_GRACE_S = 60.0
+_CLOSE_TIMEOUT_S = 600.0
+_EXIT_TIMEOUT_S = 15.0
+
+_ReplyT = TypeVar("_ReplyT", bound=Reply)
+
+
+class WriterProcess:
+    """Runs a tracker in a process of its own. Use it once, as a context manager.
+
+    Besides what a Tracker raises, every method raises TrackerUnavailable if the process has died or
+    does not answer in time. After any error, leave the context and start another: a process whose
+    tracker library has failed is not to be trusted. Leaving ends the process, whatever it does.
+
+    ``kill`` may be called from any thread, at any time; everything else from one.
+    """
+
+    def __init__(self, tracker: str) -> None:
+        self._tracker = tracker
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Request, Reply] | None = None
+        self._location = ""
+        self._log = Path()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, or None before ``open``."""
+        return self._process.pid if self._process else None
+
+    def open(self, run: RunInfo, /) -> int:
+        """Start the process and open the run in it."""
+        self._start(run)
+        ready = self._ask(Open(self._tracker, run), Ready, timeout_s=_OPEN_TIMEOUT_S)
+        self._location = ready.location
+        return ready.next_row
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Hand over rows; returns when the tracker has taken them."""
+        self._ask(Write(rows), Written, timeout_s=_WRITE_TIMEOUT_S)
+
+    def flush(self, *, timeout_s: float) -> int:
+        """See ``Tracker.flush``."""
+        return self._ask(Flush(timeout_s), Flushed, timeout_s=timeout_s + _FLUSH_GRACE_S).safe_row
+
+    def location(self) -> str:
+        """See ``Tracker.location``."""
+        return self._location
+
+    def close(self, *, exit_code: int) -> None:
+        """Finish the run and wait for the process to end."""
+        if self._connection is None:
+            return
+        self._ask(Close(exit_code), Closed, timeout_s=_CLOSE_TIMEOUT_S)
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """End the process and its children at once. Idempotent."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            # It leads a process group of its own, which holds the tracker's helpers as well.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _start(self, run: RunInfo) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {
+            name: value
+            for name, value in backend(self._tracker).environment(os.environ).items()
+            # These are about the bridge's own telemetry; a tracker library may have one too.
+            if not name.startswith("OTEL_")
+        }
+        self._log = run.directory / f"{run.run_id}.writer.log"
+        with theirs, self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
+                # -P: a wandb.py in the user's working directory is not the tracker.
+                [sys.executable, "-P", "-m", "otel_rl.bridge.track.writer", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Signals of the terminal go to the bridge alone, which then closes the run.
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+
+    def _ask(self, request: Request, expected: type[_ReplyT], *, timeout_s: float) -> _ReplyT:
+        if self._connection is None:
+            raise TrackerUnavailable("The run is not open.")
+        try:
+            self._connection.send(request)
+            if not self._connection.poll(timeout_s):
+                raise TrackerUnavailable(
+                    f"The tracker {self._tracker} did not answer in {timeout_s:.0f} s.",
+                    hint=f"Its messages are in {self._log}.",
+                )
+            reply = self._connection.recv()
+        except (EOFError, OSError) as exc:
+            raise TrackerUnavailable(
+                f"The writer process of {self._tracker} died.",
+                hint=f"Its last words are in {self._log}.",
+            ) from exc
+        match reply:
+            case Unavailable(message, hint):
+                raise TrackerUnavailable(message, hint=hint)
+            case Rejected(message, hint):
+                raise TrackerRejected(message, hint=hint)
+        if not isinstance(reply, expected):
+            raise TrackerUnavailable(f"The writer process answered {type(reply).__name__}.")
+        return reply
