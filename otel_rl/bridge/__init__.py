@@ -1,0 +1,1 @@
+"""The bridge: OTLP in, one tracker run per experiment out."""

@@ -1,8 +1,8 @@
 """Cumulative points to increments, with reset detection. Pure.
 
 A sum or histogram point counts from its start time. A delta point's start moves with each point; a
-cumulative point's stays until the process restarts. Whichever arrives, in whatever order, the sum of
-the increments equals what was counted: https://opentelemetry.io/docs/specs/otel/metrics/data-model/
+cumulative point's stays until the process restarts. Whichever arrives, the sum of the increments
+equals what was counted: https://opentelemetry.io/docs/specs/otel/metrics/data-model/
 """
 
 import bisect
@@ -60,9 +60,7 @@ class CounterStream:
             since_ns = max(point.start_ns, self.time_ns)
             increment = Increment(point.value, _seconds(since_ns, point.time_ns))
         else:
-            increment = Increment(
-                point.value - self.value, _seconds(self.time_ns, point.time_ns)
-            )
+            increment = Increment(point.value - self.value, _seconds(self.time_ns, point.time_ns))
         self.start_ns, self.time_ns, self.value = point.start_ns, point.time_ns, point.value
         return increment
 

@@ -26,7 +26,7 @@ __all__ = ["tracker_key", "worker_key"]
 _UNSAFE = re.compile(r"[^A-Za-z0-9_./-]+")
 _SLASHES = re.compile(r"/{2,}")
 
-# The last column is what a role calls itself in metric names, where that is not the role's own name.
+# What a role calls itself in metric names, where that is not only the role's own name.
 _NAMESPACES = {"trainer": ("trainer", "train")}
 
 # (name prefix, section) in order of precedence.

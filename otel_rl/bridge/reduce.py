@@ -18,6 +18,16 @@ class Moments:
     """Count, sum, extremes, spread and latest of single values.
 
     NaN is data: one NaN among the values makes every statistic but the count NaN, extremes too.
+
+    Attributes:
+        count: Number of values.
+        total: Their sum; exact as long as all are integers.
+        minimum: The smallest.
+        maximum: The largest.
+        last: The one with the latest time.
+        last_time_ns: That time.
+        mean: Running mean, for the spread alone (Welford; Chan et al. for merging).
+        squares: Sum of squared deviations from ``mean``.
     """
 
     count: int = 0
@@ -26,8 +36,8 @@ class Moments:
     maximum: float = -math.inf
     last: float = math.nan
     last_time_ns: int = -1
-    _mean: float = 0.0
-    _squares: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
 
     def add(self, value: float, time_ns: int = 0) -> None:
         """Fold in one value, measured at ``time_ns``."""
@@ -41,21 +51,21 @@ class Moments:
         if time_ns >= self.last_time_ns:
             self.last = value
             self.last_time_ns = time_ns
-        deviation = value - self._mean
-        self._mean += deviation / self.count
-        self._squares += deviation * (value - self._mean)
+        deviation = value - self.mean
+        self.mean += deviation / self.count
+        self.squares += deviation * (value - self.mean)
 
     def merge(self, other: "Moments") -> None:
         """Fold in everything that ``other`` has seen. ``other`` is left as it was."""
         if not other.count:
             return
         if not self.count:
-            self._mean, self._squares = other._mean, other._squares
+            self.mean, self.squares = other.mean, other.squares
         else:
             count = self.count + other.count
-            deviation = other._mean - self._mean
-            self._squares += other._squares + deviation**2 * self.count * other.count / count
-            self._mean += deviation * other.count / count
+            deviation = other.mean - self.mean
+            self.squares += other.squares + deviation**2 * self.count * other.count / count
+            self.mean += deviation * other.count / count
         self.count += other.count
         self.total += other.total
         if other.minimum != other.minimum or other.minimum < self.minimum:
@@ -79,7 +89,7 @@ class Moments:
             case Reduction.MAX:
                 return self.maximum
             case Reduction.STD:
-                return math.sqrt(max(self._squares, 0.0) / self.count) if self._finite else math.nan
+                return math.sqrt(max(self.squares, 0.0) / self.count) if self._finite else math.nan
             case Reduction.LAST:
                 return self.last
 
@@ -95,7 +105,7 @@ class Moments:
 
     @property
     def _finite(self) -> bool:
-        return math.isfinite(self._squares)
+        return math.isfinite(self.squares)
 
 
 def quantile_of_suffix(suffix: str) -> float | None:
@@ -189,11 +199,15 @@ class Distribution:
         return None if quantile is None else self.quantile(quantile)
 
     def _within(self, lower: float, upper: float, share: float) -> float:
-        low = lower if math.isfinite(lower) else (self.minimum if self.minimum is not None else upper)
-        high = upper if math.isfinite(upper) else (self.maximum if self.maximum is not None else lower)
+        low = lower if math.isfinite(lower) else _first(self.minimum, upper)
+        high = upper if math.isfinite(upper) else _first(self.maximum, lower)
         value = low + (high - low) * min(max(share, 0.0), 1.0)
         if self.minimum is not None:
             value = max(value, self.minimum)
         if self.maximum is not None:
             value = min(value, self.maximum)
         return value
+
+
+def _first(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

@@ -1,7 +1,7 @@
 """Points in any order to numbered rows: the open steps and windows of one experiment.
 
-No clock and no I/O of its own: time comes in as an argument. The whole state of an ``Aligner`` can be
-pickled, so that it is kept in the same transaction as the rows that it made.
+No clock and no I/O of its own: time comes in as an argument. The whole state of an ``Aligner`` can
+be pickled, so that it is kept in the same transaction as the rows that it made.
 """
 
 from otel_rl.bridge.align.axis import StepAxis

@@ -117,7 +117,7 @@ class StreamTable:
         self._unnumbered: dict[str, int] = {}
 
     def worker(self, worker: Worker) -> WorkerState:
-        """The state of ``worker``; a process that does not know its index gets the next free one."""
+        """The state of ``worker``; one that does not know its index gets the next number."""
         state = self.workers.get(worker)
         if state is None:
             if worker.index is not None:

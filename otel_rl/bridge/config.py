@@ -1,0 +1,189 @@
+"""The bridge's settings: defaults < TOML file < environment < command line.
+
+Every setting has a place in the file (``[align] window_s = 2``) and a variable
+(``OTEL_RL_BRIDGE__ALIGN__WINDOW_S=2``). A mistake is a ``ConfigError`` at start that names the
+place.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.errors import ConfigError
+
+__all__ = [
+    "ENV_PREFIX",
+    "BridgeSettings",
+    "JournalSettings",
+    "ListenSettings",
+    "TrackerSettings",
+    "load_settings",
+]
+
+ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
+
+_MODEL = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ListenSettings(BaseModel):
+    """One listening socket."""
+
+    model_config = _MODEL
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback lets every host that reaches it write runs."""
+
+    port: int = Field(ge=0, le=65535)
+    """TCP port; 0 takes a free one."""
+
+    enabled: bool = True
+    """Whether to listen at all."""
+
+
+class JournalSettings(BaseModel):
+    """The database that holds batches and rows until trackers have them."""
+
+    model_config = _MODEL
+
+    max_bytes: int = Field(10 << 30, ge=1 << 20)
+    """Upper bound of the file. Beyond it senders get 503 and retry."""
+
+
+class TrackerSettings(BaseModel):
+    """Where runs are written."""
+
+    model_config = _MODEL
+
+    name: str = "wandb"
+    """``wandb`` or ``jsonl``."""
+
+    directory: Path | None = None
+    """Where the tracker keeps its files; the data directory if not given."""
+
+    options: Mapping[str, str] = Field(default_factory=dict)
+    """Settings of the tracker itself, e.g. ``project``, ``entity`` and ``mode`` of W&B."""
+
+    max_live_runs: int = Field(32, ge=1)
+    """Runs that are written at the same time, each by a process of its own. Rows of further ones
+    wait in the journal."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_are_text(cls, data: Any) -> Any:  # raw input, of any shape
+        if isinstance(data, dict) and isinstance(data.get("options"), dict):
+            texts = {key: str(value) for key, value in data["options"].items()}
+            return {**data, "options": texts}
+        return data
+
+
+class BridgeSettings(BaseSettings):
+    """Everything that a bridge can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    data: Path = Path(".otel_rl")
+    """Directory of the journal. One bridge at a time; it survives restarts."""
+
+    http: ListenSettings = ListenSettings(port=4318)
+    """OTLP over HTTP."""
+
+    grpc: ListenSettings = ListenSettings(port=4317)
+    """OTLP over gRPC."""
+
+    journal: JournalSettings = JournalSettings()
+    """Durability and its bounds."""
+
+    receive: ReceiveLimits = ReceiveLimits()
+    """What a request may hold."""
+
+    align: AlignSettings = AlignSettings()
+    """How samples become rows."""
+
+    tracker: TrackerSettings = TrackerSettings()
+    """Where rows go."""
+
+    stop_timeout_s: float = Field(300.0, gt=0)
+    """How long a stopping bridge waits for the tracker to take what is left. Rows that it does not
+    take stay in the journal and are written by the next start."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment over the file, which ``load_settings`` passes as arguments."""
+        return env_settings, init_settings
+
+
+def load_settings(
+    file: Path | None = None, overrides: Mapping[str, object] | None = None
+) -> BridgeSettings:
+    """Read the settings.
+
+    Args:
+        file: A TOML file, or None for none.
+        overrides: From the command line, nested like the file; they win over everything.
+
+    Raises:
+        ConfigError: Names the place, what is wrong, and the value.
+    """
+    content: dict[str, object] = {}
+    if file is not None:
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as exc:
+            raise ConfigError(
+                f"{file}: cannot be read: {exc.strerror}.",
+                hint="Check the path after --config.",
+            ) from exc
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{file}: is not TOML: {exc}.") from exc
+    try:
+        # The constructor reads the environment, `model_validate` does not: so the command line wins.
+        settings = BridgeSettings(**content)  # type: ignore[arg-type]  # checked by pydantic
+        merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
+        return BridgeSettings.model_validate(merged)
+    except ValidationError as exc:
+        raise ConfigError(_explained(exc)) from exc
+
+
+def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _explained(exc: ValidationError) -> str:
+    lines = []
+    for error in exc.errors(include_url=False):
+        path = ".".join(str(part) for part in error["loc"]) or "settings"
+        variable = ENV_PREFIX + "__".join(str(part).upper() for part in error["loc"])
+        if error["type"] == "extra_forbidden":
+            lines.append(f"bridge.{path}: there is no such setting. See docs/bridge.md.")
+        else:
+            lines.append(
+                f"bridge.{path}: {error['msg']} (got {error['input']!r}). "
+                f"Set it in the file or by {variable}."
+            )
+    return "\n".join(lines)

@@ -1,0 +1,283 @@
+"""The bridge's own database: one SQLite file that is spool and ledger in one.
+
+Guarantees
+----------
+* Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss (WAL with
+  ``synchronous=FULL``).
+* Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
+  spool and the ledger.
+* Shared fsync: calls that wait at the same moment are committed together.
+* One owner: a second bridge on the same directory is refused.
+
+One thread, ``otel-rl-journal``, owns the only writing connection. Reads have a connection of their
+own and see everything whose ``write`` has returned.
+"""
+
+import contextlib
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+
+from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
+
+__all__ = ["Journal"]
+
+_T = TypeVar("_T")
+
+_SCHEMA_VERSION: Final = 1
+
+_SCHEMA: Final = """
+CREATE TABLE batches (
+  offset      INTEGER PRIMARY KEY AUTOINCREMENT,
+  signal      TEXT NOT NULL,
+  received_ns INTEGER NOT NULL,
+  payload     BLOB NOT NULL
+);
+CREATE TABLE set_aside (
+  offset      INTEGER PRIMARY KEY,
+  signal      TEXT NOT NULL,
+  received_ns INTEGER NOT NULL,
+  payload     BLOB NOT NULL
+);
+CREATE TABLE runs (
+  run_id     TEXT PRIMARY KEY,
+  experiment TEXT NOT NULL,
+  trial      TEXT NOT NULL,
+  next_row   INTEGER NOT NULL,
+  state      BLOB,
+  UNIQUE (experiment, trial)
+);
+CREATE TABLE rows (
+  run_id TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  body   BLOB NOT NULL,
+  crc    INTEGER NOT NULL,
+  PRIMARY KEY (run_id, number)
+) WITHOUT ROWID;
+CREATE TABLE deliveries (
+  run_id   TEXT NOT NULL,
+  tracker  TEXT NOT NULL,
+  next_row INTEGER NOT NULL,
+  PRIMARY KEY (run_id, tracker)
+) WITHOUT ROWID;
+"""
+
+_PAGE_BYTES: Final = 4096
+
+# Functions that share one commit: enough for every receiver thread, small enough to keep the
+# transaction short.
+_MAX_GROUP: Final = 256
+
+
+class Journal:
+    """One directory, one process. Any thread may call any method.
+
+    Args:
+        directory: Created if missing; holds ``journal.db`` and its lock.
+        max_bytes: Upper bound of the database file. Beyond it ``write`` raises ``JournalFull``.
+    """
+
+    def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
+        self._directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            raise ConfigError(
+                f"data: cannot create {str(directory)!r}: {exc.strerror}.",
+                hint="Choose a directory that this user may write, with --data.",
+            ) from exc
+        self._lock_file = _lock(directory)
+        self._path = directory / "journal.db"
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        # _closing guards the moment between the last accepted call and the end of the queue.
+        self._closing = threading.Lock()
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        connection = self._open(max_bytes)
+        self._thread = threading.Thread(
+            target=self._run, args=(connection,), name="otel-rl-journal", daemon=True
+        )
+        self._thread.start()
+
+    def write(self, function: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Run ``function`` in a transaction and return its result once that is durable.
+
+        Raises:
+            JournalFull: There is no room, in the file's bound or on the disk. Nothing was written.
+            JournalClosed: The bridge is stopping. Nothing was written.
+            Exception: What ``function`` raised. Nothing was written.
+        """
+        future: Future[_T] = Future()
+
+        def work(connection: sqlite3.Connection) -> Callable[[], None]:
+            result = function(connection)
+            return lambda: future.set_result(result)
+
+        with self._closing:
+            if self._closed.is_set():
+                raise JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
+            self._queue.put(_Work(work, future.set_exception))
+        return future.result()
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A connection for reading, of the calling thread."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(
+                f"file:{self._path}?mode=ro", uri=True, check_same_thread=False
+            )
+            self._local.connection = connection
+            self._readers.append(connection)
+        yield connection
+
+    def close(self) -> None:
+        """Finish what was accepted, then close. Idempotent."""
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            self._queue.put(None)
+        self._thread.join()
+        for reader in self._readers:
+            reader.close()
+        self._lock_file.close()
+
+    def _open(self, max_bytes: int) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            # Deletes still work in a database that is full by page count, unlike on a full disk.
+            connection.execute(f"PRAGMA max_page_count={max(max_bytes // _PAGE_BYTES, 64)}")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                connection.executescript(
+                    f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};COMMIT"
+                )
+            elif version != _SCHEMA_VERSION:
+                raise ConfigError(
+                    f"data: {str(self._path)!r} has format {version}, this version reads "
+                    f"{_SCHEMA_VERSION}.",
+                    hint="Use another directory with --data, or the version that wrote it.",
+                )
+        except sqlite3.DatabaseError as exc:
+            raise JournalError(
+                f"Cannot open the journal {str(self._path)!r}: {exc}.",
+                hint="Move the file away to start a new one, and keep it for inspection.",
+            ) from exc
+        return connection
+
+    def _run(self, connection: sqlite3.Connection) -> None:
+        ended = False
+        while not ended:
+            work = self._queue.get()
+            group: list[_Work] = []
+            while True:
+                if work is None:
+                    ended = True
+                    break
+                group.append(work)
+                if len(group) >= _MAX_GROUP:
+                    break
+                try:
+                    work = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if group:
+                _commit(connection, group)
+        connection.close()
+
+
+class _Work:
+    """One function that waits for the database, and what to tell who waits for it."""
+
+    __slots__ = ("fail", "run")
+
+    def __init__(
+        self,
+        run: Callable[[sqlite3.Connection], Callable[[], None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.run = run
+        self.fail = fail
+
+
+def _commit(connection: sqlite3.Connection, group: list[_Work]) -> None:
+    """Run a group in one transaction; one that fails takes nothing of the others with it."""
+    succeed: list[tuple[_Work, Callable[[], None]]] = []
+    failed: list[tuple[_Work, BaseException]] = []
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for work in group:
+            connection.execute("SAVEPOINT work")
+            try:
+                done = work.run(connection)
+            except Exception as exc:  # noqa: BLE001  # handed to the caller, who waits for it
+                if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
+                    raise
+                connection.execute("ROLLBACK TO work")
+                failed.append((work, _translated(exc)))
+            else:
+                succeed.append((work, done))
+            connection.execute("RELEASE work")
+        connection.execute("COMMIT")
+    except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for work in group:
+            work.fail(_translated(exc))
+        return
+    for work, error in failed:
+        work.fail(error)
+    for _, done in succeed:
+        done()
+
+
+def _translated(exc: Exception) -> Exception:
+    if isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode in {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_FSYNC,
+    }:
+        return JournalFull(
+            f"The journal has no room: {exc}.",
+            hint="Free disk space or raise journal.max_bytes; senders retry meanwhile.",
+        )
+    return exc
+
+
+def _lock(directory: Path) -> "_LockFile":
+    return _LockFile(directory / "lock")
+
+
+class _LockFile:
+    """Held as long as the bridge runs; the kernel lets go of it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "another process"
+            self._file.close()
+            raise JournalLocked(
+                f"{str(path.parent)!r} is in use by process {holder}.",
+                hint="Stop it, or give this bridge its own directory with --data.",
+            ) from exc
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        self._file.close()

@@ -1,0 +1,106 @@
+"""Cumulative and delta points to increments."""
+
+import math
+
+import pytest
+
+from otel_rl.bridge.cumulative import CounterStream, HistogramStream
+from otel_rl.records import HistogramPoint, Series, SumPoint, Temporality, Worker
+
+SERIES = Series(Worker("generator", "i"), "tokens")
+S = 1_000_000_000
+
+
+def counted(start_s: int, time_s: int, value: float, kind: str = "cumulative") -> SumPoint:
+    return SumPoint(SERIES, start_s * S, time_s * S, value, Temporality(kind), monotonic=True)
+
+
+def increments(*points: SumPoint) -> list[tuple[float, float] | None]:
+    stream = CounterStream()
+    found = [stream.advance(point) for point in points]
+    return [None if i is None else (i.value, i.seconds) for i in found]
+
+
+def test_cumulative_points_become_differences() -> None:
+    assert increments(counted(1, 2, 10), counted(1, 3, 25)) == [(10, 1.0), (15, 1.0)]
+
+
+def test_a_point_without_change_is_a_zero_and_not_nothing() -> None:
+    assert increments(counted(1, 2, 10), counted(1, 3, 10))[1] == (0, 1.0)
+
+
+def test_a_restart_seen_by_its_start_time_loses_nothing() -> None:
+    assert increments(counted(1, 2, 10), counted(4, 5, 30)) == [(10, 1.0), (30, 1.0)]
+
+
+def test_a_restart_seen_by_a_smaller_value_loses_nothing() -> None:
+    assert increments(counted(1, 2, 10), counted(1, 5, 4)) == [(10, 1.0), (4, 3.0)]
+
+
+def test_a_repeated_point_counts_once() -> None:
+    assert increments(counted(1, 2, 10), counted(1, 2, 10)) == [(10, 1.0), None]
+
+
+def test_an_overtaken_point_says_nothing_new() -> None:
+    assert increments(counted(1, 3, 25), counted(1, 2, 10)) == [(25, 2.0), None]
+
+
+def test_without_a_start_time_the_first_point_is_only_a_reference() -> None:
+    assert increments(counted(0, 2, 1000), counted(0, 3, 1007)) == [None, (7, 1.0)]
+
+
+def test_delta_points_are_increments() -> None:
+    assert increments(counted(1, 2, 5, "delta"), counted(2, 4, 5, "delta")) == [(5, 1.0), (5, 2.0)]
+
+
+def test_integers_stay_exact_beyond_the_precision_of_floats() -> None:
+    big = 2**60
+    assert increments(counted(1, 2, big), counted(1, 3, big + 1))[1] == (1, 1.0)
+
+
+def histogram(
+    start_s: int, time_s: int, *buckets: tuple[float, float, int], kind: str = "cumulative"
+) -> HistogramPoint:
+    return HistogramPoint(
+        series=SERIES,
+        start_ns=start_s * S,
+        time_ns=time_s * S,
+        temporality=Temporality(kind),
+        count=sum(n for _, _, n in buckets),
+        total=float(sum(n for _, _, n in buckets)),
+        minimum=0.5,
+        maximum=9.0,
+        buckets=buckets,
+    )
+
+
+def test_cumulative_histograms_become_differences() -> None:
+    stream = HistogramStream()
+    stream.advance(histogram(1, 2, (0, 1, 3), (1, 2, 1)))
+    new = stream.advance(histogram(1, 3, (0, 1, 3), (1, 2, 4)))
+    assert new is not None
+    assert (new.count, new.total, new.buckets) == (3, 3.0, ((1, 2, 3),))
+
+
+def test_extremes_of_the_whole_time_are_not_passed_off_as_the_intervals() -> None:
+    stream = HistogramStream()
+    stream.advance(histogram(1, 2, (0, 1, 3)))
+    new = stream.advance(histogram(1, 3, (0, 1, 4)))
+    assert new is not None
+    assert (new.minimum, new.maximum) == (None, None)
+
+
+def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
+    stream = HistogramStream()
+    fine = [2 ** (i / 4) for i in range(5)]
+    stream.advance(histogram(1, 2, *((lo, hi, 2) for lo, hi in zip(fine, fine[1:], strict=False))))
+    coarse = [2 ** (i / 2) for i in range(3)]
+    new = stream.advance(histogram(1, 3, (coarse[0], coarse[1], 5), (coarse[1], coarse[2], 4)))
+    assert new is not None
+    assert [n for _, _, n in new.buckets] == [1]
+    assert math.isclose(new.buckets[0][1], math.sqrt(2))
+
+
+@pytest.mark.parametrize("kind", ["delta", "cumulative"])
+def test_an_empty_histogram_says_nothing(kind: str) -> None:
+    assert HistogramStream().advance(histogram(1, 2, kind=kind)) is None
