@@ -5,6 +5,9 @@
   * RequestError           the sender's request cannot be taken; never retried
     * MalformedRequest       the bytes are not OTLP: HTTP 400, gRPC INVALID_ARGUMENT
     * RequestTooLarge        over the body limit: HTTP 413, gRPC RESOURCE_EXHAUSTED
+  * ReceiveError           the request cannot be taken now: 503, UNAVAILABLE, the sender retries
+    * Overloaded             too many bytes are in flight
+    * SlowSender             the request did not arrive in time
   * JournalError           the bridge's own database
     * JournalLocked          another process has it open
     * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
@@ -22,8 +25,11 @@ __all__ = [
     "JournalLocked",
     "MalformedRequest",
     "OtelRLError",
+    "Overloaded",
+    "ReceiveError",
     "RequestError",
     "RequestTooLarge",
+    "SlowSender",
     "TrackerError",
     "TrackerRejected",
     "TrackerUnavailable",
@@ -62,6 +68,18 @@ class MalformedRequest(RequestError):
 
 class RequestTooLarge(RequestError):
     """The request is larger than the configured limit, counted after decompression."""
+
+
+class ReceiveError(OtelRLError):
+    """The request cannot be taken now. Nothing was kept; the sender should retry."""
+
+
+class Overloaded(ReceiveError):
+    """Too many bytes of other requests are in flight."""
+
+
+class SlowSender(ReceiveError):
+    """The request did not arrive in the time that one may take."""
 
 
 class JournalError(OtelRLError):

@@ -1,0 +1,180 @@
+"""The bridge's own counters: a closed set of names, each with a closed set of reasons.
+
+Nothing is lost in silence: every drop adds to a counter, and ``COUNTERS`` describes each one. To
+add a counter, add its name, give it a line in ``COUNTERS``, and if it has reasons, their enum.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "COUNTERS",
+    "Counter",
+    "CounterSpec",
+    "Counters",
+    "Outcome",
+    "Refusal",
+    "SampleDrop",
+    "Where",
+]
+
+
+class Counter(StrEnum):
+    """The name of every counter of the bridge."""
+
+    REQUESTS = "otel_rl.bridge.requests"
+    POINTS_ACCEPTED = "otel_rl.bridge.points.accepted"
+    POINTS_REFUSED = "otel_rl.bridge.points.refused"
+    EXEMPLARS_REFUSED = "otel_rl.bridge.exemplars.refused"
+    SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
+    SPANS_REFUSED = "otel_rl.bridge.spans.refused"
+    BATCHES_SPOOLED = "otel_rl.bridge.batches.spooled"
+    POINTS_DUPLICATE = "otel_rl.bridge.points.duplicate"
+    SAMPLES_LATE = "otel_rl.bridge.samples.late"
+    SAMPLES_DROPPED = "otel_rl.bridge.samples.dropped"
+    ROWS_CREATED = "otel_rl.bridge.rows.created"
+    ROWS_WRITTEN = "otel_rl.bridge.rows.written"
+    ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
+    ROWS_REJECTED = "otel_rl.bridge.rows.rejected"
+    TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
+    EXCEPTIONS = "otel_rl.bridge.exceptions"
+
+
+class Outcome(StrEnum):
+    """How one export request ended."""
+
+    OK = "ok"
+    PARTIAL = "partial"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    WRONG_METHOD = "wrong_method"
+    NOT_FOUND = "not_found"
+    DISCONNECTED = "disconnected"
+    SLOW = "slow"
+    OVERLOADED = "overloaded"
+    NO_ROOM = "no_room"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+class Refusal(StrEnum):
+    """Why a point, span or exemplar of a well-formed request was not taken."""
+
+    NO_EXPERIMENT = "no_experiment"
+    INVALID_NAME = "invalid_name"
+    INVALID_METRIC_NAME = "invalid_metric_name"
+    INVALID_ID = "invalid_id"
+    INVALID_BUCKETS = "invalid_buckets"
+    TOO_MANY_ATTRIBUTES = "too_many_attributes"
+    ATTRIBUTE_TOO_LONG = "attribute_too_long"
+    TOO_MANY_BUCKETS = "too_many_buckets"
+    TOO_MANY_EXEMPLARS = "too_many_exemplars"
+    TIME_OUT_OF_RANGE = "time_out_of_range"
+
+
+class SampleDrop(StrEnum):
+    """Why an accepted sample cannot become part of a row."""
+
+    TOO_MANY_SERIES = "too_many_series"
+    INVALID_KEY = "invalid_key"
+    NO_RECORDED_VALUE = "no_recorded_value"
+    UNDECODABLE = "undecodable"
+
+
+class Where(StrEnum):
+    """The edge at which an unexpected exception was caught."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+    DRAIN = "drain"
+    DELIVERY = "delivery"
+    SPANS = "spans"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSpec:
+    """What a counter counts.
+
+    Attributes:
+        description: One sentence for people.
+        reasons: Its closed set of reasons, or None if it has none.
+    """
+
+    description: str
+    reasons: type[StrEnum] | None = None
+
+
+COUNTERS: Mapping[Counter, CounterSpec] = {
+    Counter.REQUESTS: CounterSpec("Export requests answered, by how they ended.", Outcome),
+    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged to the sender."),
+    Counter.POINTS_REFUSED: CounterSpec(
+        "Data points refused by partial success; the sender was told why.", Refusal
+    ),
+    Counter.EXEMPLARS_REFUSED: CounterSpec(
+        "Single measurements refused while the point that carried them was taken.", Refusal
+    ),
+    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender."),
+    Counter.SPANS_REFUSED: CounterSpec(
+        "Spans refused by partial success; the sender was told why.", Refusal
+    ),
+    Counter.BATCHES_SPOOLED: CounterSpec("Requests made durable before they were acknowledged."),
+    Counter.POINTS_DUPLICATE: CounterSpec("Points that had been seen before and were left out."),
+    Counter.SAMPLES_LATE: CounterSpec(
+        "Samples that came after their row and made one of their own."
+    ),
+    Counter.SAMPLES_DROPPED: CounterSpec(
+        "Accepted samples that cannot become part of a row.", SampleDrop
+    ),
+    Counter.ROWS_CREATED: CounterSpec("Rows numbered and kept for delivery."),
+    Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included."),
+    Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has."),
+    Counter.ROWS_REJECTED: CounterSpec("Rows that the tracker will never take; they are kept."),
+    Counter.TRACKER_RETRIES: CounterSpec("Deliveries tried again because the tracker was away."),
+    Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by the edge that caught them.", Where),
+}
+"""Every counter, described. The documentation is checked against it."""
+
+
+class Counters:
+    """Counts since the process started. Any thread may call any method.
+
+    Every pair of counter and reason exists from the start, so that 0 differs from "unknown".
+    """
+
+    def __init__(self) -> None:
+        # _lock guards _values.
+        self._lock = threading.Lock()
+        self._values: dict[tuple[str, str], int] = {}
+        for counter, spec in COUNTERS.items():
+            reasons = [str(reason) for reason in spec.reasons] if spec.reasons else [""]
+            self._values.update(((str(counter), reason), 0) for reason in reasons)
+
+    def add(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+        """Add ``n`` to the counter.
+
+        Args:
+            counter: Which one.
+            n: How many.
+            reason: A member of the counter's own reasons; None for a counter without reasons.
+
+        Raises:
+            KeyError: The counter has no such reason: a mistake in the calling code.
+        """
+        key = (str(counter), "" if reason is None else str(reason))
+        with self._lock:
+            self._values[key] += n
+
+    def value(self, counter: Counter, *, reason: StrEnum | None = None) -> int:
+        """The count so far; without a reason, the total over all reasons."""
+        with self._lock:
+            if reason is not None:
+                return self._values[str(counter), str(reason)]
+            return sum(n for (name, _), n in self._values.items() if name == str(counter))
+
+    def snapshot(self) -> Mapping[tuple[str, str], int]:
+        """A copy of all counts, by (name, reason), zeros included; "" where there is no reason."""
+        with self._lock:
+            return dict(self._values)

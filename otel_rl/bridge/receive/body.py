@@ -1,0 +1,151 @@
+"""Gets the body of a request into memory, and never more of it than the limits allow."""
+
+import asyncio
+import threading
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
+
+__all__ = ["ENCODINGS", "InFlight", "decompress", "drain", "read"]
+
+# zlib's window size; +16 says that the stream has a gzip header.
+_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+ENCODINGS = ("identity", *_WINDOW_BITS)
+"""The values of Content-Encoding that are understood. An absent one means identity."""
+
+_OUTPUT_CHUNK_BYTES = 1 << 20
+
+
+class InFlight:
+    """Bounds the bytes of all request bodies held at once. Any thread may call any method.
+
+    Args:
+        max_bytes: Over all requests.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        # _lock guards _bytes.
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    @contextmanager
+    def hold(self) -> Iterator["Held"]:
+        """The share of one request, given back at the end of the block."""
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            self._add(-held.bytes)
+
+    def _add(self, n: int) -> None:
+        with self._lock:
+            if n > 0 and self._bytes + n > self._max_bytes:
+                msg = f"More than {self._max_bytes} bytes of requests are in flight."
+                raise Overloaded(msg)
+            self._bytes += n
+
+
+class Held:
+    """What one request holds of an ``InFlight``."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self.bytes = 0
+        self._in_flight = in_flight
+
+    def add(self, n: int) -> None:
+        """Hold ``n`` more bytes.
+
+        Raises:
+            Overloaded: That is more than all requests together may hold.
+        """
+        self._in_flight._add(n)  # noqa: SLF001  # the two classes are one idea
+        self.bytes += n
+
+
+async def read(
+    chunks: AsyncIterator[bytes], *, max_bytes: int, timeout_s: float, held: Held
+) -> bytes:
+    """All chunks, joined.
+
+    Raises:
+        RequestTooLarge: They are more than ``max_bytes``.
+        SlowSender: They did not all arrive within ``timeout_s``.
+        Overloaded: All requests together hold too much.
+    """
+    body: list[bytes] = []
+    left = max_bytes
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in chunks:
+                left -= len(chunk)
+                if left < 0:
+                    raise _too_large(max_bytes)
+                held.add(len(chunk))
+                body.append(chunk)
+    except TimeoutError as exc:
+        raise SlowSender(f"The request took longer than {timeout_s:g} s to arrive.") from exc
+    return b"".join(body)
+
+
+async def drain(chunks: AsyncIterator[bytes], *, timeout_s: float) -> None:
+    """Throw the rest of a body away, for at most ``timeout_s``.
+
+    A server that answers and closes while the sender is still sending makes the sender see a reset
+    connection in place of the answer, and send the same request again for ever.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for _ in chunks:
+                pass
+    except TimeoutError:
+        pass
+
+
+def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
+    """Undo a Content-Encoding. A bomb is found out as it passes ``max_bytes``, not at its end.
+
+    Args:
+        body: As it came over the wire.
+        encoding: One of ``ENCODINGS``.
+        max_bytes: Of the result.
+
+    Raises:
+        RequestTooLarge: The result is larger.
+        MalformedRequest: The body is not so compressed, or ends too early.
+    """
+    if encoding == "identity":
+        return body
+    result: list[bytes] = []
+    left = max_bytes
+    # A gzip file may be several streams, one after another.
+    while True:
+        stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+        while not stream.eof:
+            try:
+                chunk = stream.decompress(body, min(_OUTPUT_CHUNK_BYTES, left + 1))
+            except zlib.error as exc:
+                raise MalformedRequest(f"The body is not {encoding}: {exc}.") from exc
+            body = stream.unconsumed_tail
+            left -= len(chunk)
+            if left < 0:
+                raise _too_large(max_bytes)
+            if not chunk and not body and not stream.eof:
+                raise MalformedRequest(f"The {encoding} body is cut off.")
+            result.append(chunk)
+        body = stream.unused_data
+        if not body or encoding != "gzip":
+            break
+    if body:
+        raise MalformedRequest(f"Bytes follow the end of the {encoding} body.")
+    return b"".join(result)
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"The request is over {max_bytes} bytes, counted after decompression.",
+        hint="Send smaller batches, or raise max_body_bytes of the bridge.",
+    )

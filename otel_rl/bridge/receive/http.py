@@ -1,0 +1,206 @@
+"""OTLP over HTTP, as a FastAPI application.
+
+Every answer is in the encoding of the request: an export response for 200, a ``google.rpc.Status``
+for an error. The framework's own error pages (422, 500, ...) never reach a sender.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from functools import partial
+
+import grpc
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from otel_rl.bridge.counters import Counters, Outcome, Where
+from otel_rl.bridge.receive import body, otlp_json
+from otel_rl.bridge.receive.admit import Admitted
+from otel_rl.bridge.receive.intake import Intake
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.response import export_response
+from otel_rl.bridge.receive.status import Answer, status_message
+from otel_rl.errors import MalformedRequest
+from otel_rl.records import Batch, Signal
+
+__all__ = ["PATHS", "create_app"]
+
+PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces"}
+"""Where each signal is posted, as OTLP names it. Logs are not taken."""
+
+
+class _Media(StrEnum):
+    PROTOBUF = "application/x-protobuf"
+    JSON = "application/json"
+
+
+_NOT_FOUND = Answer(404, grpc.StatusCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
+
+_NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
+
+
+def create_app(
+    *,
+    accept: Callable[[Batch], None],
+    limits: ReceiveLimits,
+    counters: Counters,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> FastAPI:
+    """The application: ``POST /v1/metrics``, ``POST /v1/traces`` and ``GET /healthz``.
+
+    Args:
+        accept: Makes a batch durable before it returns; called from up to
+            ``limits.max_concurrent_requests`` threads at once.
+        limits: Bounds on requests.
+        counters: Counts every request, point and span.
+        clock_ns: The bridge's own clock.
+    """
+    intake = Intake(accept=accept, limits=limits, counters=counters, clock_ns=clock_ns)
+    receiver = _Receiver(intake, limits)
+    app = FastAPI(
+        title="otel_rl bridge",
+        lifespan=receiver.lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            HTTPException: receiver.answer_framework_error,
+            Exception: receiver.answer_framework_error,
+        },
+    )
+    for signal, path in PATHS.items():
+        app.post(path)(receiver.endpoint(signal))
+    app.get("/healthz")(_healthz)
+    return app
+
+
+async def _healthz() -> Response:
+    return Response("ok\n", media_type="text/plain")
+
+
+class _Receiver:
+    """The endpoints, and the threads in which they parse and store."""
+
+    def __init__(self, intake: Intake, limits: ReceiveLimits) -> None:
+        self._intake = intake
+        self._limits = limits
+        self._in_flight = body.InFlight(limits.max_in_flight_bytes)
+        self._threads: ThreadPoolExecutor | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncGenerator[None]:
+        with ThreadPoolExecutor(
+            self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
+        ) as threads:
+            self._threads = threads
+            yield
+            # Requests that were cut off while they waited for a thread must not be stored later.
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def endpoint(self, signal: Signal) -> Callable[[Request], Awaitable[Response]]:
+        """What answers ``POST`` requests of a signal."""
+
+        async def export(request: Request) -> Response:
+            chunks = request.stream()
+            media = _media_of(request)
+            try:
+                return await self._export(signal, request, media, chunks)
+            except ClientDisconnect:
+                self._intake.count(Outcome.DISCONNECTED)
+                return Response(status_code=_NOBODY_LISTENS)
+            except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
+                await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
+                answer, message = self._intake.answer(error, Where.HTTP)
+                return self._error(media, answer, message)
+
+        return export
+
+    async def answer_framework_error(self, request: Request, error: Exception) -> Response:
+        """Answers unknown paths and wrong methods, which the framework finds out by itself."""
+        await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            self._intake.count(Outcome.WRONG_METHOD)
+            allowed = (error.headers or {}).get("allow", "POST")
+            return Response(
+                f"405 method not allowed, supported: [{allowed}]",
+                status_code=405,
+                headers={"allow": allowed},
+                media_type="text/plain",
+            )
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            self._intake.count(Outcome.NOT_FOUND)
+            message = f"{request.url.path} is not served. Paths: {', '.join(PATHS.values())}."
+            return self._error(_media_of(request), _NOT_FOUND, message)
+        answer, message = self._intake.answer(error, Where.HTTP)
+        return self._error(_media_of(request), answer, message)
+
+    async def _export(
+        self, signal: Signal, request: Request, media: _Media | None, chunks: AsyncIterator[bytes]
+    ) -> Response:
+        encoding = _encoding_of(request)
+        if media is None:
+            await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
+            self._intake.count(Outcome.UNSUPPORTED_MEDIA_TYPE)
+            return Response(
+                f"415 unsupported media type, supported: [{', '.join(_Media)}]",
+                status_code=415,
+                media_type="text/plain",
+            )
+        limits = self._limits
+        with self._in_flight.hold() as held:
+            compressed = await body.read(
+                chunks,
+                max_bytes=limits.max_body_bytes,
+                timeout_s=limits.body_timeout_s,
+                held=held,
+            )
+            take = partial(self._take, signal, media, encoding, compressed)
+            admitted = await asyncio.get_running_loop().run_in_executor(self._threads, take)
+        return _encoded(media, export_response(signal, admitted))
+
+    def _take(self, signal: Signal, media: _Media, encoding: str, compressed: bytes) -> Admitted:
+        limits = self._limits
+        payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes)
+        if media is _Media.PROTOBUF:
+            return self._intake.take(signal, payload)
+        message = otlp_json.parse_json(
+            signal, payload, max_messages=limits.max_messages_per_request
+        )
+        return self._intake.take(signal, message)
+
+    def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
+        retry_after_s = self._limits.retry_after_s
+        status = status_message(answer, message, retry_after_s=retry_after_s)
+        # A sender that does not say what it speaks is a person with a browser or curl.
+        response = _encoded(media or _Media.JSON, status, status_code=answer.http)
+        if answer.is_retryable:
+            response.headers["retry-after"] = str(retry_after_s)
+        return response
+
+
+def _media_of(request: Request) -> _Media | None:
+    name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return _Media(name) if name in list(_Media) else None
+
+
+def _encoding_of(request: Request) -> str:
+    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
+    if encoding not in body.ENCODINGS:
+        msg = f"Content-Encoding {encoding[:40]!r} is not known."
+        raise MalformedRequest(msg, hint=f"Use one of {', '.join(body.ENCODINGS)}.")
+    return encoding
+
+
+def _encoded(media: _Media, message: Message, *, status_code: int = 200) -> Response:
+    if media is _Media.PROTOBUF:
+        content = message.SerializeToString()
+    else:
+        content = MessageToJson(message, indent=None).encode()
+    # A Response with a media_type appends a charset to some; these two are sent as they are.
+    return Response(content, status_code=status_code, headers={"content-type": str(media)})

@@ -1,0 +1,85 @@
+"""What the receive stage takes, and how much of it, as one frozen settings model."""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["ReceiveLimits"]
+
+
+class ReceiveLimits(BaseModel):
+    """Bounds on one request and on all requests together.
+
+    A request over a bound is answered, never half taken: the sender learns what was refused and
+    why, and the bridge counts it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    max_body_bytes: int = Field(64 << 20, ge=1 << 10)
+    """Largest request, counted after decompression. The default is what OTLP recommends."""
+
+    max_messages_per_request: int = Field(2_000_000, ge=1)
+    """Most protobuf messages in one request. Two bytes can make one, and each costs about 80 bytes
+    of memory once parsed, so a bound on bytes alone lets 64 MiB become 2.7 GiB."""
+
+    max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
+    """Most bytes of request bodies held at once by the HTTP server. Above it, 503."""
+
+    max_concurrent_requests: int = Field(64, ge=1, le=1024)
+    """Threads that store requests, per protocol. Requests that wait for the disk at the same time
+    share one fsync, so this is far more than the number of cores."""
+
+    body_timeout_s: float = Field(10.0, gt=0)
+    """Longest time for a sender to deliver a request's headers, and again its body."""
+
+    retry_after_s: int = Field(1, ge=1)
+    """How long a sender is asked to wait after 503. Exporters give up after ten seconds in all, so
+    more than three loses data."""
+
+    max_resource_attributes: int = Field(128, ge=1)
+    """Most attributes of a resource."""
+
+    max_attributes: int = Field(64, ge=1)
+    """Most attributes of a scope, a data point or an exemplar."""
+
+    max_span_attributes: int = Field(128, ge=1)
+    """Most attributes of a span. The default is the limit of OpenTelemetry SDKs."""
+
+    max_attribute_key_bytes: int = Field(256, ge=1)
+    """Longest attribute key, in UTF-8."""
+
+    max_attribute_value_bytes: int = Field(4096, ge=1)
+    """Longest attribute value of a resource, scope, data point or exemplar, as protobuf. Those of
+    spans are not held to it: a stack trace is long."""
+
+    max_name_chars: int = Field(128, ge=1)
+    """Longest experiment, trial or role."""
+
+    max_metric_name_bytes: int = Field(255, ge=1)
+    """Longest metric name, in UTF-8. The default is OpenTelemetry's own limit."""
+
+    max_buckets: int = Field(512, ge=1)
+    """Most buckets of a histogram point, or quantiles of a summary point."""
+
+    max_exemplars: int = Field(4096, ge=1)
+    """Most exemplars of a data point. Workers of otel_rl send at most 1,024 in one."""
+
+    max_age_s: float = Field(14 * 86_400.0, gt=0)
+    """How far back an event may lie. Ids of points are remembered as long, to know replays."""
+
+    max_future_s: float = Field(600.0, ge=0)
+    """How far a sender's clock may be ahead of the bridge's."""
+
+    default_experiment: str | None = Field(None, min_length=1)
+    """Where data without ``rl.experiment.name`` goes. None refuses it."""
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> Self:
+        if self.max_in_flight_bytes < self.max_body_bytes:
+            msg = (
+                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least "
+                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits."
+            )
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,72 @@
+"""What was left out of one request, and the words in which its sender is told."""
+
+from otel_rl.bridge.counters import Refusal
+
+__all__ = ["MAX_MESSAGE_BYTES", "Refusals", "shorten"]
+
+MAX_MESSAGE_BYTES = 4096  # Go's client reads 64 KiB of an answer, logs show far less
+
+_MAX_DETAIL_BYTES = 200
+
+_HINTS = {
+    Refusal.NO_EXPERIMENT: (
+        "Set it with otel_rl.init(experiment=...) or OTEL_RESOURCE_ATTRIBUTES="
+        "rl.experiment.name=NAME, or give the bridge a default_experiment."
+    ),
+    Refusal.INVALID_NAME: "Use a string of printable characters within the limit.",
+    Refusal.INVALID_METRIC_NAME: "Name the instrument, with few characters.",
+    Refusal.INVALID_ID: "Send 16 bytes of trace id and 8 bytes of span id, not all zero.",
+    Refusal.INVALID_BUCKETS: "Bounds ascend and are one fewer than the counts.",
+    Refusal.TOO_MANY_ATTRIBUTES: "Send what varies as a value, or raise the bridge's limit.",
+    Refusal.ATTRIBUTE_TOO_LONG: "Shorten it, or raise the bridge's limit.",
+    Refusal.TOO_MANY_BUCKETS: "Use fewer buckets, or raise the bridge's limit.",
+    Refusal.TOO_MANY_EXEMPLARS: "Export more often, or raise the bridge's limit.",
+    Refusal.TIME_OUT_OF_RANGE: "Check the sender's clock; times are nanoseconds since 1970.",
+}
+
+
+class Refusals:
+    """Counts what was refused, and remembers the first example of each reason.
+
+    Args:
+        unit: What is counted, in the plural: "data points" or "spans".
+    """
+
+    def __init__(self, unit: str) -> None:
+        self.items: dict[Refusal, int] = {}
+        self.exemplars: dict[Refusal, int] = {}
+        self._unit = unit
+        self._examples: dict[tuple[str, Refusal], str] = {}
+
+    def add(self, reason: Refusal, detail: str, n: int = 1) -> None:
+        """Count ``n`` refused items. ``detail`` names what is wrong, as a sentence without stop.
+
+        Nothing is counted, and nobody is told, where what is wrong held no items.
+        """
+        if n:
+            self.items[reason] = self.items.get(reason, 0) + n
+            self._examples.setdefault((self._unit, reason), detail)
+
+    def add_exemplars(self, reason: Refusal, detail: str, n: int) -> None:
+        """Count ``n`` exemplars left out of a point that is taken."""
+        self.exemplars[reason] = self.exemplars.get(reason, 0) + n
+        self._examples.setdefault(("exemplars", reason), detail)
+
+    def message(self) -> str:
+        """For the sender, in one line of at most ``MAX_MESSAGE_BYTES``. Empty if all was taken."""
+        sentences = []
+        for (unit, reason), detail in self._examples.items():
+            counts = self.exemplars if unit == "exemplars" else self.items
+            sentences.append(
+                f"{unit.capitalize()} refused: {counts[reason]} ({reason}). "
+                f"{shorten(detail, _MAX_DETAIL_BYTES)}. {_HINTS[reason]}"
+            )
+        return shorten(" ".join(sentences), MAX_MESSAGE_BYTES)
+
+
+def shorten(text: str, max_bytes: int) -> str:
+    """Cut to ``max_bytes`` of UTF-8, between characters, with "..." at the end if it was cut."""
+    encoded = text.encode()
+    if len(encoded) <= max_bytes:
+        return text
+    return encoded[: max_bytes - 3].decode(errors="ignore") + "..."

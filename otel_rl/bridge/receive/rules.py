@@ -1,0 +1,268 @@
+"""The rules that resources, points, exemplars and spans are held to, one function each.
+
+Each rule gives the first thing that is wrong as (reason, detail), or None. They run for every
+measurement that a bridge takes, so they look at sizes first: a message shorter than the shortest
+limit cannot hold anything that is over one.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    Exemplar,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    NumberDataPoint,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.receive.limits import ReceiveLimits
+
+__all__ = ["EXPERIMENT_ATTRIBUTE", "DataPoint", "Problem", "Rules"]
+
+DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+"""A point of any of the five metric types."""
+
+Problem = tuple[Refusal, str] | None
+"""The first thing that is wrong, as reason and detail."""
+
+EXPERIMENT_ATTRIBUTE = "rl.experiment.name"
+_NAME_ATTRIBUTES = frozenset({EXPERIMENT_ATTRIBUTE, "rl.trial.name", "rl.worker.role"})
+
+# C0 and C1 control characters, and the two line breaks that are none.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+_MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
+
+# Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
+_SCALES = range(-11, 21)
+# Powers of two that bound the doubles, the subnormal ones included, with room for one bucket.
+_MIN_EXPONENT, _MAX_EXPONENT = -1076.0, 1025.0
+
+_NS_PER_S = 1_000_000_000
+
+
+class Rules:
+    """The limits, applied to one request received at ``now_ns``. Keeps no state.
+
+    Args:
+        limits: The bounds.
+        now_ns: The bridge's own clock.
+    """
+
+    def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
+        self._limits = limits
+        self._earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
+        self._latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
+        self._harmless_bytes = min(
+            limits.max_attribute_key_bytes,
+            limits.max_attribute_value_bytes,
+            limits.max_attributes * _MIN_KEY_VALUE_BYTES,
+        )
+
+    def resource(self, resource: Resource) -> Problem:
+        """Names the experiment, with a usable name, in few and short attributes."""
+        limits = self._limits
+        problem = self._attributes(
+            "The resource", resource.attributes, limits.max_resource_attributes
+        )
+        if problem is not None:
+            return problem
+        keys = {attribute.key for attribute in resource.attributes}
+        if EXPERIMENT_ATTRIBUTE not in keys and limits.default_experiment is None:
+            return (
+                Refusal.NO_EXPERIMENT,
+                f"Resource attribute {EXPERIMENT_ATTRIBUTE} is missing",
+            )
+        for attribute in resource.attributes:
+            if attribute.key in _NAME_ATTRIBUTES:
+                fault = self._name_fault(attribute)
+                if fault:
+                    return Refusal.INVALID_NAME, f"Resource attribute {attribute.key} {fault}"
+        return None
+
+    def scope(self, attributes: Sequence[KeyValue]) -> Problem:
+        """Few and short attributes."""
+        return self._attributes("The scope", attributes, self._limits.max_attributes)
+
+    def metric_name(self, name: str) -> Problem:
+        """Not empty, not over-long, without control characters."""
+        max_bytes = self._limits.max_metric_name_bytes
+        if not name.strip():
+            return Refusal.INVALID_METRIC_NAME, "A metric has no name"
+        if len(name.encode()) > max_bytes:
+            return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
+        if _UNPRINTABLE.search(name):
+            return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
+        return None
+
+    def point(self, metric: str, point: DataPoint) -> Problem:
+        """Of a time near now, with few and short attributes, few exemplars and sound buckets."""
+        limits = self._limits
+        if not self._is_near(point.time_unix_nano):
+            return self._time_problem(f"Metric {metric}", point.time_unix_nano)
+        if point.ByteSize() > self._harmless_bytes:
+            owner = f"A point of metric {metric}"
+            problem = self._attributes(owner, point.attributes, limits.max_attributes)
+            if problem is not None:
+                return problem
+        if isinstance(point, NumberDataPoint):
+            buckets: Problem = None
+        elif isinstance(point, HistogramDataPoint):
+            buckets = self._explicit_buckets(metric, point)
+        elif isinstance(point, ExponentialHistogramDataPoint):
+            buckets = self._exponential_buckets(metric, point)
+        else:
+            return self._bucket_count(metric, len(point.quantile_values))
+        if buckets is None and len(point.exemplars) > limits.max_exemplars:
+            return (
+                Refusal.TOO_MANY_EXEMPLARS,
+                (
+                    f"A point of metric {metric} has {len(point.exemplars)} exemplars, "
+                    f"over {limits.max_exemplars}"
+                ),
+            )
+        return buckets
+
+    def are_sound(self, exemplars: Iterable[Exemplar]) -> bool:
+        """Whether no exemplar can have a problem. Fast; False says only: ask ``exemplar``."""
+        earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
+        return all(
+            earliest_ns <= exemplar.time_unix_nano <= latest_ns and exemplar.ByteSize() <= size
+            for exemplar in exemplars
+        )
+
+    def exemplar(self, metric: str, exemplar: Exemplar) -> Problem:
+        """Of a time near now, with few and short attributes."""
+        if not self._is_near(exemplar.time_unix_nano):
+            return self._time_problem(f"An exemplar of metric {metric}", exemplar.time_unix_nano)
+        return self._attributes(
+            f"An exemplar of metric {metric}",
+            exemplar.filtered_attributes,
+            self._limits.max_attributes,
+        )
+
+    def span(self, span: Span) -> Problem:
+        """With valid ids, times near now, few attributes and short keys."""
+        if len(span.trace_id) != 16 or not any(span.trace_id):
+            return Refusal.INVALID_ID, f"Trace id {span.trace_id.hex() or 'of no bytes'} is invalid"
+        if len(span.span_id) != 8 or not any(span.span_id):
+            return Refusal.INVALID_ID, f"Span id {span.span_id.hex() or 'of no bytes'} is invalid"
+        for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
+            if not self._is_near(time_ns):
+                return self._time_problem(f"Span {span.name}", time_ns)
+        count, limit = len(span.attributes), self._limits.max_span_attributes
+        if count > limit:
+            detail = f"Span {span.name} has {count} attributes, over {limit}"
+            return Refusal.TOO_MANY_ATTRIBUTES, detail
+        max_bytes = self._limits.max_attribute_key_bytes
+        for attribute in span.attributes:
+            if len(attribute.key.encode()) > max_bytes:
+                return (
+                    Refusal.ATTRIBUTE_TOO_LONG,
+                    (
+                        f"Attribute key {attribute.key[:40]}... of span {span.name} "
+                        f"is over {max_bytes} bytes"
+                    ),
+                )
+        return None
+
+    def _attributes(self, owner: str, attributes: Sequence[KeyValue], limit: int) -> Problem:
+        if len(attributes) > limit:
+            detail = f"{owner} has {len(attributes)} attributes, over {limit}"
+            return Refusal.TOO_MANY_ATTRIBUTES, detail
+        limits = self._limits
+        for attribute in attributes:
+            if len(attribute.key.encode()) > limits.max_attribute_key_bytes:
+                part, max_bytes = "Key", limits.max_attribute_key_bytes
+            elif attribute.value.ByteSize() > limits.max_attribute_value_bytes:
+                part, max_bytes = "Value", limits.max_attribute_value_bytes
+            else:
+                continue
+            return (
+                Refusal.ATTRIBUTE_TOO_LONG,
+                f"{owner} has an attribute {attribute.key[:64]!r}. {part} over {max_bytes} bytes",
+            )
+        return None
+
+    def _name_fault(self, attribute: KeyValue) -> str:
+        if attribute.value.WhichOneof("value") != "string_value":
+            return "is not a string"
+        name = attribute.value.string_value
+        if not name.strip():
+            return "is empty"
+        if len(name) > self._limits.max_name_chars:
+            return f"is over {self._limits.max_name_chars} characters"
+        if _UNPRINTABLE.search(name):
+            return "has control characters"
+        return ""
+
+    def _is_near(self, time_ns: int) -> bool:
+        # 0 is OTLP's word for "unknown".
+        return time_ns == 0 or self._earliest_ns <= time_ns <= self._latest_ns
+
+    def _time_problem(self, owner: str, time_ns: int) -> Problem:
+        limits = self._limits
+        side = (
+            f"over {limits.max_future_s:g} s ahead of"
+            if time_ns > self._latest_ns
+            else f"over {limits.max_age_s / 86_400:g} days before"
+        )
+        detail = f"{owner} has time {time_ns} ns, {side} the bridge's clock"
+        return Refusal.TIME_OUT_OF_RANGE, detail
+
+    def _bucket_count(self, metric: str, count: int) -> Problem:
+        limit = self._limits.max_buckets
+        if count <= limit:
+            return None
+        detail = f"A point of metric {metric} has {count} buckets, over {limit}"
+        return Refusal.TOO_MANY_BUCKETS, detail
+
+    def _explicit_buckets(self, metric: str, point: HistogramDataPoint) -> Problem:
+        counts, bounds = len(point.bucket_counts), len(point.explicit_bounds)
+        problem = self._bucket_count(metric, max(counts, bounds))
+        if problem is not None:
+            return problem
+        # No counts at all is allowed: then the point is only a count and a sum.
+        has_right_shape = counts == bounds + 1 or counts == bounds == 0
+        if has_right_shape and all(low < high for low, high in pairwise(point.explicit_bounds)):
+            return None
+        return (
+            Refusal.INVALID_BUCKETS,
+            (
+                f"A point of metric {metric} has {counts} bucket counts and {bounds} bounds, "
+                "or bounds that do not ascend"
+            ),
+        )
+
+    def _exponential_buckets(self, metric: str, point: ExponentialHistogramDataPoint) -> Problem:
+        sides = (point.positive, point.negative)
+        problem = self._bucket_count(metric, sum(len(side.bucket_counts) for side in sides))
+        if problem is not None:
+            return problem
+        if point.scale not in _SCALES:
+            return (
+                Refusal.INVALID_BUCKETS,
+                (
+                    f"A point of metric {metric} has scale {point.scale}, "
+                    f"outside {_SCALES.start}..{_SCALES.stop - 1}"
+                ),
+            )
+        for side in sides:
+            first = math.ldexp(side.offset, -point.scale)
+            last = math.ldexp(side.offset + len(side.bucket_counts), -point.scale)
+            if side.bucket_counts and not _MIN_EXPONENT <= first <= last <= _MAX_EXPONENT:
+                return (
+                    Refusal.INVALID_BUCKETS,
+                    (
+                        f"A point of metric {metric} has buckets from offset {side.offset} "
+                        f"at scale {point.scale}, beyond what a double can hold"
+                    ),
+                )
+        return None

@@ -1,0 +1,149 @@
+"""Walks a request from the outside in, and leaves out what breaks a rule."""
+
+from collections.abc import Callable, MutableSequence
+from functools import partial
+from typing import Literal, TypeVar, cast
+
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    Exemplar,
+    Metric,
+    ResourceMetrics,
+    ScopeMetrics,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.refusals import Refusals
+from otel_rl.bridge.receive.rules import EXPERIMENT_ATTRIBUTE, DataPoint, Rules
+
+__all__ = ["Screen"]
+
+M = TypeVar("M", bound=Message)
+
+
+class Screen:
+    """Changes one request so that only what keeps the rules is left in it.
+
+    Args:
+        limits: The bounds.
+        now_ns: The bridge's own clock.
+        refusals: Collects what was left out.
+
+    Attributes:
+        accepted: Data points or spans that stayed.
+        has_changed: Whether the request differs from what was sent.
+    """
+
+    def __init__(self, limits: ReceiveLimits, now_ns: int, refusals: Refusals) -> None:
+        self.accepted = 0
+        self.has_changed = False
+        self._rules = Rules(limits, now_ns)
+        self._default_experiment = limits.default_experiment
+        self._refusals = refusals
+
+    def metrics(self, request: ExportMetricsServiceRequest) -> None:
+        """Screen the points of a request."""
+        self._filter(request.resource_metrics, self._keeps_resource_metrics)
+
+    def traces(self, request: ExportTraceServiceRequest) -> None:
+        """Screen the spans of a request."""
+        self._filter(request.resource_spans, self._keeps_resource_spans)
+
+    def _keeps_resource_metrics(self, resource_metrics: ResourceMetrics) -> bool:
+        problem = self._rules.resource(resource_metrics.resource)
+        if problem is not None:
+            points = sum(map(_count_points, resource_metrics.scope_metrics))
+            return self._refuse(problem, points)
+        self._name_experiment(resource_metrics.resource)
+        self._filter(resource_metrics.scope_metrics, self._keeps_scope_metrics)
+        return True
+
+    def _keeps_scope_metrics(self, scope_metrics: ScopeMetrics) -> bool:
+        problem = self._rules.scope(scope_metrics.scope.attributes)
+        if problem is not None:
+            return self._refuse(problem, _count_points(scope_metrics))
+        self._filter(scope_metrics.metrics, self._keeps_metric)
+        return True
+
+    def _keeps_metric(self, metric: Metric) -> bool:
+        points = _points(metric)
+        problem = self._rules.metric_name(metric.name)
+        if problem is not None:
+            return self._refuse(problem, len(points))
+        self._filter(points, partial(self._keeps_point, metric.name))
+        self.accepted += len(points)
+        return True
+
+    def _keeps_point(self, metric: str, point: DataPoint) -> bool:
+        problem = self._rules.point(metric, point)
+        if problem is not None:
+            return self._refuse(problem)
+        if not isinstance(point, SummaryDataPoint) and not self._rules.are_sound(point.exemplars):
+            self._filter(point.exemplars, partial(self._keeps_exemplar, metric))
+        return True
+
+    def _keeps_exemplar(self, metric: str, exemplar: Exemplar) -> bool:
+        problem = self._rules.exemplar(metric, exemplar)
+        if problem is not None:
+            self._refusals.add_exemplars(*problem, 1)
+        return problem is None
+
+    def _keeps_resource_spans(self, resource_spans: ResourceSpans) -> bool:
+        problem = self._rules.resource(resource_spans.resource)
+        if problem is not None:
+            spans = sum(len(scope_spans.spans) for scope_spans in resource_spans.scope_spans)
+            return self._refuse(problem, spans)
+        self._name_experiment(resource_spans.resource)
+        self._filter(resource_spans.scope_spans, self._keeps_scope_spans)
+        return True
+
+    def _keeps_scope_spans(self, scope_spans: ScopeSpans) -> bool:
+        problem = self._rules.scope(scope_spans.scope.attributes)
+        if problem is not None:
+            return self._refuse(problem, len(scope_spans.spans))
+        self._filter(scope_spans.spans, self._keeps_span)
+        self.accepted += len(scope_spans.spans)
+        return True
+
+    def _keeps_span(self, span: Span) -> bool:
+        problem = self._rules.span(span)
+        return problem is None or self._refuse(problem)
+
+    def _name_experiment(self, resource: Resource) -> None:
+        default = self._default_experiment
+        if default is None or any(a.key == EXPERIMENT_ATTRIBUTE for a in resource.attributes):
+            return
+        resource.attributes.add(key=EXPERIMENT_ATTRIBUTE).value.string_value = default
+        self.has_changed = True
+
+    def _refuse(self, problem: tuple[Refusal, str], n: int = 1) -> Literal[False]:
+        self._refusals.add(*problem, n)
+        return False
+
+    def _filter(self, messages: MutableSequence[M], keeps: Callable[[M], bool]) -> None:
+        kept = [message for message in messages if keeps(message)]
+        if len(kept) != len(messages):
+            # Deleting one by one would move the rest each time.
+            del messages[:]
+            messages.extend(kept)
+            self.has_changed = True
+
+
+def _points(metric: Metric) -> MutableSequence[DataPoint]:
+    kind = metric.WhichOneof("data")
+    # A metric of a type that is newer than this code has no data here: nothing to take or refuse.
+    return (
+        [] if kind is None else cast(MutableSequence[DataPoint], getattr(metric, kind).data_points)
+    )
+
+
+def _count_points(scope_metrics: ScopeMetrics) -> int:
+    return sum(len(_points(metric)) for metric in scope_metrics.metrics)

@@ -1,0 +1,140 @@
+"""Runs the HTTP application on a socket and a thread of its own."""
+
+import math
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from fastapi import FastAPI
+
+from otel_rl.errors import ConfigError
+
+__all__ = ["HttpServer"]
+
+_BACKLOG = 2048
+
+# A connection that is idle for longer is closed. Above the export interval of every SDK, so that
+# exporters keep theirs.
+_KEEP_ALIVE_S = 75
+
+
+class HttpServer:
+    """Serves an application from construction until ``stop``.
+
+    The socket is bound by the constructor, so a port in use is an error at start and ``address``
+    is final; ``start`` begins to answer. Connections made in between wait.
+
+    Args:
+        app: The application.
+        host: Address to listen on.
+        port: 0 picks a free one.
+
+    Raises:
+        ConfigError: The address cannot be listened on.
+    """
+
+    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 4318) -> None:
+        self._socket = _listen(host, port)
+        self._address = _address_of(self._socket)
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_config=None,
+            lifespan="on",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            ws="none",
+        )
+        self._server = _Server(config)
+        self._thread = threading.Thread(target=self._serve, name="otel-rl-http", daemon=True)
+        # _lock makes a second stop wait for the first.
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``host:port``."""
+        return self._address
+
+    def start(self) -> None:
+        """Begin to answer. Returns once requests are served."""
+        self._thread.start()
+        self._server.has_begun.wait()
+        if not self._server.started:
+            self._thread.join()
+            raise ConfigError(f"The HTTP server on {self._address} did not start. See the log.")
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Stop listening, finish the requests in flight, then return. Idempotent.
+
+        Nothing is accepted after it returns. A request that is being made durable is always waited
+        for; one whose body has not arrived after ``grace_s`` is cut off, and its sender retries.
+        """
+        with self._lock:
+            self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
+            self._server.should_exit = True
+            if self._thread.is_alive():
+                self._thread.join()
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _serve(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._server.has_begun.set()
+
+
+class _Server(uvicorn.Server):
+    """Says when it has begun to serve. Off the main thread it leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_begun = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_begun.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    try:
+        # A restarted bridge must not wait for the connections of the last one to time out.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise _cannot_listen(host, port, exc) from exc
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"http: cannot listen on {host}:{port} ({error.strerror or error}).",
+        hint=f"Stop what uses port {port}, or give another one with --http HOST:PORT (0 is free).",
+    )
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
