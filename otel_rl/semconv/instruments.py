@@ -118,11 +118,11 @@ def create_hw_temperature(meter: Meter) -> Gauge:
 
 
 def create_otel_rl_worker_measurements_dropped(meter: Meter) -> Counter:
-    """Measurements that the worker's finite buffer could not keep."""
+    """Measurements that a worker could not deliver."""
     return meter.create_counter(
         name=names.OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         unit="{measurement}",
-        description="Measurements that the worker's finite buffer could not keep.",
+        description="Measurements that a worker could not deliver.",
     )
 
 

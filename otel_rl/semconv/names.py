@@ -49,17 +49,59 @@ HW_POWER: Final = "hw.power"
 HW_TEMPERATURE: Final = "hw.temperature"
 """Metric (gauge, Cel). Temperature."""
 
-OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
-"""Metric (counter, {sample}). Samples that the bridge took and did not write."""
+OTEL_RL_BRIDGE_BATCHES_SPOOLED: Final = "otel_rl.bridge.batches.spooled"
+"""Metric (counter, {batch}). Requests made durable before they were acknowledged."""
 
-OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
-"""Metric (counter, {sample}).
+OTEL_RL_BRIDGE_EXCEPTIONS: Final = "otel_rl.bridge.exceptions"
+"""Metric (counter, {exception}). Unexpected exceptions, by the edge that caught them."""
 
-Samples that came after their step was written, and were written in a row of their own.
+OTEL_RL_BRIDGE_EXEMPLARS_REFUSED: Final = "otel_rl.bridge.exemplars.refused"
+"""Metric (counter, {measurement}).
+
+Single measurements refused while the point that carried them was taken.
 """
 
+OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
+"""Metric (counter, {point}). Data points acknowledged to the sender."""
+
+OTEL_RL_BRIDGE_POINTS_DUPLICATE: Final = "otel_rl.bridge.points.duplicate"
+"""Metric (counter, {point}). Points that had been seen before and were left out."""
+
+OTEL_RL_BRIDGE_POINTS_REFUSED: Final = "otel_rl.bridge.points.refused"
+"""Metric (counter, {point}). Data points refused by partial success; the sender was told why."""
+
+OTEL_RL_BRIDGE_REQUESTS: Final = "otel_rl.bridge.requests"
+"""Metric (counter, {request}). Export requests answered, by how they ended."""
+
+OTEL_RL_BRIDGE_ROWS_CONFIRMED: Final = "otel_rl.bridge.rows.confirmed"
+"""Metric (counter, {row}). Rows that the tracker said it has."""
+
+OTEL_RL_BRIDGE_ROWS_CREATED: Final = "otel_rl.bridge.rows.created"
+"""Metric (counter, {row}). Rows numbered and kept for delivery."""
+
+OTEL_RL_BRIDGE_ROWS_REJECTED: Final = "otel_rl.bridge.rows.rejected"
+"""Metric (counter, {row}). Rows that the tracker will never take; they are kept."""
+
+OTEL_RL_BRIDGE_ROWS_WRITTEN: Final = "otel_rl.bridge.rows.written"
+"""Metric (counter, {row}). Rows handed to a tracker, repeats included."""
+
+OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
+"""Metric (counter, {sample}). Accepted samples that cannot become part of a row."""
+
+OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
+"""Metric (counter, {sample}). Samples that came after their row and made one of their own."""
+
+OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
+"""Metric (counter, {span}). Spans acknowledged to the sender."""
+
+OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
+"""Metric (counter, {span}). Spans refused by partial success; the sender was told why."""
+
+OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
+"""Metric (counter, {delivery}). Deliveries tried again because the tracker was away."""
+
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
-"""Metric (counter, {measurement}). Measurements that the worker's finite buffer could not keep."""
+"""Metric (counter, {measurement}). Measurements that a worker could not deliver."""
 
 PROCESS_CPU_TIME: Final = "process.cpu.time"
 """Metric (counter, s). CPU time that the process used. Its rate is the number of busy cores."""
@@ -160,14 +202,14 @@ RL_OUTCOME: Final = "rl.outcome"
 RL_PHASE: Final = "rl.phase"
 """Attribute. What the worker's time was spent on."""
 
-RL_PHASE_DURATION: Final = "rl.phase.duration"
-"""Metric (gauge, s). Time that one iteration of the worker spent in a phase."""
-
 RL_PHASE_CLASS: Final = "rl.phase_class"
 """Attribute.
 
 What kind of time the phase is. Needed only for a phase that is not in the registry.
 """
+
+RL_PHASE_DURATION: Final = "rl.phase.duration"
+"""Metric (gauge, s). Time that one iteration of the worker spent in a phase."""
 
 RL_PIPELINE_DURATION: Final = "rl.pipeline.duration"
 """Metric (gauge, s).
@@ -683,11 +725,114 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             attributes=("hw.id", "hw.type"),
             group="machine",
         ),
+        OTEL_RL_BRIDGE_BATCHES_SPOOLED: MetricSpec(
+            name=OTEL_RL_BRIDGE_BATCHES_SPOOLED,
+            instrument=Instrument.COUNTER,
+            unit="{batch}",
+            brief="Requests made durable before they were acknowledged.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_EXCEPTIONS: MetricSpec(
+            name=OTEL_RL_BRIDGE_EXCEPTIONS,
+            instrument=Instrument.COUNTER,
+            unit="{exception}",
+            brief="Unexpected exceptions, by the edge that caught them.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_EXEMPLARS_REFUSED: MetricSpec(
+            name=OTEL_RL_BRIDGE_EXEMPLARS_REFUSED,
+            instrument=Instrument.COUNTER,
+            unit="{measurement}",
+            brief="Single measurements refused while the point that carried them was taken.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_POINTS_ACCEPTED: MetricSpec(
+            name=OTEL_RL_BRIDGE_POINTS_ACCEPTED,
+            instrument=Instrument.COUNTER,
+            unit="{point}",
+            brief="Data points acknowledged to the sender.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_POINTS_DUPLICATE: MetricSpec(
+            name=OTEL_RL_BRIDGE_POINTS_DUPLICATE,
+            instrument=Instrument.COUNTER,
+            unit="{point}",
+            brief="Points that had been seen before and were left out.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_POINTS_REFUSED: MetricSpec(
+            name=OTEL_RL_BRIDGE_POINTS_REFUSED,
+            instrument=Instrument.COUNTER,
+            unit="{point}",
+            brief="Data points refused by partial success; the sender was told why.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_REQUESTS: MetricSpec(
+            name=OTEL_RL_BRIDGE_REQUESTS,
+            instrument=Instrument.COUNTER,
+            unit="{request}",
+            brief="Export requests answered, by how they ended.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_ROWS_CONFIRMED: MetricSpec(
+            name=OTEL_RL_BRIDGE_ROWS_CONFIRMED,
+            instrument=Instrument.COUNTER,
+            unit="{row}",
+            brief="Rows that the tracker said it has.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_ROWS_CREATED: MetricSpec(
+            name=OTEL_RL_BRIDGE_ROWS_CREATED,
+            instrument=Instrument.COUNTER,
+            unit="{row}",
+            brief="Rows numbered and kept for delivery.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_ROWS_REJECTED: MetricSpec(
+            name=OTEL_RL_BRIDGE_ROWS_REJECTED,
+            instrument=Instrument.COUNTER,
+            unit="{row}",
+            brief="Rows that the tracker will never take; they are kept.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_ROWS_WRITTEN: MetricSpec(
+            name=OTEL_RL_BRIDGE_ROWS_WRITTEN,
+            instrument=Instrument.COUNTER,
+            unit="{row}",
+            brief="Rows handed to a tracker, repeats included.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_SAMPLES_DROPPED: MetricSpec(
             name=OTEL_RL_BRIDGE_SAMPLES_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that the bridge took and did not write.",
+            brief="Accepted samples that cannot become part of a row.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -697,10 +842,35 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_LATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief=(
-                "Samples that came after their step was written, and were written in a row of their"
-                " own."
-            ),
+            brief="Samples that came after their row and made one of their own.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_SPANS_ACCEPTED: MetricSpec(
+            name=OTEL_RL_BRIDGE_SPANS_ACCEPTED,
+            instrument=Instrument.COUNTER,
+            unit="{span}",
+            brief="Spans acknowledged to the sender.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_SPANS_REFUSED: MetricSpec(
+            name=OTEL_RL_BRIDGE_SPANS_REFUSED,
+            instrument=Instrument.COUNTER,
+            unit="{span}",
+            brief="Spans refused by partial success; the sender was told why.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_TRACKER_RETRIES: MetricSpec(
+            name=OTEL_RL_BRIDGE_TRACKER_RETRIES,
+            instrument=Instrument.COUNTER,
+            unit="{delivery}",
+            brief="Deliveries tried again because the tracker was away.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -709,7 +879,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{measurement}",
-            brief="Measurements that the worker's finite buffer could not keep.",
+            brief="Measurements that a worker could not deliver.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -955,7 +1125,6 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="s",
             brief="Time of the learner's pipeline: h2d_copy + train + param_sync + weight_sync.",
             reduction=Reduction.MEAN,
-            statistics=("max",),
             group="wait",
             derived=True,
         ),

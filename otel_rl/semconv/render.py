@@ -64,7 +64,8 @@ def names(registry: Registry) -> str:
         ),
     ]
     parts += [
-        _named(constant(name), name, " ".join(briefs)) for name, briefs in sorted(described.items())
+        _named(constant(name), name, " ".join(briefs))
+        for name, briefs in sorted(described.items(), key=lambda item: constant(item[0]))
     ]
     parts.append(
         "\n".join(
