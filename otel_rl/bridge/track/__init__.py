@@ -15,7 +15,7 @@ from typing import Protocol
 
 from otel_rl.records import ExperimentKey, Row
 
-__all__ = ["RunInfo", "Tracker", "run_id"]
+__all__ = ["RunInfo", "Tracker", "run_id", "writer_file"]
 
 
 def run_id(key: ExperimentKey, /) -> str:
@@ -40,6 +40,13 @@ class RunInfo:
     run_id: str
     directory: Path
     attributes: tuple[tuple[str, str], ...] = ()
+
+
+def writer_file(run: RunInfo, suffix: str, /) -> Path:
+    """A file about the writer of a run, beside the tracker's own. Its directory is made."""
+    directory = run.directory / "writers"
+    directory.mkdir(exist_ok=True)
+    return directory / f"{run.run_id}.{suffix}"
 
 
 class Tracker(Protocol):
@@ -87,8 +94,11 @@ class Tracker(Protocol):
         """Where a person finds the run: a URL or a path. Valid after ``open``."""
         ...
 
-    def close(self, *, exit_code: int) -> None:
+    def close(self, *, exit_code: int) -> int:
         """Finish the run, with 0 for success. Idempotent; blocks until the tracker has it all.
+
+        Returns:
+            As ``flush``: a run in a file that cannot be continued is never safe to forget.
 
         Raises:
             TrackerUnavailable: It does not have it all. The loop opens the run again.

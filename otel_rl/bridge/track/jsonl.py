@@ -70,13 +70,13 @@ class JsonLinesTracker:
         """The path of the file."""
         return str(self._path)
 
-    def close(self, *, exit_code: int) -> None:  # noqa: ARG002  # a file of rows has no state
+    def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # a file of rows has no state
         """Flush and close the file."""
-        if self._file is None:
-            return
-        self.flush(timeout_s=0)
-        self._file.close()
-        self._file = None
+        if self._file is not None:
+            self.flush(timeout_s=0)
+            self._file.close()
+            self._file = None
+        return self._next_row
 
     def _opened(self) -> BufferedRandom:
         if self._file is None:

@@ -84,7 +84,9 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The tracker has the whole run; the writer process ends."""
+    """The tracker has the whole run; the writer process ends. ``safe_row`` is as in Flushed."""
+
+    safe_row: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class WandbTracker:
                 f"The W&B run {run.run_id} has {lines} lines but stands at step {start}.",
                 hint="It is still taking late uploads, or something else writes to it.",
             )
-        self._next_row = self._safe_row = start
+        self._next_row = self._safe_row = start  # offline the latter stays 0
         self._safe_since = time.monotonic()
         self._note_row_count()
         return start
@@ -122,10 +122,10 @@ class WandbTracker:
         run = self._opened()
         return str((run.url or "") if self._account.online else _directory(run))
 
-    def close(self, *, exit_code: int) -> None:
+    def close(self, *, exit_code: int) -> int:
         """Finish the run and end ``wandb-core``."""
         if self._run is None:
-            return
+            return self._safe_row
         directory = _directory(self._run)
         self._note_row_count()
         self._finish(exit_code=exit_code)
@@ -134,6 +134,7 @@ class WandbTracker:
         else:
             _sync_to_disk(directory)
             _remove_older(directory, self._run_id, self._next_row)
+        return self._safe_row
 
     def _finish(self, *, exit_code: int) -> None:
         import wandb

@@ -21,7 +21,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import BinaryIO
 
-from otel_rl.bridge.track import RunInfo, Tracker
+from otel_rl.bridge.track import RunInfo, Tracker, writer_file
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.messages import (
     Close,
@@ -89,9 +89,9 @@ class _Session:
             case Flush(timeout_s):
                 return Flushed(self._tracker.flush(timeout_s=timeout_s))
             case Close(exit_code):
-                self._tracker.close(exit_code=exit_code)
+                safe_row = self._tracker.close(exit_code=exit_code)
                 self.closed = True
-                return Closed()
+                return Closed(safe_row)
             case Open():
                 return Rejected("The run is already open.")
 
@@ -110,7 +110,7 @@ def _answer(act: Callable[[], Reply]) -> Reply:
 
 def _lock(run: RunInfo) -> BinaryIO:
     """Hold the run, so that a writer that a dead bridge left behind ends before we begin."""
-    file = (run.directory / f"{run.run_id}.lock").open("wb")
+    file = writer_file(run, "lock").open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:

@@ -6,12 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self, TypeVar
 
-from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track import RunInfo, writer_file
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.messages import (
     Close,
@@ -53,6 +54,9 @@ class WriterProcess:
 
     def __init__(self, tracker: str) -> None:
         self._tracker = tracker
+        # _lock guards the start of the process against ``kill``.
+        self._lock = threading.Lock()
+        self._killed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Request, Reply] | None = None
         self._location = ""
@@ -91,24 +95,26 @@ class WriterProcess:
         """See ``Tracker.location``."""
         return self._location
 
-    def close(self, *, exit_code: int) -> None:
+    def close(self, *, exit_code: int) -> int:
         """Finish the run and wait for the process to end."""
-        if self._connection is None:
-            return
-        self._ask(Close(exit_code), Closed, timeout_s=_CLOSE_TIMEOUT_S)
+        closed = self._ask(Close(exit_code), Closed, timeout_s=_CLOSE_TIMEOUT_S)
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_TIMEOUT_S)
+        return closed.safe_row
 
     def kill(self) -> None:
         """End the process and its children at once. Idempotent."""
-        if self._process is None:
+        with self._lock:
+            self._killed = True
+            process = self._process
+        if process is None:
             return
-        if self._process.poll() is None:
+        if process.poll() is None:
             # It leads a process group of its own, which holds the tracker's helpers as well.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def _start(self, run: RunInfo) -> None:
         ours, theirs = socket.socketpair()
@@ -118,8 +124,11 @@ class WriterProcess:
             # These are about the bridge's own telemetry; a tracker library may have one too.
             if not name.startswith("OTEL_")
         }
-        self._log = run.directory / f"{run.run_id}.writer.log"
-        with theirs, self._log.open("ab") as log:
+        self._log = writer_file(run, "log")
+        with theirs, self._log.open("ab") as log, self._lock:
+            if self._killed:
+                ours.close()
+                raise TrackerUnavailable("The bridge is stopping.")
             self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
                 # -P: a wandb.py in the user's working directory is not the tracker.
                 [sys.executable, "-P", "-m", "otel_rl.bridge.track.writer", str(theirs.fileno())],

@@ -1,0 +1,117 @@
+"""The delivery loop: every row of every run reaches the tracker, in order, however often it fails.
+
+    RowSource  --rows from where the tracker stands-->  one thread per run  -->  one writer process
+               <--confirmed: safe below this number--
+
+The tracker says where it stands each time it is opened, so there is no cursor of our own to be
+wrong. Any failure ends the writer process; after a pause the run is opened again by a new one and
+goes on from there. Rows leave the source only by its own choice, after they are confirmed.
+
+Runs share nothing but the number of writers: one that hangs delays no other.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from otel_rl.bridge.track.backends import backend
+from otel_rl.bridge.track.run_delivery import (
+    Count,
+    DeliverySettings,
+    RowSource,
+    RunDelivery,
+    RunState,
+    RunStatus,
+    Shared,
+)
+from otel_rl.bridge.track.slots import Slots
+from otel_rl.records import ExperimentKey
+
+__all__ = ["Count", "Delivery", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
+
+
+class Delivery:
+    """Delivers the rows of all runs to one tracker. Any thread may call any method."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        settings: DeliverySettings,
+        count: Count,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Check the settings; start nothing.
+
+        Args:
+            source: Where the rows are.
+            settings: What a user may set.
+            count: Adds to the bridge's counters.
+            monotonic: Seconds, for intervals.
+            jitter: Number in [0, 1) that spreads retries.
+
+        Raises:
+            ConfigError: The tracker cannot work with these settings.
+        """
+        backend(settings.tracker).validate(settings.attributes)
+        settings.directory.mkdir(parents=True, exist_ok=True)
+        self._shared = Shared(
+            source, settings, count, Slots(settings.max_writers), monotonic, jitter
+        )
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._runs: dict[ExperimentKey, RunDelivery] = {}
+        self._stopping = False
+
+    def notify(self, key: ExperimentKey) -> None:
+        """There may be new rows of this run. Returns at once."""
+        self._run(key).wake()
+
+    def finish(self, key: ExperimentKey, exit_code: int) -> None:
+        """The run has ended: close it once its rows are written. Returns at once.
+
+        Rows that come later are still written, and the run is closed again.
+        """
+        self._run(key).finish(exit_code)
+
+    def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:
+        """Write what is left of every run, close it, and end all writers.
+
+        A run that the tracker refuses is tried once more and then given up; one whose tracker is
+        away is tried until the time is up. What is not written stays in the source.
+
+        Args:
+            timeout_s: For all runs together.
+            exit_code: Of the runs that have not been finished yet.
+
+        Returns:
+            How every run ended.
+        """
+        deadline = self._shared.monotonic() + timeout_s
+        with self._lock:
+            self._stopping = True
+            runs = list(self._runs.values())
+        for run in runs:
+            run.stop(exit_code)
+        for run in runs:
+            run.join(max(0.0, deadline - self._shared.monotonic()))
+        for run in runs:
+            run.kill()
+        return self.status()
+
+    def status(self) -> Sequence[RunStatus]:
+        """How every run stands, sorted by key."""
+        with self._lock:
+            runs = sorted(self._runs.values(), key=lambda run: run.key)
+        return [run.status() for run in runs]
+
+    def _run(self, key: ExperimentKey) -> RunDelivery:
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None:
+                run = self._runs[key] = RunDelivery(key, self._shared)
+                if self._stopping:
+                    run.stop(0)
+            return run

@@ -1,0 +1,475 @@
+"""The delivery of one run: a thread and a writer process, for as long as there is work.
+
+WAITING -> OPENING -> LIVE -> FINISHED     all rows written, run closed
+   ^          |         |
+   |          v         v
+   |       RETRYING, REJECTED -> OPENING   after a pause, by a new writer process
+   +--------------------+                  closed, because another run needs the place
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.bridge.counters import Counter, Where
+from otel_rl.bridge.track import RunInfo, run_id
+from otel_rl.bridge.track.slots import Slots
+from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import ExperimentKey, Row
+
+__all__ = [
+    "Count",
+    "DeliverySettings",
+    "RowSource",
+    "RunDelivery",
+    "RunState",
+    "RunStatus",
+    "Shared",
+]
+
+_log = logging.getLogger(__name__)
+
+_REPORT_INTERVAL_S = 60.0
+_KILL_JOIN_S = 5.0
+_MAX_STOP_RETRY_S = 2.0  # while somebody waits for the end
+
+
+class RowSource(Protocol):
+    """Where the rows are. Any thread may call any method; one run's calls delay no other's."""
+
+    def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        """The kept rows from number ``start`` on, ascending, at most ``limit``.
+
+        Their ``values`` are plain dicts: rows are sent to another process.
+        """
+        ...
+
+    def next_row(self, key: ExperimentKey, /) -> int:
+        """The number that the next row of the run will get."""
+        ...
+
+    def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
+        """Remember durably that the tracker has all rows below ``next_row``.
+
+        These may be pruned; no others may.
+        """
+        ...
+
+
+class Count(Protocol):
+    """Adds to a counter of the bridge: ``Counters.add``."""
+
+    def __call__(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+        """Add ``n``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """What a user may set.
+
+    Attributes:
+        tracker: Name of the backend.
+        directory: Where trackers keep their files.
+        attributes: Settings of the tracker.
+        max_writers: Live runs at a time, each with a process of its own. The run that has been
+            idle for longest makes room.
+        min_hold_s: A run keeps its writer for at least this long, so that more live runs than
+            writers take turns and do not fight.
+        batch_rows: Rows handed over at a time.
+        confirm_interval_s: Between two questions to the tracker about what it has.
+        first_retry_s: Pause after the first failure; it doubles from there.
+        max_retry_s: Longest pause.
+        rejected_retry_s: Pause after the tracker has refused settings or credentials.
+    """
+
+    tracker: str
+    directory: Path
+    attributes: Mapping[str, str]
+    max_writers: int = 32
+    min_hold_s: float = 30.0
+    batch_rows: int = 500
+    confirm_interval_s: float = 10.0
+    first_retry_s: float = 0.5
+    max_retry_s: float = 60.0
+    rejected_retry_s: float = 60.0
+
+
+class RunState(StrEnum):
+    """Where the delivery of a run stands.
+
+    Attributes:
+        WAITING: Has no writer: it is new, or made room for another run.
+        OPENING: The tracker is being asked where it stands.
+        LIVE: Rows are written as they come.
+        RETRYING: The tracker is away. The rows are kept.
+        REJECTED: The tracker refuses. The rows are kept, and it is asked again now and then.
+        FINISHED: All rows are written and the tracker's run is closed.
+    """
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    LIVE = "live"
+    RETRYING = "retrying"
+    REJECTED = "rejected"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """What a person wants to know about one run.
+
+    Attributes:
+        key: Experiment and trial.
+        tracker: Name of the backend.
+        location: URL or path, empty before the first opening.
+        state: Where the delivery stands.
+        next_row: All rows below are handed to the tracker.
+        safe_row: All rows below are known to be safe at the tracker.
+        pending: Rows that wait to be handed over.
+        last_error: What went wrong last, empty once the run is open again.
+    """
+
+    key: ExperimentKey
+    tracker: str
+    location: str
+    state: RunState
+    next_row: int
+    safe_row: int
+    pending: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the deliveries of all runs have in common.
+
+    Attributes:
+        source: Where the rows are.
+        settings: What a user may set.
+        count: Adds to the bridge's counters.
+        slots: Limits the number of live runs.
+        monotonic: Seconds, for intervals.
+        jitter: Number in [0, 1) that spreads retries.
+    """
+
+    source: RowSource
+    settings: DeliverySettings
+    count: Count
+    slots: Slots[ExperimentKey]
+    monotonic: Callable[[], float]
+    jitter: Callable[[], float]
+
+
+class RunDelivery:
+    """Delivers one run. Any thread may call the public methods; none but join and kill waits."""
+
+    def __init__(self, key: ExperimentKey, shared: Shared) -> None:
+        self.key = key
+        self._shared = shared
+        self._settings = shared.settings
+        self._info = RunInfo(
+            key,
+            run_id(key),
+            self._settings.directory,
+            tuple(sorted(self._settings.attributes.items())),
+        )
+        # Of the run's own thread.
+        self._failures = 0
+        self._reported_at: float | None = None
+        self._stranger = ""
+        # _changed guards everything below, and is notified of every wish.
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._writer: WriterProcess | None = None
+        self._news = False
+        self._wanted_exit_code: int | None = None
+        self._stopping = False
+        self._killed = False
+        self._room_wanted = False
+        self._closed_at: tuple[int, int] | None = None  # next row and exit code
+        self._state = RunState.WAITING
+        self._location = ""
+        self._next_row = 0
+        self._safe_row = 0
+        self._error = ""
+
+    def wake(self) -> None:
+        """There may be new rows."""
+        with self._changed:
+            self._ensure_thread()
+
+    def finish(self, exit_code: int) -> None:
+        """Close the run once its rows are written."""
+        with self._changed:
+            self._wanted_exit_code = exit_code
+            self._ensure_thread()
+
+    def stop(self, exit_code: int) -> None:
+        """As ``finish``, unless that has been said already; and give up on a refusal."""
+        with self._changed:
+            self._stopping = True
+            if self._wanted_exit_code is None:
+                self._wanted_exit_code = exit_code
+            self._ensure_thread()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until there is nothing left to do."""
+        with self._changed:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+
+    def kill(self) -> None:
+        """End the writer wherever it stands, and start no other."""
+        with self._changed:
+            self._killed = True
+            self._changed.notify_all()
+            writer = self._writer
+        if writer is not None:
+            writer.kill()
+        self.join(_KILL_JOIN_S)
+
+    def status(self) -> RunStatus:
+        """How it stands."""
+        numbered = self._shared.source.next_row(self.key)
+        with self._changed:
+            return RunStatus(
+                key=self.key,
+                tracker=self._settings.tracker,
+                location=self._location,
+                state=self._state,
+                next_row=self._next_row,
+                safe_row=self._safe_row,
+                pending=max(0, numbered - self._next_row),
+                last_error=self._error,
+            )
+
+    def _ensure_thread(self) -> None:
+        self._news = True
+        self._changed.notify_all()
+        if self._thread is None and not self._killed:
+            self._thread = threading.Thread(
+                target=self._deliver,
+                name=f"otel-rl-delivery-{self._info.run_id}",
+                daemon=True,  # a tracker that hangs keeps no stopped bridge alive
+            )
+            self._thread.start()
+
+    def _make_room(self) -> None:
+        with self._changed:
+            self._room_wanted = True
+            self._changed.notify_all()
+
+    # From here on: the run's own thread.
+
+    def _deliver(self) -> None:
+        while self._has_work():
+            last_try = self._is_stopping()
+            try:
+                with self._shared.slots.hold(self.key, self._make_room, self._is_killed) as held:
+                    if held:
+                        self._write_run()
+            except TrackerRejected as exc:
+                self._failed(RunState.REJECTED, exc, give_up=last_try)
+            except TrackerError as exc:
+                self._failed(RunState.RETRYING, exc)
+            except Exception as exc:  # noqa: BLE001  # an edge: the rows must reach the tracker
+                self._shared.count(Counter.EXCEPTIONS, reason=Where.DELIVERY)
+                _log.exception("Delivery failed unexpectedly.", extra={"run": str(self.key)})
+                self._failed(RunState.RETRYING, exc)
+
+    def _has_work(self) -> bool:
+        """Whether to go on. If not, the thread is over, and the next wish starts another."""
+        while True:
+            with self._changed:
+                self._news = False
+            numbered = self._shared.source.next_row(self.key)
+            with self._changed:
+                exit_code = self._wanted_exit_code
+                if self._killed or not numbered:
+                    work = False
+                elif self._closed_at is None:
+                    work = True
+                else:
+                    rows, code = self._closed_at
+                    work = rows < numbered or exit_code not in {None, code}
+                if work:
+                    return True
+                if not self._news or self._killed:
+                    self._thread = None
+                    if exit_code is not None and not self._killed:
+                        self._state = RunState.FINISHED
+                    return False
+
+    def _write_run(self) -> None:
+        if self._stranger:
+            raise TrackerRejected(self._stranger)
+        with WriterProcess(self._settings.tracker) as writer:
+            with self._changed:
+                if self._killed:
+                    return
+                self._writer = writer
+                self._room_wanted = False
+                self._closed_at = None
+                self._state = RunState.OPENING
+            try:
+                position = writer.open(self._info)
+                self._check_position(position)
+                with self._changed:
+                    self._state = RunState.LIVE
+                    self._location = writer.location()
+                    self._next_row = position
+                    self._error = ""
+                self._pump(writer, position)
+            finally:
+                with self._changed:
+                    self._writer = None
+
+    def _check_position(self, position: int) -> None:
+        """Refuse a run whose end is not where our rows can go on."""
+        numbered = self._shared.source.next_row(self.key)
+        if position > numbered:
+            # Waiting would be worse: once we had that many rows, ours would follow the stranger's.
+            self._stranger = (
+                f"The tracker's run {self._info.run_id} has {position} rows, but {self.key} has "
+                f"only {numbered}. Something else wrote to it, or the bridge's data was deleted. "
+                "Give the trial another name, or delete the run in the tracker and restart."
+            )
+            raise TrackerRejected(self._stranger)
+        kept = self._shared.source.rows(self.key, start=position, limit=1)
+        if position < numbered and (not kept or kept[0].number != position):
+            raise TrackerUnavailable(
+                f"The tracker's run {self._info.run_id} stands at row {position}, which is not "
+                "kept any more.",
+                hint="If it does not catch up, give the trial another name.",
+            )
+
+    def _pump(self, writer: WriterProcess, position: int) -> None:
+        """Write rows as they come, until the run is to be closed."""
+        opened_at, asked_at = self._shared.monotonic(), None
+        while True:
+            # Read before the rows: those that came before the wish to close are then seen.
+            exit_code = self._exit_code_if_drained(opened_at)
+            rows = self._shared.source.rows(
+                self.key, start=position, limit=self._settings.batch_rows
+            )
+            if rows:
+                position = self._write(writer, rows, position)
+            elif exit_code is not None:
+                self._confirm(writer.close(exit_code=exit_code))
+                self._closed(position, exit_code)
+                return
+            now = self._shared.monotonic()
+            if now - opened_at > self._settings.max_retry_s:
+                self._failures = 0
+            due = asked_at is None or now - asked_at >= self._settings.confirm_interval_s
+            if due and self._safe_row < position:
+                asked_at = now
+                self._confirm(writer.flush(timeout_s=0))
+            if not rows:
+                self._wait_for_news(position, opened_at)
+
+    def _exit_code_if_drained(self, opened_at: float) -> int | None:
+        held_s = self._shared.monotonic() - opened_at
+        with self._changed:
+            self._news = False
+            if self._wanted_exit_code is not None:
+                return self._wanted_exit_code
+            return 0 if self._room_wanted and held_s >= self._settings.min_hold_s else None
+
+    def _write(self, writer: WriterProcess, rows: Sequence[Row], position: int) -> int:
+        numbers = [row.number for row in rows]
+        if numbers != list(range(position, position + len(rows))):
+            raise TrackerUnavailable(f"The rows of {self.key} after {position} have a gap.")
+        writer.write(rows)
+        self._shared.slots.used(self.key)
+        self._shared.count(Counter.ROWS_WRITTEN, len(rows))
+        with self._changed:
+            self._next_row = position + len(rows)
+        return position + len(rows)
+
+    def _confirm(self, safe_row: int) -> None:
+        with self._changed:
+            fresh = safe_row - self._safe_row
+            self._safe_row = safe_row
+        if fresh > 0:
+            self._shared.source.confirmed(self.key, self._settings.tracker, safe_row)
+            self._shared.count(Counter.ROWS_CONFIRMED, fresh)
+
+    def _closed(self, position: int, exit_code: int) -> None:
+        self._failures = 0
+        with self._changed:
+            self._closed_at = (position, exit_code)
+            asked = self._wanted_exit_code is not None
+            self._state = RunState.FINISHED if asked else RunState.WAITING
+
+    def _wait_for_news(self, position: int, opened_at: float) -> None:
+        hold_s = opened_at + self._settings.min_hold_s - self._shared.monotonic()
+        with self._changed:
+            look_again_s = [math.inf]
+            if self._safe_row < position:
+                look_again_s.append(self._settings.confirm_interval_s)
+            if self._room_wanted:
+                look_again_s.append(hold_s)
+            asked = self._room_wanted
+            timeout_s = min(look_again_s)
+            self._changed.wait_for(
+                lambda: self._news or self._killed or self._room_wanted is not asked,
+                None if timeout_s == math.inf else max(0.0, timeout_s),
+            )
+            if self._killed:
+                raise TrackerUnavailable("The bridge stopped before all rows were written.")
+
+    def _failed(self, state: RunState, exc: Exception, *, give_up: bool = False) -> None:
+        """Keep the rows, say so, and pause; or end for good."""
+        with self._changed:
+            self._state = state
+            self._error = self._error if self._killed and self._error else str(exc)
+            stopping = self._stopping
+            self._killed = self._killed or give_up
+            if self._killed:
+                return
+        self._shared.count(Counter.TRACKER_RETRIES)
+        pause_s = min(self._pause_s(state), _MAX_STOP_RETRY_S if stopping else math.inf)
+        self._report(exc, pause_s)
+        with self._changed:
+            # A stop is reason to try at once, but only when it comes during the pause.
+            self._changed.wait_for(
+                lambda: self._killed or self._stopping is not stopping, timeout=pause_s
+            )
+
+    def _pause_s(self, state: RunState) -> float:
+        if state is RunState.REJECTED:
+            return self._settings.rejected_retry_s
+        longest = min(
+            self._settings.first_retry_s * (1 << self._failures), self._settings.max_retry_s
+        )
+        self._failures = min(self._failures + 1, 30)
+        return longest * (0.5 + self._shared.jitter() / 2)
+
+    def _report(self, exc: Exception, pause_s: float) -> None:
+        now = self._shared.monotonic()
+        if self._reported_at is not None and now - self._reported_at < _REPORT_INTERVAL_S:
+            return
+        self._reported_at = now
+        _log.warning(
+            "The tracker does not take the rows of %s: %s They are kept; trying again in %.0f s.",
+            self.key,
+            exc,
+            pause_s,
+        )
+
+    def _is_stopping(self) -> bool:
+        with self._changed:
+            return self._stopping
+
+    def _is_killed(self) -> bool:
+        with self._changed:
+            return self._killed
