@@ -1,0 +1,43 @@
+"""OpenTelemetry for distributed RL training, ending in one experiment-tracker run.
+
+    import otel_rl
+
+    otel_rl.init(experiment="grpo-7b", role="trainer")
+    otel_rl.mlogger.log({"loss": 0.42}, step=12)
+
+Importing costs nothing: the OpenTelemetry SDK is loaded by the first name that is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_rl.worker.exact import exact_view as exact_view
+    from otel_rl.worker.mlogger import mlogger as mlogger
+    from otel_rl.worker.session import flush as flush
+    from otel_rl.worker.session import init as init
+    from otel_rl.worker.session import shutdown as shutdown
+
+__all__ = ["__version__", "exact_view", "flush", "init", "mlogger", "shutdown"]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "exact_view": "otel_rl.worker.exact",
+    "flush": "otel_rl.worker.session",
+    "init": "otel_rl.worker.session",
+    "mlogger": "otel_rl.worker.mlogger",
+    "shutdown": "otel_rl.worker.session",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,26 @@
+"""The stable id of a run, the same in every worker and in the bridge."""
+
+import base64
+import hashlib
+
+__all__ = ["run_id"]
+
+_LENGTH = 16
+"""80 bits: a billion runs of one project collide with a chance of one in two million."""
+
+
+def run_id(experiment: str, trial: str) -> str:
+    """Digest of (experiment, trial) in ``[a-z2-7]{16}``: safe in paths, URLs and tracker ids.
+
+    Each name goes in with its length before it, so that ("a", "bc") and ("ab", "c") differ.
+
+    Args:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+    """
+    digest = hashlib.sha256()
+    for name in (experiment, trial):
+        encoded = name.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
+    return base64.b32encode(digest.digest()).decode("ascii").lower()[:_LENGTH]

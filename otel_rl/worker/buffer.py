@@ -1,0 +1,73 @@
+"""Measurements between the training threads that make them and the exporter that sends them."""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from opentelemetry.context import Context
+from opentelemetry.util.types import AnyValue
+
+from otel_rl.worker.encode import Stream
+
+__all__ = ["CAPACITY", "Buffer", "Logged", "Measured"]
+
+CAPACITY: Final = 1 << 17
+"""Entries. A full buffer of single measurements takes about 50 MB, the most that a training
+process should lend; at 10,000 measurements a second it bridges 13 s in which the exporter thread
+gets no time, and the exporter empties it every second."""
+
+
+Measured = tuple[Stream, object, dict[str, AnyValue] | None, int, Context]
+"""One measurement of a gauge: (stream, value, attributes with the step, time in ns, context).
+
+A bare tuple: building a named one would double what ``gauge.set`` costs. The value is a plain
+number or what ``values.hold`` made of it; the attributes are a private copy.
+"""
+
+
+class Logged(NamedTuple):
+    """One call of ``mlogger.log``, as recorded.
+
+    Attributes:
+        values: A private copy of the metrics by name.
+        step: The step as given, unchecked.
+        reduce: The reduction as given, unchecked.
+        time_ns: When.
+        context: The caller's OpenTelemetry context.
+    """
+
+    values: dict[str, object]
+    step: object
+    reduce: object
+    time_ns: int
+    context: Context
+
+
+Entry = Measured | Logged
+
+
+class Buffer:
+    """A bounded queue. Any thread puts, one thread takes; no lock, so that fork() cannot break it.
+
+    ``append`` and ``__len__`` of a deque are atomic. Writers check the length first, so that a
+    full buffer drops the newest entry; threads that check at the same moment may each add one
+    entry over the capacity.
+
+    Attributes:
+        entries: Writers append here after they have compared its length with ``capacity``.
+        capacity: In entries.
+    """
+
+    __slots__ = ("capacity", "entries")
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.entries: deque[Entry] = deque()
+        self.capacity = capacity
+
+    def take_all(self) -> list[Entry]:
+        """Everything that was put before the call, in order."""
+        popleft = self.entries.popleft
+        return [popleft() for _ in range(len(self.entries))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.entries.clear()

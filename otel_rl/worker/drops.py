@@ -1,0 +1,74 @@
+"""What a worker could not deliver, counted by reason. Every loss goes through here."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
+__all__ = ["DROPPED_METRIC", "DropReason", "Drops"]
+
+DROPPED_METRIC = "otel_rl.worker.measurements.dropped"
+
+
+class DropReason(StrEnum):
+    """Why a measurement was dropped. A closed set: each is documented.
+
+    Attributes:
+        BUFFER_FULL: More measurements between two exports than the buffer holds.
+        QUEUE_FULL: The endpoint was away for longer than the queue of requests lasts.
+        NOT_A_NUMBER: The value was no number: text, None, an array of several elements.
+        BAD_STEP: The step was no integer of 64 bits.
+        BAD_REDUCE: The reduction is not one of ``Reduction``.
+        BAD_NAME: The name was no text of 1 to 255 characters.
+        BAD_ATTRIBUTES: The attributes were no mapping.
+        TOO_LARGE: One point alone was larger than a request may be.
+        REJECTED: The endpoint answered that it will never take it.
+        NOT_STARTED: Logged before ``init`` and no experiment in the environment.
+        SHUTDOWN: Still waiting for the endpoint when the process ended.
+        INTERNAL: A defect of otel_rl itself, with a logged traceback.
+    """
+
+    BUFFER_FULL = "buffer_full"
+    QUEUE_FULL = "queue_full"
+    NOT_A_NUMBER = "not_a_number"
+    BAD_STEP = "bad_step"
+    BAD_REDUCE = "bad_reduce"
+    BAD_NAME = "bad_name"
+    BAD_ATTRIBUTES = "bad_attributes"
+    TOO_LARGE = "too_large"
+    REJECTED = "rejected"
+    NOT_STARTED = "not_started"
+    SHUTDOWN = "shutdown"
+    INTERNAL = "internal"
+
+
+class Drops:
+    """Counts of one process since it started. Any thread may call anything."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start from zero with a fresh lock: a forked child counts its own losses."""
+        # _lock guards _counts.
+        self._lock = threading.Lock()
+        self._counts: dict[DropReason, int] = {}
+
+    def add(self, reason: DropReason, count: int = 1) -> None:
+        """Count ``count`` measurements as lost."""
+        if count > 0:
+            with self._lock:
+                self._counts[reason] = self._counts.get(reason, 0) + count
+
+    def counts(self) -> Mapping[DropReason, int]:
+        """A copy of the counts so far, without zeros."""
+        with self._lock:
+            return dict(self._counts)
+
+    def observe(self, _options: CallbackOptions) -> Iterable[Observation]:
+        """Callback of the observable counter ``otel_rl.worker.measurements.dropped``."""
+        return [
+            Observation(count, {"rl.reason": reason.value})
+            for reason, count in self.counts().items()
+        ]

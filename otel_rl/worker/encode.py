@@ -1,0 +1,319 @@
+"""Single measurements to OTLP bytes, per ADR 0000: a gauge point with one exemplar for each.
+
+The stock SDK builds and serialises a protobuf object per measurement; writing the bytes costs a
+tenth of that. Field numbers are those of opentelemetry/proto/metrics/v1/metrics.proto:
+
+    ExportMetricsServiceRequest { resource_metrics = 1 }
+    ResourceMetrics { resource = 1, scope_metrics = 2, schema_url = 3 }
+    ScopeMetrics { scope = 1, metrics = 2, schema_url = 3 }
+    Metric { name = 1, description = 2, unit = 3, gauge = 5 { data_points = 1 } }
+    NumberDataPoint { time = 3, as_double = 4, exemplars = 5, as_int = 6, attributes = 7 }
+    Exemplar { time = 2, as_double = 3, span_id = 4, trace_id = 5, as_int = 6, filtered = 7 }
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import get_current_span
+
+from otel_rl.worker import wire
+
+__all__ = [
+    "MAX_EXEMPLARS_PER_POINT",
+    "MAX_REQUEST_BYTES",
+    "STEP_ATTRIBUTE",
+    "Encoder",
+    "Request",
+    "Stream",
+    "encode_resource",
+]
+
+STEP_ATTRIBUTE: Final = "rl.loop.iteration"
+
+MAX_EXEMPLARS_PER_POINT: Final = 1024
+"""Keeps a point under 100 KB, so that requests can be cut at point borders."""
+
+MAX_REQUEST_BYTES: Final = 3 << 20
+"""gRPC servers refuse messages over 4 MiB by default; the rest is room for a collector's edits."""
+
+_MAX_CACHED_ATTRIBUTE_SETS: Final = 4096
+"""Bounds the cache when attribute values never repeat; it then only costs its look-up."""
+
+_EXEMPLAR_DOUBLE = struct.Struct("<BQBd").pack  # time_unix_nano = 2, as_double = 3
+_EXEMPLAR_INT = struct.Struct("<BQBq").pack  # time_unix_nano = 2, as_int = 6
+_SPAN = struct.Struct(">BBQ").pack  # span_id = 4, 8 bytes
+_TRACE = struct.Struct(">BBQQ").pack  # trace_id = 5, 16 bytes
+_EXEMPLAR_HEADS: Final = [bytes((0x2A, n)) for n in range(128)]
+"""Tag and length of ``NumberDataPoint.exemplars``. Ours have at most 84 bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One gauge as it stands on the wire. Equal by identity: the provider makes each once.
+
+    Attributes:
+        scope: The meter's scope, with its attributes.
+        name: Metric name.
+        unit: UCUM unit.
+        description: For people.
+    """
+
+    scope: InstrumentationScope
+    name: str
+    unit: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A serialized ``ExportMetricsServiceRequest``.
+
+    Attributes:
+        payload: Uncompressed protobuf.
+        measurements: How many measurements are lost if this request is.
+    """
+
+    payload: bytes
+    measurements: int
+
+
+class _Point:
+    """A point in the making: its exemplars so far, and the last measurement."""
+
+    __slots__ = ("exemplars", "time_ns", "value")
+
+    def __init__(self) -> None:
+        self.exemplars: list[bytes] = []
+        self.value: float = 0
+        self.time_ns = 0
+
+
+class _Series:
+    """One attribute set of one stream. ``points`` is never empty; only its last one grows."""
+
+    __slots__ = ("attributes", "points", "stream")
+
+    def __init__(self, stream: Stream, attributes: bytes) -> None:
+        self.stream = stream
+        self.attributes = attributes
+        self.points = [_Point()]
+
+
+class Encoder:
+    """Collects the measurements of one export and turns them into requests.
+
+    Use it once: ``add`` for each measurement in the order in which they were made, then
+    ``requests``. One thread.
+
+    Args:
+        resource: From ``encode_resource``.
+        max_request_bytes: No request is larger.
+        max_exemplars: A point that would hold more is followed by another of the same series.
+    """
+
+    def __init__(
+        self,
+        resource: bytes,
+        *,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+        max_exemplars: int = MAX_EXEMPLARS_PER_POINT,
+    ) -> None:
+        self._resource = resource
+        self._max_request_bytes = max_request_bytes
+        self._max_exemplars = max_exemplars
+        self._bare: dict[Stream, _Series] = {}
+        self._labelled: dict[tuple[Stream, bytes], _Series] = {}
+        self._attributes: dict[object, bytes] = {}
+        # Consecutive measurements mostly share their step and their span.
+        self._step: int | None = None
+        self._step_bytes = b""
+        self._context: Context | None = None
+        self._context_bytes = b""
+        self.too_large = 0
+        """Measurements of points that no request can hold, known after ``requests``."""
+
+    def add(
+        self,
+        stream: Stream,
+        value: float,
+        step: int | None,
+        attributes: Mapping[str, object] | None,
+        time_ns: int,
+        context: Context | None,
+    ) -> None:
+        """Add one measurement.
+
+        Args:
+            stream: What was measured.
+            value: An int must fit 64 bits.
+            step: The measurement's step, or None; must fit 64 bits.
+            attributes: The point's attributes, without the step.
+            time_ns: When.
+            context: Where a span may be found.
+        """
+        if attributes:
+            series = self._labelled_series(stream, attributes)
+        else:
+            found = self._bare.get(stream)
+            series = found if found is not None else self._new_bare_series(stream)
+        point = series.points[-1]
+        if len(point.exemplars) >= self._max_exemplars:
+            point = _Point()
+            series.points.append(point)
+        point.value = value
+        point.time_ns = time_ns
+        if step != self._step:
+            self._set_step(step)
+        if context is not self._context:
+            self._set_context(context)
+        measured = (
+            _EXEMPLAR_INT(0x11, time_ns, 0x31, value)
+            if isinstance(value, int)
+            else _EXEMPLAR_DOUBLE(0x11, time_ns, 0x19, value)
+        )
+        exemplar = self._step_bytes + measured + self._context_bytes
+        point.exemplars.append(_EXEMPLAR_HEADS[len(exemplar)] + exemplar)
+
+    def requests(self) -> list[Request]:
+        """Serialize everything, in as many requests as the size limit needs."""
+        return list(self._packed(self._encoded_points()))
+
+    def _labelled_series(self, stream: Stream, attributes: Mapping[str, object]) -> _Series:
+        # 1, 1.0 and True are equal in Python but not in OTLP, so the types are part of the key.
+        key = (*attributes.items(), *map(type, attributes.values()))
+        try:
+            encoded = self._attributes.get(key)
+        except TypeError:  # a list as a value
+            encoded = wire.attributes(7, attributes)
+        else:
+            if encoded is None:
+                if len(self._attributes) >= _MAX_CACHED_ATTRIBUTE_SETS:
+                    self._attributes.clear()
+                encoded = self._attributes[key] = wire.attributes(7, attributes)
+        series = self._labelled.get((stream, encoded))
+        if series is None:
+            series = self._labelled[stream, encoded] = _Series(stream, encoded)
+        return series
+
+    def _new_bare_series(self, stream: Stream) -> _Series:
+        series = self._bare[stream] = _Series(stream, b"")
+        return series
+
+    def _set_step(self, step: int | None) -> None:
+        self._step = step
+        self._step_bytes = (
+            b"" if step is None else wire.field(7, wire.key_value(STEP_ATTRIBUTE, step))
+        )
+
+    def _set_context(self, context: Context | None) -> None:
+        self._context = context
+        self._context_bytes = b""
+        if context:
+            span = get_current_span(context).get_span_context()
+            if span.is_valid:
+                high, low = divmod(span.trace_id, 1 << 64)
+                self._context_bytes = _SPAN(0x22, 8, span.span_id) + _TRACE(0x2A, 16, high, low)
+
+    def _encoded_points(self) -> Iterator[tuple[Stream, bytes, int]]:
+        for series in (*self._bare.values(), *self._labelled.values()):
+            for point in series.points:
+                measured = (
+                    _EXEMPLAR_INT(0x19, point.time_ns, 0x31, point.value)
+                    if isinstance(point.value, int)
+                    else _EXEMPLAR_DOUBLE(0x19, point.time_ns, 0x21, point.value)
+                )
+                body = b"".join((measured, *point.exemplars, series.attributes))
+                yield series.stream, wire.field(1, body), len(point.exemplars)
+
+    def _packed(self, points: Iterable[tuple[Stream, bytes, int]]) -> Iterator[Request]:
+        page = _Page(self._resource)
+        for stream, point, measurements in points:
+            if not page.fits(stream, point, self._max_request_bytes):
+                if page.measurements:
+                    yield page.request()
+                    page = _Page(self._resource)
+                if not page.fits(stream, point, self._max_request_bytes):
+                    self.too_large += measurements
+                    continue
+            page.add(stream, point, measurements)
+        if page.measurements:
+            yield page.request()
+
+
+class _Page:
+    """The points of one request, grouped as OTLP nests them, with an upper bound of their size."""
+
+    _NESTING_BYTES: Final = 24
+    """Tags and lengths of a point's parents: four levels of at most six bytes."""
+
+    def __init__(self, resource: bytes) -> None:
+        self._resource = resource
+        self._scopes: dict[InstrumentationScope, dict[Stream, list[bytes]]] = {}
+        self._bytes = len(resource) + self._NESTING_BYTES
+        self.measurements = 0
+
+    def fits(self, stream: Stream, point: bytes, max_bytes: int) -> bool:
+        return self._bytes + self._cost(stream, point) <= max_bytes
+
+    def add(self, stream: Stream, point: bytes, measurements: int) -> None:
+        self._bytes += self._cost(stream, point)
+        self.measurements += measurements
+        self._scopes.setdefault(stream.scope, {}).setdefault(stream, []).append(point)
+
+    def request(self) -> Request:
+        scopes = b"".join(
+            wire.field(
+                2,
+                _scope_head(scope)
+                + b"".join(_metric(stream, points) for stream, points in streams.items()),
+            )
+            for scope, streams in self._scopes.items()
+        )
+        return Request(wire.field(1, self._resource + scopes), self.measurements)
+
+    def _cost(self, stream: Stream, point: bytes) -> int:
+        cost = len(point) + self._NESTING_BYTES
+        streams = self._scopes.get(stream.scope)
+        if streams is None:
+            cost += len(_scope_head(stream.scope))
+        if streams is None or stream not in streams:
+            cost += len(_metric_head(stream))
+        return cost
+
+
+def encode_resource(resource: Resource) -> bytes:
+    """``ResourceMetrics`` as far as it is the same in every request: resource and schema URL."""
+    encoded = wire.field(1, wire.attributes(1, resource.attributes))
+    if resource.schema_url:
+        encoded += wire.field(3, resource.schema_url.encode())
+    return encoded
+
+
+def _scope_head(scope: InstrumentationScope) -> bytes:
+    body = wire.field(1, scope.name.encode("utf-8", "replace"))
+    if scope.version:
+        body += wire.field(2, scope.version.encode("utf-8", "replace"))
+    if scope.attributes:
+        body += wire.attributes(3, scope.attributes)
+    head = wire.field(1, body)
+    if scope.schema_url:
+        head += wire.field(3, scope.schema_url.encode("utf-8", "replace"))
+    return head
+
+
+def _metric_head(stream: Stream) -> bytes:
+    head = wire.field(1, stream.name.encode("utf-8", "replace"))
+    if stream.description:
+        head += wire.field(2, stream.description.encode("utf-8", "replace"))
+    if stream.unit:
+        head += wire.field(3, stream.unit.encode("utf-8", "replace"))
+    return head
+
+
+def _metric(stream: Stream, points: list[bytes]) -> bytes:
+    return wire.field(2, _metric_head(stream) + wire.field(5, b"".join(points)))

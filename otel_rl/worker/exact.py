@@ -1,0 +1,110 @@
+"""exact_view: every measurement of a gauge, from an SDK MeterProvider that the program owns.
+
+The slower of the two producers of ADR 0000, for programs that bring their own provider. A test
+holds it equal to otel_rl's own provider. What the SDK itself does stays so: it lower-cases names
+and drops NaN and infinities.
+"""
+
+import os
+from collections import deque
+from functools import cache
+from typing import Final
+
+from opentelemetry import metrics
+from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import Exemplar, ExemplarReservoir
+from opentelemetry.sdk.metrics.view import View
+from opentelemetry.trace import INVALID_SPAN, get_current_span
+from opentelemetry.util.types import Attributes
+
+from otel_rl import __version__
+from otel_rl.worker.drops import DROPPED_METRIC, DropReason, Drops
+from otel_rl.worker.encode import STEP_ATTRIBUTE
+from otel_rl.worker.expand import SCOPE_NAME
+from otel_rl.worker.sdk import AllBut
+
+__all__ = ["exact_view"]
+
+_CAPACITY: Final = 1 << 16
+"""Measurements of one series between two exports: a minute at 1,000 a second."""
+
+
+def exact_view() -> View:
+    """A View that keeps every measurement of every synchronous gauge as an exemplar.
+
+    The step (``rl.loop.iteration``) is taken out of the series' attributes and stands in the
+    exemplar, so that it makes no new series. The provider must let exemplars through::
+
+        MeterProvider(
+            [reader], views=[otel_rl.exact_view()], exemplar_filter=AlwaysOnExemplarFilter()
+        )
+
+    or ``OTEL_METRICS_EXEMPLAR_FILTER=always_on``. At most 65,536 measurements of a series are kept
+    between two exports; what is dropped is counted in ``otel_rl.worker.measurements.dropped`` of
+    the global MeterProvider.
+    """
+    _counted_drops()
+    return View(
+        instrument_type=metrics._Gauge,  # noqa: SLF001  # the API exports the name with its _
+        attribute_keys=AllBut(STEP_ATTRIBUTE),
+        # The SDK annotates one dict and passes keywords.
+        exemplar_reservoir_factory=lambda _: _EveryMeasurement,  # type: ignore[arg-type, return-value]
+    )
+
+
+@cache
+def _counted_drops() -> Drops:
+    """The process's count for all such Views, observable once a MeterProvider is set."""
+    drops = Drops()
+    metrics.get_meter(SCOPE_NAME, __version__).create_observable_counter(
+        DROPPED_METRIC,
+        [drops.observe],
+        unit="{measurement}",
+        description="Measurements that this worker could not deliver.",
+    )
+    return drops
+
+
+class _EveryMeasurement(ExemplarReservoir):
+    """A reservoir that is no sample. ``offer`` from any thread, ``collect`` from one.
+
+    Args:
+        kwargs: Parameters of the aggregation, which make no difference here.
+    """
+
+    def __init__(self, **kwargs: object) -> None:
+        del kwargs
+        self._offered: deque[tuple[float, int, Attributes, Context]] = deque()
+        self._pid = os.getpid()
+
+    def offer(
+        self, value: float, time_unix_nano: int, attributes: Attributes, context: Context
+    ) -> None:
+        """Keep the measurement, or count it as dropped if there is no room."""
+        self._forget_parents()
+        if len(self._offered) < _CAPACITY:
+            self._offered.append((value, time_unix_nano, attributes, context))
+        else:
+            _counted_drops().add(DropReason.BUFFER_FULL)
+
+    def collect(self, point_attributes: Attributes) -> list[Exemplar]:
+        """All that was offered since the last call, in order."""
+        self._forget_parents()
+        known = point_attributes or {}
+        found: list[Exemplar] = []
+        for _ in range(len(self._offered)):
+            value, time_unix_nano, attributes, context = self._offered.popleft()
+            filtered = {k: v for k, v in (attributes or {}).items() if k not in known}
+            span = get_current_span(context)
+            if span is INVALID_SPAN:
+                found.append(Exemplar(filtered, value, time_unix_nano))
+            else:
+                ids = span.get_span_context()
+                found.append(Exemplar(filtered, value, time_unix_nano, ids.span_id, ids.trace_id))
+        return found
+
+    def _forget_parents(self) -> None:
+        """In a forked child, leave to the parent what the parent recorded."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._offered.clear()

@@ -1,0 +1,290 @@
+"""The exporter thread: every interval it collects, queues, and sends what is queued.
+
+    collect() -> [body, body, ...] -> endpoint
+                 bounded queue, oldest out first
+
+It owns the queue and the transport. Training threads only set flags under the condition, so the
+longest they ever wait is the timeout they gave to ``flush`` or ``shutdown``.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition, Thread, current_thread
+from typing import Final
+
+from opentelemetry import context
+
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.encode import Request
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.transport import Outcome, Transport
+
+__all__ = ["Exporter", "Source"]
+
+THREAD_NAME: Final = "otel-rl-export"
+
+MAX_QUEUE_BYTES: Final = 64 << 20
+"""About a quarter of an hour of 1,000 measurements a second, uncompressed."""
+
+_LOOK_EVERY_S: Final = 1.0
+"""With a long export interval, how often the fill of the buffer is looked at."""
+
+_FIRST_BACKOFF_S: Final = 0.5
+_MAX_BACKOFF_S: Final = 30.0
+_URGENT_BACKOFF_S: Final = 0.25
+"""Between attempts while somebody waits in ``flush`` or ``shutdown``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an exporter exports. All are called on the exporter thread.
+
+    Attributes:
+        collect: Takes what was recorded since the last call.
+        is_crowded: Whether the buffer should be emptied before the interval is over.
+        flush_spans: Sends the spans that have ended, within the seconds given.
+        close: Called once, last.
+    """
+
+    collect: Callable[[], list[Request]]
+    is_crowded: Callable[[], bool]
+    flush_spans: Callable[[float], None]
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    body: bytes
+    measurements: int
+
+
+class Exporter:
+    """Runs one daemon thread. ``flush`` and ``shutdown`` may be called from any other thread.
+
+    Args:
+        source: What to export.
+        open_transport: Called on the exporter thread, once, and again after a fork.
+        interval_s: Between two collections.
+        guard: Counts what is lost.
+        max_queue_bytes: Of bodies that wait for the endpoint.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        open_transport: Callable[[], Transport],
+        interval_s: float,
+        guard: Guard,
+        max_queue_bytes: int = MAX_QUEUE_BYTES,
+    ) -> None:
+        self._source = source
+        self._open_transport = open_transport
+        self._interval_s = interval_s
+        self._guard = guard
+        self._max_queue_bytes = max_queue_bytes
+        self._abandoned: list[Transport | None] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        # _condition guards the four below; everything after them belongs to the thread.
+        self._condition = Condition()
+        self._flush_wanted = 0
+        self._flush_done = 0
+        self._flush_delivered = 0
+        self._flush_until_s = 0.0
+        self._stop_at_s: float | None = None
+        self._queue: deque[_Queued] = deque()
+        self._queue_bytes = 0
+        self._transport: Transport | None = None
+        self._not_before_s = 0.0
+        self._failures = 0
+        self._next_collect_s = 0.0
+        self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def restart_after_fork(self) -> None:
+        """Start a thread of the child's own, with an empty queue: the parent sends the rest."""
+        # Kept alive on purpose: closing it here would speak on the parent's connections.
+        self._abandoned.append(self._transport)
+        was_stopping = self._stop_at_s is not None
+        self._reset()
+        if not was_stopping:
+            self.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send all that was recorded before the call.
+
+        Returns:
+            True once the endpoint has answered for it, False if ``timeout_s`` passed first.
+        """
+        if current_thread() is self._thread or not self._thread.is_alive():
+            return False
+        with self._condition:
+            self._flush_wanted += 1
+            ticket = self._flush_wanted
+            self._flush_until_s = max(self._flush_until_s, time.monotonic() + timeout_s)
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._flush_done >= ticket, timeout_s)
+            return self._flush_delivered >= ticket
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Send what there is and end the thread. Idempotent.
+
+        Returns:
+            True if everything was delivered in time. What was not is counted and logged.
+        """
+        with self._condition:
+            first = self._stop_at_s is None
+            if first:
+                self._stop_at_s = time.monotonic() + timeout_s
+            self._condition.notify_all()
+        if current_thread() is not self._thread and self._thread.is_alive():
+            self._thread.join(timeout_s)
+        waiting = sum(item.measurements for item in tuple(self._queue))
+        if waiting and first:
+            self._guard.drop(
+                DropReason.SHUTDOWN,
+                f"The endpoint did not take the last {waiting} measurements within "
+                f"{timeout_s:g} s of shutdown; they are lost.",
+                waiting,
+            )
+        return not waiting and not self._thread.is_alive()
+
+    def _run(self) -> None:
+        # Our own requests must not be traced or measured by HTTP instrumentation, and a thread
+        # must not inherit the span in which it happened to be started.
+        context.attach(
+            context.set_value("suppress_instrumentation", value=True, context=context.Context())
+        )
+        self._next_collect_s = time.monotonic() + self._interval_s
+        while True:
+            ticket, stopping = self._wait()
+            if ticket or stopping:
+                with self._guard:
+                    self._deliver_all()
+                self._answer_flush(ticket)
+            else:
+                with self._guard:
+                    self._collect_if_due()
+                    self._send_queued()
+            if stopping:
+                with self._guard:
+                    self._opened_transport().close()
+                with self._guard:
+                    self._source.close()
+                return
+
+    def _wait(self) -> tuple[int, bool]:
+        """Sleep until there is something to do. Returns (flush ticket or 0, stopping)."""
+        with self._condition:
+            wake_s = min(self._next_collect_s, time.monotonic() + _LOOK_EVERY_S)
+            if self._queue:
+                wake_s = min(wake_s, self._not_before_s)
+            self._condition.wait_for(self._is_urgent, max(0.0, wake_s - time.monotonic()))
+            wanted = self._flush_wanted
+            return wanted if wanted > self._flush_done else 0, self._stop_at_s is not None
+
+    def _is_urgent(self) -> bool:
+        return self._stop_at_s is not None or self._flush_wanted > self._flush_done
+
+    def _collect_if_due(self) -> None:
+        if time.monotonic() >= self._next_collect_s or self._source.is_crowded():
+            self._collect()
+
+    def _collect(self) -> None:
+        self._next_collect_s = time.monotonic() + self._interval_s
+        transport = self._opened_transport()
+        for request in self._source.collect():
+            body = transport.prepare(request.payload)
+            self._queue.append(_Queued(body, request.measurements))
+            self._queue_bytes += len(body)
+        while self._queue_bytes > self._max_queue_bytes:
+            oldest = self._take_oldest()
+            self._guard.drop(
+                DropReason.QUEUE_FULL,
+                "The endpoint has been away for longer than the queue lasts; the oldest "
+                "measurements are dropped.",
+                oldest.measurements,
+            )
+
+    def _send_queued(self) -> None:
+        """Send until the queue is empty, the endpoint fails, or something else is due."""
+        while self._queue and not self._is_urgent():
+            now_s = time.monotonic()
+            if now_s < self._not_before_s or now_s >= self._next_collect_s:
+                return
+            self._send_oldest()
+
+    def _deliver_all(self) -> None:
+        """Collect once and send everything, for as long as somebody waits for it."""
+        self._collect()
+        while self._queue and time.monotonic() < self._deadline_s():
+            if self._send_oldest():
+                continue
+            if self._source.is_crowded():
+                self._collect()
+            with self._condition:
+                remaining_s = self._deadline_s() - time.monotonic()
+                self._condition.wait(max(0.0, min(_URGENT_BACKOFF_S, remaining_s)))
+        remaining_s = self._deadline_s() - time.monotonic()
+        if remaining_s > 0:
+            self._source.flush_spans(remaining_s)
+
+    def _deadline_s(self) -> float:
+        return self._flush_until_s if self._stop_at_s is None else self._stop_at_s
+
+    def _answer_flush(self, ticket: int) -> None:
+        with self._condition:
+            if not self._queue:
+                self._flush_delivered = max(self._flush_delivered, ticket)
+            self._flush_done = max(self._flush_done, ticket)
+            self._condition.notify_all()
+
+    def _send_oldest(self) -> bool:
+        """One attempt. False if the endpoint cannot take it now."""
+        reply = self._opened_transport().send(self._queue[0].body)
+        if reply.outcome is Outcome.RETRY:
+            self._back_off(reply.retry_after_s, reply.message)
+            return False
+        self._failures = 0
+        self._not_before_s = 0.0
+        item = self._take_oldest()
+        if reply.outcome is Outcome.REFUSED:
+            self._guard.drop(
+                DropReason.REJECTED,
+                f"The endpoint refuses measurements: {reply.message}. They are dropped.",
+                item.measurements,
+            )
+        elif reply.rejected:
+            self._guard.drop(
+                DropReason.REJECTED,
+                f"The endpoint did not take {reply.rejected} points: {reply.message}",
+                reply.rejected,
+            )
+        elif reply.message:
+            self._guard.warn("endpoint", f"The endpoint warns: {reply.message}")
+        return True
+
+    def _back_off(self, asked_s: float | None, message: str) -> None:
+        delay_s = min(_FIRST_BACKOFF_S * 2**self._failures, _MAX_BACKOFF_S)
+        self._failures = min(self._failures + 1, 16)
+        # Half of it at random, so that a thousand workers do not come back in the same instant.
+        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311  # spreads load, hides nothing
+        self._not_before_s = time.monotonic() + max(delay_s, asked_s or 0.0)
+        self._guard.warn("away", f"The endpoint is away, retrying: {message}.")
+
+    def _take_oldest(self) -> _Queued:
+        item = self._queue.popleft()
+        self._queue_bytes -= len(item.body)
+        return item
+
+    def _opened_transport(self) -> Transport:
+        if self._transport is None:
+            self._transport = self._open_transport()
+        return self._transport

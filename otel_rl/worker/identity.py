@@ -1,0 +1,290 @@
+"""Who a worker is: from arguments and environment to resource attributes. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import unquote
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_rl.errors import ConfigError
+from otel_rl.semconv.run_id import run_id
+
+__all__ = ["DEFAULT_TRIAL", "Identity", "identify"]
+
+DEFAULT_TRIAL: Final = "default"
+
+MAX_NAME_LENGTH: Final = 128
+"""W&B cuts display names at 128 characters; a name that is cut no longer names one thing."""
+
+_RANK_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+"""Where launchers write a process's place, in order of trust: torchrun, Slurm, Open MPI."""
+
+_ARGUMENT_OF: Final = {
+    "rl.experiment.name": "experiment",
+    "rl.trial.name": "trial",
+    "rl.worker.role": "role",
+    "rl.worker.index": "index",
+    "rl.worker.count": "count",
+    "rl.worker.tag": "tag",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A worker's place in an experiment.
+
+    Attributes:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+        role: ``rl.worker.role``.
+        index: Place among the workers of the role, or None: the bridge then numbers it.
+        count: Number of workers of the role, or None if unknown.
+        tag: ``rl.worker.tag``, e.g. ``evaluation``, or None.
+        run_id: ``rl.run.id``.
+        service_name: ``service.name``.
+        extra: Further resource attributes, sorted by name.
+    """
+
+    experiment: str
+    trial: str
+    role: str
+    index: int | None
+    count: int | None
+    tag: str | None
+    run_id: str
+    service_name: str
+    extra: tuple[tuple[str, AttributeValue], ...] = field(default=())
+
+    def without_place(self) -> "Identity":
+        """The same worker with no index: a forked child is not its parent's rank."""
+        return replace(self, index=None, count=None)
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """Resource attributes that do not depend on the process or the host."""
+        found: dict[str, AttributeValue] = dict(self.extra)
+        found |= {
+            "rl.experiment.name": self.experiment,
+            "rl.trial.name": self.trial,
+            "rl.run.id": self.run_id,
+            "rl.worker.role": self.role,
+            "service.name": self.service_name,
+        }
+        if self.index is not None:
+            found["rl.worker.index"] = self.index
+        if self.count is not None:
+            found["rl.worker.count"] = self.count
+        if self.tag is not None:
+            found["rl.worker.tag"] = self.tag
+        return found
+
+
+def identify(
+    environ: Mapping[str, str],
+    *,
+    experiment: str | None = None,
+    trial: str | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    count: int | None = None,
+    tag: str | None = None,
+    resource_attributes: Mapping[str, AttributeValue] | None = None,
+    default_role: str | None = None,
+) -> Identity:
+    """Work out who this worker is. Arguments win over ``OTEL_RL_*`` over resource attributes.
+
+    Args:
+        environ: The process's environment.
+        experiment: See ``Identity``; the other arguments too.
+        trial: Defaults to ``default``.
+        role: Required here or in the environment unless ``default_role`` is given.
+        index: Place, with ``count``. Without both, the launcher's variables are read.
+        count: Number of workers of the role.
+        tag: ``training`` or ``evaluation``, or any other word.
+        resource_attributes: Further attributes; they win over ``OTEL_RESOURCE_ATTRIBUTES``.
+        default_role: The role of a process that says none, or None to insist on one.
+
+    Raises:
+        ConfigError: Naming what is wrong, its value and the way out.
+    """
+    extra = _extra_attributes(resource_attributes)
+    inherited = _parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    found_experiment = _name("experiment", experiment, "OTEL_RL_EXPERIMENT", environ, inherited)
+    if found_experiment is None:
+        raise ConfigError(
+            "experiment: no experiment was named.",
+            hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
+        )
+    found_role = _name("role", role, "OTEL_RL_ROLE", environ, inherited) or default_role
+    if found_role is None:
+        raise ConfigError(
+            "role: no role was named.",
+            hint='Pass init(role="trainer", ...) (or generator, replay_buffer, reward, any word) '
+            "or set OTEL_RL_ROLE.",
+        )
+    found_trial = _name("trial", trial, "OTEL_RL_TRIAL", environ, inherited) or DEFAULT_TRIAL
+    place_index, place_count = _place(environ, index, count)
+    default_id = run_id(found_experiment, found_trial)
+    default_service = (
+        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
+    )
+    return Identity(
+        experiment=found_experiment,
+        trial=found_trial,
+        role=found_role,
+        index=place_index,
+        count=place_count,
+        tag=_name("tag", tag, "OTEL_RL_TAG", environ, inherited),
+        run_id=str(extra.pop("rl.run.id", None) or inherited.get("rl.run.id") or default_id),
+        service_name=str(extra.pop("service.name", None) or default_service),
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def _name(
+    argument: str,
+    value: object,
+    variable: str,
+    environ: Mapping[str, str],
+    inherited: Mapping[str, str],
+) -> str | None:
+    """The first of argument, variable and resource attribute that is given, checked."""
+    if value is not None:
+        return _checked_name(argument, value)
+    if environ.get(variable):
+        return _checked_name(variable, environ[variable])
+    attribute = next(key for key, name in _ARGUMENT_OF.items() if name == argument)
+    if inherited.get(attribute):
+        return _checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
+    return None
+
+
+def _checked_name(where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
+    if not value.strip():
+        raise ConfigError(
+            f"{where}: must not be empty (got {value!r}).", hint="Name it, or leave it out."
+        )
+    if len(value) > MAX_NAME_LENGTH:
+        raise ConfigError(
+            f"{where}: must have at most {MAX_NAME_LENGTH} characters (got {len(value)}).",
+            hint="Shorten it; long descriptions belong in the run's config.",
+        )
+    if not value.isprintable():
+        raise ConfigError(
+            f"{where}: must not hold control characters (got {value!r}).",
+            hint="Remove line breaks and tabs.",
+        )
+    return value
+
+
+def _place(
+    environ: Mapping[str, str], index: int | None, count: int | None
+) -> tuple[int | None, int | None]:
+    """(index, count) from the first source that says either; never mixed from two sources."""
+    if index is not None or count is not None:
+        return _checked_place("index", index, "count", count)
+    own = (
+        _own_variable("OTEL_RL_INDEX", environ),
+        _own_variable("OTEL_RL_COUNT", environ),
+    )
+    if own != (None, None):
+        return _checked_place("OTEL_RL_INDEX", own[0], "OTEL_RL_COUNT", own[1])
+    for index_variable, count_variable in _RANK_VARIABLES:
+        place = _launcher_place(environ.get(index_variable), environ.get(count_variable))
+        if place is not None:
+            return place
+    return None, None
+
+
+def _checked_place(
+    index_name: str, index: object, count_name: str, count: object
+) -> tuple[int | None, int | None]:
+    for name, value, smallest in ((index_name, index, 0), (count_name, count, 1)):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < smallest
+        ):
+            raise ConfigError(
+                f"{name}: must be an integer of at least {smallest} (got {value!r}).",
+                hint="Leave it out if the process does not know its place.",
+            )
+    if isinstance(index, int) and isinstance(count, int) and index >= count:
+        raise ConfigError(
+            f"{index_name}: must be below {count_name} (got {index} of {count}).",
+            hint="The first worker of a role is 0.",
+        )
+    return (
+        index if isinstance(index, int) else None,
+        count if isinstance(count, int) else None,
+    )
+
+
+def _own_variable(variable: str, environ: Mapping[str, str]) -> int | None:
+    text = environ.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise ConfigError(
+            f"{variable}: must be an integer (got {text!r}).", hint="Correct or unset it."
+        ) from exc
+
+
+def _launcher_place(index: str | None, count: str | None) -> tuple[int, int | None] | None:
+    """A launcher's place, or None if it makes no sense: those variables are not ours to judge."""
+    try:
+        found = int(index or "")
+        total = int(count) if count else None
+    except ValueError:
+        return None
+    if found < 0 or (total is not None and found >= total):
+        return None
+    return found, total
+
+
+def _parse_resource_attributes(text: str) -> dict[str, str]:
+    """Read ``key=value,key=value`` as the OpenTelemetry specification says, skipping bad pairs."""
+    pairs = (item.partition("=") for item in text.split(","))
+    return {key.strip(): unquote(value.strip()) for key, sep, value in pairs if sep}
+
+
+def _extra_attributes(given: object) -> dict[str, AttributeValue]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"resource_attributes: must be a mapping (got {type(given).__name__}).",
+            hint='Pass {"team": "alignment"}.',
+        )
+    found: dict[str, AttributeValue] = {}
+    for key, value in given.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigError(
+                f"resource_attributes: keys must be non-empty strings (got {key!r}).",
+                hint="Use dotted names such as team.name.",
+            )
+        if key in _ARGUMENT_OF:
+            raise ConfigError(
+                f"resource_attributes: {key} is set by an argument (got {value!r}).",
+                hint=f"Pass init({_ARGUMENT_OF[key]}=...) instead.",
+            )
+        found[key] = _checked_attribute(key, value)
+    return found
+
+
+def _checked_attribute(key: str, value: object) -> AttributeValue:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return tuple(str(item) for item in value)
+    raise ConfigError(
+        f"resource_attributes.{key}: must be text, a number, a boolean or a list of text "
+        f"(got {type(value).__name__}).",
+        hint="Pass str(...).",
+    )

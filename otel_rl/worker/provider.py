@@ -1,0 +1,352 @@
+"""The MeterProvider behind the OpenTelemetry API in an otel_rl worker.
+
+    gauge.set ----------> Buffer --Expander--> Encoder ---> requests
+    counter.add, ... ---> Sdk -----------> encode_sdk ----> requests
+
+Synchronous gauges keep every measurement (ADR 0000) at a tenth of the SDK's cost; all other
+instruments are the SDK's own. What user code holds survives a fork.
+"""
+
+from collections.abc import Callable, Sequence
+from time import time_ns
+from typing import TypeVar, cast
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.metrics import (
+    CallbackT,
+    Counter,
+    Histogram,
+    Instrument,
+    Meter,
+    MeterProvider,
+    NoOpMeter,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+    UpDownCounter,
+    _Gauge,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.util.types import Attributes
+
+from otel_rl import __version__
+from otel_rl.worker.buffer import Buffer
+from otel_rl.worker.drops import DROPPED_METRIC, DropReason
+from otel_rl.worker.encode import Request, Stream, encode_resource
+from otel_rl.worker.encode_sdk import encode_sdk
+from otel_rl.worker.expand import MAX_NAME_LENGTH, SCOPE_NAME, Expander
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.instruments import (
+    BoundCounter,
+    BoundHistogram,
+    BoundObservableCounter,
+    BoundObservableGauge,
+    BoundObservableUpDownCounter,
+    BoundUpDownCounter,
+    Rebindable,
+    plain_callbacks,
+)
+from otel_rl.worker.sdk import Sdk
+from otel_rl.worker.values import PLAIN, hold
+
+__all__ = ["BUFFER_FULL", "BufferedGauge", "BufferedMeterProvider"]
+
+BUFFER_FULL = (
+    "More measurements were made between two exports than the buffer holds; the newest are "
+    "dropped. Record less often, or shorten the export interval."
+)
+
+InstrumentT = TypeVar("InstrumentT", bound=Instrument)
+
+
+class BufferedGauge(_Gauge):
+    """A synchronous gauge that keeps every measurement. ``set`` never raises and never waits.
+
+    Args:
+        stream: What it is on the wire.
+        buffer: Where measurements go.
+        guard: Where losses are counted.
+    """
+
+    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard) -> None:
+        self._stream = stream
+        self._entries = buffer.entries
+        self._capacity = buffer.capacity
+        self._guard = guard
+
+    def set(
+        self,
+        amount: float,
+        attributes: Attributes = None,
+        context: Context | None = None,
+    ) -> None:
+        """Record ``amount`` now. The attributes are copied, so the caller may reuse the dict."""
+        try:
+            if len(self._entries) < self._capacity:
+                self._entries.append(
+                    (
+                        self._stream,
+                        amount if type(amount) in PLAIN else hold(amount),
+                        {**attributes} if attributes else None,
+                        time_ns(),
+                        context or get_current(),
+                    )
+                )
+            else:
+                self._guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL)
+        except TypeError:
+            self._guard.drop(
+                DropReason.BAD_ATTRIBUTES,
+                f"{self._stream.name}: attributes must be a mapping with text keys "
+                f"(got {type(attributes).__name__}). The measurement is dropped.",
+            )
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            self._guard.caught(error)
+
+
+class BufferedMeterProvider(MeterProvider):
+    """See the module. Any thread may use instruments; ``collect`` is the exporter thread's alone.
+
+    Args:
+        resource: Whose measurements these are.
+        guard: Catches and counts what must not reach training code.
+        buffer: Where gauges write.
+    """
+
+    def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
+        self.buffer = Buffer() if buffer is None else buffer
+        self.guard = guard
+        self._expander = Expander(guard)
+        # Written with setdefault only, which is atomic: two threads get the same meter.
+        self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
+        self._bind(resource)
+        self.get_meter(SCOPE_NAME, __version__).create_observable_counter(
+            DROPPED_METRIC,
+            [guard.drops.observe],
+            unit="{measurement}",
+            description="Measurements that this worker could not deliver.",
+        )
+
+    @property
+    def resource(self) -> Resource:
+        """Whose measurements these are now."""
+        return self._resource
+
+    @property
+    def sdk(self) -> Sdk:
+        """The SDK that counters and histograms record to now."""
+        return self._sdk
+
+    def get_meter(
+        self,
+        name: str,
+        version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Attributes = None,
+    ) -> Meter:
+        """See ``opentelemetry.metrics.MeterProvider.get_meter``. Never raises."""
+        try:
+            scope = InstrumentationScope(str(name or ""), version, schema_url, attributes)
+            return self._meters.setdefault(scope, _BufferedMeter(scope, self))
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            self.guard.caught(error)
+            return NoOpMeter(str(name))
+
+    def collect(self) -> list[Request]:
+        """Everything recorded since the last call, as requests ready to send."""
+        requests: list[Request] = []
+        entries = self.buffer.take_all()
+        if entries:
+            requests += self._expander.requests(entries, self._resource_bytes)
+        for data in self._sdk.collect():
+            with self.guard:
+                sdk_requests, too_large = encode_sdk(data)
+                requests += sdk_requests
+                self.guard.drops.add(DropReason.TOO_LARGE, too_large)
+        return requests
+
+    def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
+        """Begin anew under another resource; instruments that user code holds stay valid.
+
+        Sums and histograms start from zero.
+
+        Args:
+            resource: Of this process, as of now.
+            keep_buffer: False after a fork: what the buffer holds is the parent's to send.
+        """
+        if not keep_buffer:
+            self.buffer.clear()
+        self._bind(resource)
+        for meter in tuple(self._meters.values()):
+            meter.rebind()
+
+    def _bind(self, resource: Resource) -> None:
+        self._resource = resource
+        self._resource_bytes = encode_resource(resource)
+        self._sdk = Sdk(resource)
+
+
+class _BufferedMeter(Meter):
+    """Makes each instrument once. One that the SDK refuses is a no-op, with a warning."""
+
+    def __init__(self, scope: InstrumentationScope, provider: BufferedMeterProvider) -> None:
+        super().__init__(scope.name, scope.version, scope.schema_url)
+        self._scope = scope
+        self._provider = provider
+        self._no_op = NoOpMeter(scope.name, scope.version, scope.schema_url)
+        # Written with setdefault only, which is atomic: two threads get the same instrument.
+        self._instruments: dict[tuple[str, ...], Instrument] = {}
+
+    def rebind(self) -> None:
+        """Give every instrument a new SDK instrument behind it."""
+        for instrument in tuple(self._instruments.values()):
+            if isinstance(instrument, Rebindable):
+                with self._provider.guard:
+                    instrument.rebind()
+
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Gauge:
+        """A gauge of which every measurement is sent. Any non-empty name will do."""
+
+        def make() -> BufferedGauge:
+            stream = Stream(self._scope, _text(name), unit or "", description or "")
+            return BufferedGauge(stream, self._provider.buffer, self._provider.guard)
+
+        key = ("gauge", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_gauge(name))
+
+    def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
+        """The SDK's counter, cumulative."""
+
+        def make() -> BoundCounter:
+            return BoundCounter(
+                lambda: self._sdk().create_counter(name, unit, description), self._provider.guard
+            )
+
+        key = ("counter", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_counter(name))
+
+    def create_up_down_counter(
+        self, name: str, unit: str = "", description: str = ""
+    ) -> UpDownCounter:
+        """The SDK's up-down counter, cumulative."""
+
+        def make() -> BoundUpDownCounter:
+            return BoundUpDownCounter(
+                lambda: self._sdk().create_up_down_counter(name, unit, description),
+                self._provider.guard,
+            )
+
+        key = ("up_down_counter", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_up_down_counter(name))
+
+    def create_histogram(
+        self,
+        name: str,
+        unit: str = "",
+        description: str = "",
+        *,
+        explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
+    ) -> Histogram:
+        """The SDK's histogram, delta; exponential unless explicit buckets are advised."""
+        buckets = explicit_bucket_boundaries_advisory
+
+        def make() -> BoundHistogram:
+            return BoundHistogram(
+                lambda: self._sdk(advised=buckets is not None).create_histogram(
+                    name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                ),
+                self._provider.guard,
+            )
+
+        key = ("histogram", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_histogram(name))
+
+    def create_observable_counter(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableCounter:
+        """The SDK's observable counter, cumulative; read once per export by the exporter."""
+        plain = plain_callbacks(callbacks)
+
+        def make() -> BoundObservableCounter:
+            return BoundObservableCounter(
+                lambda: self._sdk().create_observable_counter(name, plain, unit, description)
+            )
+
+        key = ("observable_counter", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_observable_counter(name))
+
+    def create_observable_gauge(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableGauge:
+        """The SDK's observable gauge; read once per export by the exporter."""
+        plain = plain_callbacks(callbacks)
+
+        def make() -> BoundObservableGauge:
+            return BoundObservableGauge(
+                lambda: self._sdk().create_observable_gauge(name, plain, unit, description)
+            )
+
+        key = ("observable_gauge", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_observable_gauge(name))
+
+    def create_observable_up_down_counter(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableUpDownCounter:
+        """The SDK's observable up-down counter; read once per export by the exporter."""
+        plain = plain_callbacks(callbacks)
+
+        def make() -> BoundObservableUpDownCounter:
+            return BoundObservableUpDownCounter(
+                lambda: self._sdk().create_observable_up_down_counter(
+                    name, plain, unit, description
+                )
+            )
+
+        key = ("observable_up_down_counter", name, unit, description)
+        return self._once(key, make, lambda: self._no_op.create_observable_up_down_counter(name))
+
+    def _sdk(self, *, advised: bool = False) -> Meter:
+        return self._provider.sdk.meter(self._scope, advised=advised)
+
+    def _once(
+        self,
+        key: tuple[str, str, str, str],
+        make: Callable[[], InstrumentT],
+        no_op: Callable[[], InstrumentT],
+    ) -> InstrumentT:
+        """The instrument of ``key``: made at the first call, the same one ever after."""
+        kind, name, unit, description = key
+        try:
+            # Names are case-insensitive; the spelling of the first one is kept.
+            found = self._instruments.get((kind, name.lower(), unit, description))
+            if found is None:
+                found = self._instruments.setdefault(
+                    (kind, name.lower(), unit, description), make()
+                )
+            return cast("InstrumentT", found)
+        except Exception as error:  # noqa: BLE001  # the SDK raises bare Exceptions on bad names
+            self._provider.guard.warn(
+                f"instrument:{name!r}",
+                f"The {kind} {name!r} cannot be made ({error}). It records nothing. "
+                "Use up to 255 letters, digits and _ . - / after a letter.",
+            )
+            return no_op()
+
+
+def _text(name: object) -> str:
+    if isinstance(name, str) and name.strip() and len(name) <= MAX_NAME_LENGTH:
+        return name
+    raise ValueError(f"a name must be text of 1 to {MAX_NAME_LENGTH} characters")

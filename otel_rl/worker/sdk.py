@@ -1,0 +1,65 @@
+"""The SDK's part of an otel_rl worker: every instrument that is no synchronous gauge.
+
+Counters are cumulative, so that a lost export loses no total. Histograms are delta and exponential,
+so that minimum and maximum are of the interval and merging is exact; where an instrument advises
+explicit buckets, it gets those.
+"""
+
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    MetricsData,
+)
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_rl.worker.encode import STEP_ATTRIBUTE
+
+__all__ = ["AllBut", "Sdk"]
+
+
+class AllBut(set[str]):
+    """A set that contains every string except those given: a View's way to drop attributes."""
+
+    def __init__(self, *dropped: str) -> None:
+        super().__init__()
+        self._dropped = frozenset(dropped)
+
+    def __contains__(self, key: object) -> bool:
+        return key not in self._dropped
+
+
+class Sdk:
+    """Two SDK providers for one resource, because one cannot have both histogram defaults.
+
+    Args:
+        resource: Whose measurements these are; fixed, a fork needs a new ``Sdk``.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        delta: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
+        self._exponential = InMemoryMetricReader(
+            delta, {Histogram: ExponentialBucketHistogramAggregation()}
+        )
+        self._explicit = InMemoryMetricReader(delta)
+        self._main = _provider(resource, self._exponential)
+        self._advised = _provider(resource, self._explicit)
+
+    def meter(self, scope: InstrumentationScope, *, advised: bool = False) -> Meter:
+        """The SDK's meter of ``scope``, for histograms with explicit buckets if ``advised``."""
+        provider = self._advised if advised else self._main
+        return provider.get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
+
+    def collect(self) -> list[MetricsData]:
+        """Run the callbacks and take what was recorded. Empty if nothing was."""
+        found = (reader.get_metrics_data() for reader in (self._exponential, self._explicit))
+        return [data for data in found if data is not None]
+
+
+def _provider(resource: Resource, reader: InMemoryMetricReader) -> MeterProvider:
+    # The step is no part of a series' identity: it would make a new series every step.
+    view = View(instrument_name="*", attribute_keys=AllBut(STEP_ATTRIBUTE))
+    return MeterProvider([reader], resource, shutdown_on_exit=False, views=[view])

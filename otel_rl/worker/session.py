@@ -1,0 +1,339 @@
+"""init, flush, shutdown: one session per process, from its environment to its last export.
+
+Everything that can be wrong is wrong in ``init``, before any thread runs. After it, nothing here
+raises into training code. A session begins in one of two ways: ``init`` says who the process is,
+or the zero-code plug-ins guess it from the environment; a later ``init`` then corrects the guess.
+"""
+
+import atexit
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from multiprocessing import util as multiprocessing_util
+from pathlib import Path
+from typing import Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
+from opentelemetry.util.types import AttributeValue
+
+from otel_rl import __version__
+from otel_rl.errors import ConfigError
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.encode import Request
+from otel_rl.worker.export import Exporter, Source
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.identity import Identity, identify
+from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.settings import Settings, SignalSettings, read_settings
+from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
+from otel_rl.worker.transport import open_transport
+
+__all__ = ["GUARD", "Session", "flush", "implicit_session", "init", "running", "shutdown"]
+
+GUARD: Final = Guard(Drops())
+"""Counts what the process loses, before and after ``init``."""
+
+DEFAULT_ROLE: Final = "worker"
+"""The role of a process that the zero-code plug-ins start and that names none."""
+
+EXIT_TIMEOUT_S: Final = 5.0
+"""How long the end of a process may wait for the endpoint."""
+
+_CROWDED: Final = 0.25
+"""Fill of the buffer at which it is emptied before the interval is over."""
+
+
+class Session:
+    """One process's identity, providers and exporter.
+
+    Args:
+        identity: Who the process is.
+        settings: Where it exports.
+        providers: Those of an earlier session of this process, whose instruments live on.
+        is_guess: Whether ``init`` may still say otherwise.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: Settings,
+        providers: "_Providers",
+        *,
+        is_guess: bool,
+    ) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.is_guess = is_guess
+        self.providers = providers
+        self._spans: SpanSender | None = None
+        if settings.traces.enabled:
+            self._spans = SpanSender(settings.traces)
+            providers.tracer.add_span_processor(self._spans.processor)
+        buffer = providers.meter.buffer
+        crowded = int(buffer.capacity * _CROWDED)
+        self._exporter = Exporter(
+            Source(
+                self._collect,
+                lambda: len(buffer.entries) >= crowded,
+                self._flush_spans,
+                self._close,
+            ),
+            lambda: open_transport(settings.metrics),
+            settings.interval_s,
+            GUARD,
+        )
+        self._exporter.start()
+
+    def correct(self, identity: Identity) -> None:
+        """Take the identity that ``init`` gives for the one that was guessed."""
+        self.identity = identity
+        self.is_guess = False
+        self.providers.restart(_resource(identity), keep_buffer=True)
+
+    def restart_after_fork(self) -> None:
+        """Become a worker of one's own in a forked child."""
+        self.identity = self.identity.without_place()
+        GUARD.drops.reset()
+        self.providers.restart(_resource(self.identity), keep_buffer=False)
+        if self._spans is not None:
+            self._spans.restart_after_fork()
+        self._exporter.restart_after_fork()
+
+    def flush(self, timeout_s: float) -> bool:
+        """See ``flush`` of the module."""
+        return self._exporter.flush(timeout_s)
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """See ``shutdown`` of the module."""
+        return self._exporter.shutdown(timeout_s)
+
+    def _collect(self) -> list[Request]:
+        if self.settings.metrics.enabled:
+            return self.providers.meter.collect()
+        self.providers.meter.buffer.clear()
+        return []
+
+    def _flush_spans(self, timeout_s: float) -> None:
+        if self._spans is not None:
+            self._spans.processor.force_flush(int(timeout_s * 1000))
+
+    def _close(self) -> None:
+        # Without this a later session's spans would be sent by this one too.
+        if self._spans is not None:
+            self._spans.processor.shutdown()
+
+
+class _Providers:
+    """What user code holds on to for the life of the process, over any number of sessions."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.meter = BufferedMeterProvider(resource, GUARD)
+        self.tracer = WorkerTracerProvider(resource)
+
+    def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
+        self.meter.restart(resource, keep_buffer=keep_buffer)
+        self.tracer.change_resource(resource)
+
+    def install(self) -> None:
+        """Make these the global providers, unless the program has its own."""
+        _install_meter_provider(self.meter)
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            trace.set_tracer_provider(self.tracer)
+
+
+# _lock guards _session and _providers. Re-entrant: asking the API for the global provider may load
+# the plug-in, which asks for the session.
+_lock = threading.RLock()
+_session: Session | None = None
+_has_ended = False
+_providers: _Providers | None = None
+
+
+def init(
+    *,
+    experiment: str | None = None,
+    role: str | None = None,
+    trial: str | None = None,
+    index: int | None = None,
+    count: int | None = None,
+    tag: str | None = None,
+    endpoint: str | None = None,
+    export_interval_s: float | None = None,
+    resource_attributes: Mapping[str, AttributeValue] | None = None,
+) -> None:
+    """Start reporting as a worker of an experiment. Raises here or never again.
+
+    Sets the global OpenTelemetry providers unless the program has set its own. Call it once per
+    process; a second call with the same arguments does nothing.
+
+    Args:
+        experiment: Groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
+        role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``.
+        trial: One attempt at the experiment; default ``OTEL_RL_TRIAL``, else ``default``.
+        index: Place among the workers of the role, from 0; default what the launcher says.
+        count: Number of workers of the role; default what the launcher says.
+        tag: ``training`` or ``evaluation``, or any word.
+        endpoint: Base URL of the bridge or collector; default ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        export_interval_s: Seconds; default ``OTEL_METRIC_EXPORT_INTERVAL``, else 1.
+        resource_attributes: Further attributes of the process.
+
+    Raises:
+        ConfigError: An argument or variable is wrong, or the process reports as another worker
+            already. The message names it, its value and the way out.
+    """
+    identity = identify(
+        os.environ,
+        experiment=experiment,
+        trial=trial,
+        role=role,
+        index=index,
+        count=count,
+        tag=tag,
+        resource_attributes=resource_attributes,
+    )
+    settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
+    _check_files(settings.metrics)
+    with _lock:
+        if _session is None:
+            _start(identity, settings, is_guess=False)
+        elif _session.is_guess and _session.settings == settings:
+            _session.correct(identity)
+        elif _session.identity != identity or _session.settings != settings:
+            raise ConfigError(
+                f"init: this process already reports as {_describe(_session.identity)} to "
+                f"{_session.settings.metrics.url} (got {_describe(identity)} to "
+                f"{settings.metrics.url}).",
+                hint="Call otel_rl.shutdown() first, or call init() once.",
+            )
+        if not settings.disabled and _providers is not None:
+            with GUARD:
+                _providers.install()
+
+
+def flush(*, timeout_s: float) -> bool:
+    """Send everything recorded before the call. Never raises.
+
+    Args:
+        timeout_s: The longest the call blocks.
+
+    Returns:
+        True if the endpoint has taken it; False on timeout or before ``init``.
+    """
+    session = _session
+    return session.flush(timeout_s) if session is not None else False
+
+
+def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
+    """Send everything and stop reporting. Runs by itself at exit. Idempotent, never raises.
+
+    Args:
+        timeout_s: The longest the call blocks.
+
+    Returns:
+        True if everything was delivered. What was not is counted and logged.
+    """
+    global _session  # one session per process
+    with _lock:
+        session, _session = _session, None
+    return session.shutdown(timeout_s) if session is not None else True
+
+
+def running() -> Session | None:
+    """The session, or None before ``init`` and after ``shutdown``."""
+    return _session
+
+
+def implicit_session() -> Session | None:
+    """The session, started from the environment alone if there was none yet.
+
+    Returns:
+        None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
+
+    Raises:
+        ConfigError: The environment does not say which experiment this is, or is wrong.
+    """
+    with _lock:
+        if _session is not None or _has_ended:
+            return _session
+        settings = read_settings(os.environ)
+        identity = identify(os.environ, default_role=DEFAULT_ROLE)
+        return _start(identity, settings, is_guess=True)
+
+
+def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session | None:
+    """Start the session. The caller holds the lock."""
+    global _session, _providers  # one session per process
+    if settings.disabled:
+        return None
+    if _providers is None:
+        _providers = _Providers(_resource(identity))
+        # After the providers: the SDK registers its own fork handlers, and ours must run later.
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+        atexit.register(shutdown)
+    else:
+        _providers.restart(_resource(identity), keep_buffer=True)
+    _session = Session(identity, settings, _providers, is_guess=is_guess)
+    _flush_at_end_of_multiprocessing_child(_session)
+    multiprocessing_util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
+    return _session
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # the parent's may be held by a thread that is not here
+    _lock = threading.RLock()
+    if _session is not None and _providers is not None:
+        with GUARD:
+            _session.restart_after_fork()
+
+
+def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
+    """Such a child ends with ``os._exit``, which skips atexit but runs these finalizers.
+
+    The low priority puts it after the finalizers of user code, which may still record.
+    """
+    multiprocessing_util.Finalize(None, shutdown, exitpriority=-100)
+
+
+def _resource(identity: Identity) -> Resource:
+    """The identity in this process. ``OTEL_RESOURCE_ATTRIBUTES`` fills in what it does not say."""
+    attributes = identity.attributes()
+    # The SDK's own detector, because its tracers take the same id after a fork.
+    attributes.update(ServiceInstanceIdResourceDetector().detect().attributes)
+    attributes |= {
+        "process.pid": os.getpid(),
+        "telemetry.distro.name": "otel_rl",
+        "telemetry.distro.version": __version__,
+    }
+    found = Resource.create(attributes)
+    if "host.name" not in found.attributes:
+        found = found.merge(Resource({"host.name": socket.gethostname()}))
+    return found
+
+
+def _install_meter_provider(provider: BufferedMeterProvider) -> None:
+    # The API has no question "did anybody set one?", but its own placeholders live in its module.
+    if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
+        metrics.set_meter_provider(provider)
+    elif metrics.get_meter_provider() is not provider:
+        GUARD.warn(
+            "foreign_meter_provider",
+            "The program has set a MeterProvider of its own, so gauges made by the OpenTelemetry "
+            "API go there; mlogger is not affected. Add otel_rl.exact_view() to that provider's "
+            "views to keep every measurement, or call otel_rl.init() before it is set.",
+        )
+
+
+def _check_files(signal: SignalSettings) -> None:
+    for path in (signal.certificate, signal.client_certificate, signal.client_key):
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(
+                f"OTEL_EXPORTER_OTLP_CERTIFICATE: no such file (got {path!r}).",
+                hint="Correct the path or unset it.",
+            )
+
+
+def _describe(identity: Identity) -> str:
+    place = "" if identity.index is None else f" {identity.index}"
+    return f"{identity.role}{place} of {identity.experiment}/{identity.trial}"

@@ -1,0 +1,236 @@
+"""Where and how a worker exports: the standard ``OTEL_*`` variables, read once at start. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+from opentelemetry.util.re import parse_env_headers
+
+from otel_rl.errors import ConfigError
+
+__all__ = ["Protocol", "Settings", "SignalSettings", "read_settings"]
+
+DEFAULT_INTERVAL_S: Final = 1.0
+"""A chart that is a second old feels live; the SDK's default of a minute does not."""
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+"""OTEL_EXPORTER_OTLP_TIMEOUT's default in the specification."""
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Protocol(StrEnum):
+    """The OTLP transports that workers speak."""
+
+    HTTP = "http/protobuf"
+    GRPC = "grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSettings:
+    """How one signal is sent.
+
+    Attributes:
+        url: Where to: the full URL for HTTP, scheme and authority for gRPC.
+        protocol: Transport.
+        headers: Lower-case names. Never logged: they carry credentials.
+        timeout_s: For one attempt.
+        gzip: Whether bodies are compressed.
+        certificate: CA file, or None for the system's.
+        client_certificate: For mutual TLS, or None.
+        client_key: For mutual TLS, or None.
+        insecure: For gRPC: no TLS.
+        enabled: False if ``OTEL_{METRICS,TRACES}_EXPORTER`` is ``none``.
+    """
+
+    url: str
+    protocol: Protocol
+    headers: tuple[tuple[str, str], ...]
+    timeout_s: float
+    gzip: bool
+    certificate: str | None
+    client_certificate: str | None
+    client_key: str | None
+    insecure: bool
+    enabled: bool
+
+    def __repr__(self) -> str:
+        return f"SignalSettings({self.protocol.value} {self.url})"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the endpoint is this machine: no proxy, and compression gains nothing."""
+        return urlsplit(self.url).hostname in _LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that export depends on.
+
+    Attributes:
+        metrics: See ``SignalSettings``.
+        traces: See ``SignalSettings``.
+        interval_s: Between two metric exports.
+        disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
+    """
+
+    metrics: SignalSettings
+    traces: SignalSettings
+    interval_s: float
+    disabled: bool
+
+
+def read_settings(
+    environ: Mapping[str, str],
+    *,
+    endpoint: str | None = None,
+    export_interval_s: float | None = None,
+) -> Settings:
+    """Read the environment; arguments win.
+
+    Args:
+        environ: The process's environment.
+        endpoint: Base URL, as in ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        export_interval_s: Seconds between two exports.
+
+    Raises:
+        ConfigError: Naming what is wrong, its value and the way out.
+    """
+    if endpoint is not None and not isinstance(endpoint, str):
+        raise ConfigError(f"endpoint: must be a URL (got {endpoint!r}).", hint=_URL_HINT)
+    return Settings(
+        metrics=_signal("METRICS", "v1/metrics", environ, endpoint),
+        traces=_signal("TRACES", "v1/traces", environ, endpoint),
+        interval_s=_interval_s(environ, export_interval_s),
+        disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
+    )
+
+
+_URL_HINT = "Use a URL such as http://localhost:4318."
+
+
+def _signal(
+    signal: str, path: str, environ: Mapping[str, str], endpoint: str | None
+) -> SignalSettings:
+    def find(name: str) -> tuple[str, str]:
+        """(value, variable) of the signal's own variable, else the common one."""
+        for variable in (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+            if environ.get(variable, "").strip():
+                return environ[variable].strip(), variable
+        return "", f"OTEL_EXPORTER_OTLP_{name}"
+
+    protocol = _protocol(*find("PROTOCOL"))
+    url = _url(signal, path, protocol, environ, endpoint)
+    compression, compression_variable = find("COMPRESSION")
+    if compression.lower() not in ("", "gzip", "none"):
+        raise ConfigError(
+            f"{compression_variable}: must be gzip or none (got {compression!r}).",
+            hint="Correct or unset it.",
+        )
+    loopback = urlsplit(url).hostname in _LOOPBACK
+    return SignalSettings(
+        url=url,
+        protocol=protocol,
+        headers=tuple(sorted(parse_env_headers(find("HEADERS")[0], liberal=True).items())),
+        timeout_s=_timeout_s(*find("TIMEOUT")),
+        gzip=compression.lower() == "gzip" if compression else not loopback,
+        certificate=find("CERTIFICATE")[0] or None,
+        client_certificate=find("CLIENT_CERTIFICATE")[0] or None,
+        client_key=find("CLIENT_KEY")[0] or None,
+        insecure=urlsplit(url).scheme == "http",
+        enabled=environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none",
+    )
+
+
+def _protocol(text: str, variable: str) -> Protocol:
+    try:
+        return Protocol(text.lower() or Protocol.HTTP)
+    except ValueError as exc:
+        raise ConfigError(
+            f"{variable}: must be http/protobuf or grpc (got {text!r}).",
+            hint="Every OTLP receiver takes http/protobuf.",
+        ) from exc
+
+
+def _url(
+    signal: str,
+    path: str,
+    protocol: Protocol,
+    environ: Mapping[str, str],
+    endpoint: str | None,
+) -> str:
+    own_variable = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
+    own = environ.get(own_variable, "").strip()
+    base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
+    if endpoint is not None:
+        where, url, is_base = "endpoint", endpoint, True
+    elif own:
+        where, url, is_base = own_variable, own, False
+    elif base:
+        where, url, is_base = "OTEL_EXPORTER_OTLP_ENDPOINT", base, True
+    else:
+        port = 4317 if protocol is Protocol.GRPC else 4318
+        where, url, is_base = "endpoint", f"http://localhost:{port}", True
+    if protocol is Protocol.GRPC:
+        return _grpc_url(where, url, environ)
+    _check_url(where, url)
+    return f"{url.rstrip('/')}/{path}" if is_base else url
+
+
+def _grpc_url(where: str, url: str, environ: Mapping[str, str]) -> str:
+    """GRPC endpoints may lack a scheme; ``OTEL_EXPORTER_OTLP_INSECURE`` then decides."""
+    if "://" not in url:
+        insecure = environ.get("OTEL_EXPORTER_OTLP_INSECURE", "").strip().lower() == "true"
+        url = f"{'http' if insecure else 'https'}://{url}"
+    _check_url(where, url)
+    return url
+
+
+def _check_url(where: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"{where}: must be an http or https URL (got {url!r}).", hint=_URL_HINT)
+
+
+def _timeout_s(text: str, variable: str) -> float:
+    """Seconds, as the Python SDK reads the variable (the specification says milliseconds)."""
+    try:
+        timeout_s = float(text) if text else DEFAULT_TIMEOUT_S
+    except ValueError:
+        timeout_s = 0
+    if not 0 < timeout_s < float("inf"):
+        raise ConfigError(
+            f"{variable}: must be a positive number of seconds (got {text!r}).",
+            hint="Correct or unset it.",
+        )
+    return timeout_s
+
+
+def _interval_s(environ: Mapping[str, str], given: object) -> float:
+    if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
+            raise ConfigError(
+                f"export_interval_s: must be a positive number of seconds (got {given!r}).",
+                hint="Leave it out for 1 second.",
+            )
+        return float(given)
+    text = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+    if not text:
+        return DEFAULT_INTERVAL_S
+    try:
+        interval_s = float(text) / 1000
+    except ValueError:
+        interval_s = 0
+    if not 0 < interval_s < 1e9:
+        raise ConfigError(
+            f"OTEL_METRIC_EXPORT_INTERVAL: must be a positive number of milliseconds "
+            f"(got {text!r}).",
+            hint="Correct or unset it.",
+        )
+    return interval_s

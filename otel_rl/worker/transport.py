@@ -1,0 +1,242 @@
+"""One attempt to hand a request to an OTLP endpoint, over HTTP or gRPC. No queue, no retry."""
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from time import time
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import requests
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+
+from otel_rl import __version__
+from otel_rl.worker import settings
+
+__all__ = ["Outcome", "Reply", "Transport", "http_session", "open_transport"]
+
+_RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
+"""As the OTLP specification lists them."""
+
+_RETRYABLE_CODES: Final = frozenset(
+    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""As the OTLP specification lists them; RESOURCE_EXHAUSTED is one only with RetryInfo."""
+
+_CONNECT_TIMEOUT_S: Final = 3.0
+"""A host that does not answer a SYN for so long is away; the buffer must be emptied meanwhile."""
+
+_MAX_RETRY_AFTER_S: Final = 300.0
+"""A wrong Retry-After must not silence a worker for a day."""
+
+_GRPC_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+
+
+class Outcome(Enum):
+    """What an attempt came to."""
+
+    ACCEPTED = "accepted"
+    RETRY = "retry"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The endpoint's answer.
+
+    Attributes:
+        outcome: Accepted, to be retried, or never to be taken.
+        message: For people, empty if there is nothing to say.
+        rejected: Of an accepted request, the points that were not taken.
+        retry_after_s: What the endpoint asked for, or None.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    rejected: int = 0
+    retry_after_s: float | None = None
+
+
+class Transport(Protocol):
+    """Sends request bodies. Used by one thread."""
+
+    def prepare(self, payload: bytes) -> bytes:
+        """The body to keep until it is sent: compressed if so configured."""
+        ...
+
+    def send(self, body: bytes) -> Reply:
+        """Try once. Does not raise for anything that the network or the endpoint can do."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def open_transport(signal: settings.SignalSettings) -> Transport:
+    """The transport that ``signal`` asks for. Loads grpc only if it does."""
+    if signal.protocol is settings.Protocol.GRPC:
+        return _Grpc(signal)
+    return _Http(signal)
+
+
+def http_session(signal: settings.SignalSettings) -> requests.Session:
+    """A session with the signal's TLS and proxy settings."""
+    session = requests.Session()
+    session.headers["User-Agent"] = f"otel_rl/{__version__}"
+    # A cluster's HTTP_PROXY is not meant for a bridge on this machine.
+    session.trust_env = not signal.is_loopback
+    if signal.certificate:
+        session.verify = signal.certificate
+    if signal.client_certificate and signal.client_key:
+        session.cert = (signal.client_certificate, signal.client_key)
+    elif signal.client_certificate:
+        session.cert = signal.client_certificate
+    return session
+
+
+class _Http:
+    """OTLP/HTTP with protobuf bodies."""
+
+    def __init__(self, signal: settings.SignalSettings) -> None:
+        self._url = signal.url
+        self._gzip = signal.gzip
+        self._timeout_s = (min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
+        self._session = http_session(signal)
+        self._headers = dict(signal.headers) | {"content-type": "application/x-protobuf"}
+        if signal.gzip:
+            self._headers["content-encoding"] = "gzip"
+
+    def prepare(self, payload: bytes) -> bytes:
+        # Level 1: exemplars shrink to a third at any level, and the CPU is the trainer's.
+        return gzip.compress(payload, compresslevel=1, mtime=0) if self._gzip else payload
+
+    def send(self, body: bytes) -> Reply:
+        try:
+            response = self._session.post(
+                self._url,
+                data=body,
+                headers=self._headers,
+                timeout=self._timeout_s,
+                allow_redirects=False,
+            )
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
+            return Reply(Outcome.RETRY, f"{type(error).__name__} at {self._url}")
+        except requests.RequestException as error:
+            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
+        if response.ok and not response.is_redirect:
+            return _accepted(response.content)
+        message = f"HTTP {response.status_code} {response.reason} from {self._url}"
+        if response.status_code in _RETRYABLE_STATUS:
+            after_s = _retry_after_s(response.headers.get("Retry-After"))
+            return Reply(Outcome.RETRY, message, retry_after_s=after_s)
+        return Reply(Outcome.REFUSED, message)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class _Grpc:
+    """OTLP/gRPC, handing over ready bytes."""
+
+    def __init__(self, signal: settings.SignalSettings) -> None:
+        import grpc  # most workers speak HTTP and never need it
+
+        self._error: type[Exception] = grpc.RpcError
+        target = urlsplit(signal.url).netloc
+        compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
+        if signal.insecure:
+            self._channel = grpc.insecure_channel(target, compression=compression)
+        else:
+            credentials = grpc.ssl_channel_credentials(
+                root_certificates=_read(signal.certificate),
+                private_key=_read(signal.client_key),
+                certificate_chain=_read(signal.client_certificate),
+            )
+            self._channel = grpc.secure_channel(target, credentials, compression=compression)
+        self._call: Callable[..., bytes] = self._channel.unary_unary(
+            _GRPC_METHOD, request_serializer=_identity, response_deserializer=_identity
+        )
+        self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
+        self._timeout_s = signal.timeout_s
+        self._url = signal.url
+
+    def prepare(self, payload: bytes) -> bytes:
+        return payload
+
+    def send(self, body: bytes) -> Reply:
+        try:
+            return _accepted(self._call(body, timeout=self._timeout_s, metadata=self._metadata))
+        except self._error as error:
+            return self._failed(error)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _failed(self, error: Exception) -> Reply:
+        code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
+        delay_s = _retry_info_s(error)
+        message = f"gRPC {code} from {self._url}"
+        if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
+            return Reply(Outcome.RETRY, message, retry_after_s=delay_s)
+        return Reply(Outcome.REFUSED, message)
+
+
+def _identity(message: bytes) -> bytes:
+    return message
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:  # noqa: PTH123  # a path from the environment, as text
+        return file.read()
+
+
+def _accepted(body: bytes) -> Reply:
+    """An acknowledgement, which may say that some of the points were not taken."""
+    try:
+        partial = ExportMetricsServiceResponse.FromString(body).partial_success
+    except DecodeError:
+        return Reply(Outcome.ACCEPTED)
+    return Reply(Outcome.ACCEPTED, partial.error_message, rejected=partial.rejected_data_points)
+
+
+def _retry_after_s(header: str | None) -> float | None:
+    """Seconds from ``Retry-After``, which is a number or a date; None if it is neither."""
+    if not header:
+        return None
+    try:
+        delay_s = float(header)
+    except ValueError:
+        try:
+            delay_s = parsedate_to_datetime(header).timestamp() - time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S) if delay_s == delay_s else None
+
+
+def _retry_info_s(error: Exception) -> float | None:
+    """The delay of ``google.rpc.RetryInfo`` in a gRPC status, or None."""
+    # googleapis-common-protos has no stubs.
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    trailing = getattr(error, "trailing_metadata", lambda: None)() or ()
+    for key, value in trailing:
+        if key == "grpc-status-details-bin":
+            for detail in Status.FromString(value).details:
+                info = RetryInfo()
+                if detail.Unpack(info):
+                    delay_s: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+                    return min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
+    return None

@@ -1,0 +1,115 @@
+"""Numbers as training code has them: Python's, numpy's, tensors on a device.
+
+``hold`` runs on the training thread and never waits for a device. ``number`` runs on the exporter
+thread and may.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol, runtime_checkable
+
+__all__ = ["PLAIN", "NotANumber", "hold", "number"]
+
+PLAIN: Final = frozenset({float, int, bool})
+"""Types that nobody can change after the call, so that they need no ``hold``."""
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class NotANumber:
+    """Stands in the buffer for a value that is none, and knows how to describe it.
+
+    Args:
+        value: The offending value. Only its description is kept.
+    """
+
+    __slots__ = ("description",)
+
+    def __init__(self, value: object) -> None:
+        shape = getattr(value, "shape", None)
+        kind = type(value).__name__
+        self.description = kind if shape is None else f"{kind} of shape {tuple(shape)}"
+
+
+@runtime_checkable
+class _Event(Protocol):
+    def synchronize(self) -> None: ...
+
+
+class _OnDevice:
+    """A private copy of a tensor and the event after which its value is there."""
+
+    __slots__ = ("event", "tensor")
+
+    def __init__(self, tensor: object, event: _Event | None) -> None:
+        self.tensor = tensor
+        self.event = event
+
+
+def hold(value: object) -> object:
+    """Return something that ``number`` reads as ``value`` is now, whatever happens to it later.
+
+    Copies single elements only, and enqueues a device copy without waiting for it.
+    """
+    if type(value) in PLAIN or value is None or isinstance(value, str | bytes):
+        return value
+    if _element_count(value) != 1:
+        return NotANumber(value)
+    detach = getattr(value, "detach", None)
+    if callable(detach):
+        return _OnDevice(detach().clone(), _recorded_event(value))
+    copy = getattr(value, "copy", None)
+    return copy() if callable(copy) else value
+
+
+def number(held: object) -> float | NotANumber:
+    """Read a held value. Integers that fit 64 bits stay integers; True is 1."""
+    if isinstance(held, float) and type(held) is float:
+        return held
+    if isinstance(held, NotANumber):
+        return held
+    if isinstance(held, _OnDevice):
+        if held.event is not None:
+            held.event.synchronize()
+        held = held.tensor
+    item = getattr(held, "item", None)
+    value: object = item() if callable(item) else held
+    try:
+        return _as_python(value)
+    except (TypeError, ValueError, OverflowError):
+        return NotANumber(held)
+
+
+def _as_python(value: object) -> float | NotANumber:
+    if isinstance(value, int):  # and bool
+        return int(value) if _INT64_MIN <= value <= _INT64_MAX else float(value)
+    convert: Callable[[], float] | None = getattr(value, "__float__", None)
+    if convert is None:
+        return NotANumber(value)
+    return float(convert())
+
+
+def _element_count(value: object) -> int:
+    """1 for scalars of any kind; the count for arrays and tensors; 0 for other containers."""
+    numel = getattr(value, "numel", None)
+    if callable(numel):
+        return int(numel())
+    size = getattr(value, "size", None)
+    if isinstance(size, int):
+        return size
+    return 0 if hasattr(value, "__len__") else 1
+
+
+def _recorded_event(tensor: object) -> _Event | None:
+    """Mark the point in the tensor's stream after which its copy is complete.
+
+    The exporter thread reads from another stream, which does not wait for this one by itself.
+    """
+    if not getattr(tensor, "is_cuda", False):
+        return None
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None:
+        return None
+    event = cuda.Event()
+    event.record()
+    return event if isinstance(event, _Event) else None

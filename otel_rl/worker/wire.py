@@ -1,0 +1,73 @@
+"""The few protobuf encodings that OTLP needs, as functions from values to bytes.
+
+Field numbers stand at the call, beside the message they belong to; opentelemetry-proto names them.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+__all__ = ["attributes", "field", "key_value", "varint"]
+
+_LENGTH_DELIMITED: Final = 2
+_ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
+_DOUBLE = struct.Struct("<Bd").pack
+_UINT64_MASK: Final = (1 << 64) - 1
+
+
+def varint(value: int) -> bytes:
+    """Base-128 encoding; negative numbers as protobuf's int64 does, in ten bytes."""
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
+    value &= _UINT64_MASK
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field: a message, string or bytes."""
+    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
+
+
+def attributes(number: int, pairs: Mapping[str, object]) -> bytes:
+    """Repeated ``KeyValue`` in field ``number``, sorted by key so that equal sets encode equal."""
+    return b"".join(
+        field(number, key_value(str(key), pairs[key])) for key in sorted(pairs, key=str)
+    )
+
+
+def key_value(key: str, value: object) -> bytes:
+    """``KeyValue {key = 1, value = 2}`` without its own tag."""
+    return field(1, _utf8(key)) + field(2, _any_value(value))
+
+
+def _any_value(value: object) -> bytes:
+    """``AnyValue``; what OTLP has no kind for is sent as text, as the SDK does."""
+    match value:
+        case None:
+            return b""
+        case bool():
+            return b"\x10\x01" if value else b"\x10\x00"
+        case str():
+            return field(1, _utf8(value))
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return b"\x18" + varint(value)
+        case float():
+            return _DOUBLE(0x21, value)
+        case bytes():
+            return field(7, value)
+        case Mapping():
+            return field(6, attributes(1, value))
+        case Sequence():
+            return field(5, b"".join(field(1, _any_value(item)) for item in value))
+        case _:
+            return field(1, _utf8(str(value)))
+
+
+def _utf8(text: str) -> bytes:
+    # Protobuf strings must be valid UTF-8, and a lone surrogate in a label is no reason to fail.
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,169 @@
+"""A receiving end for tests: OTLP/HTTP on a loopback port, parsing what it gets."""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Condition, Thread
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+Answer = tuple[int, dict[str, str], bytes]
+OK: Answer = (200, {}, b"")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement of a gauge as a bridge would read it."""
+
+    name: str
+    value: float
+    step: int | None
+    attributes: dict[str, object]
+    resource: dict[str, object]
+    scope: dict[str, object]
+    time_ns: int
+    trace_id: str
+    span_id: str
+
+
+@dataclass
+class Sink:
+    """What arrived, in order. ``answer`` decides each reply and may block."""
+
+    answer: Callable[[int], Answer] = lambda _number: OK
+    metrics: list[ExportMetricsServiceRequest] = field(default_factory=list)
+    traces: list[ExportTraceServiceRequest] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    requests: int = 0
+    url: str = ""
+    _changed: Condition = field(default_factory=Condition)
+
+    def receive(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        with self._changed:
+            number = self.requests
+            self.requests += 1
+            self._changed.notify_all()
+        status, reply_headers, reply = self.answer(number)
+        with self._changed:
+            if status == 200:
+                self.headers.append(headers)
+                payload = gzip.decompress(body) if headers.get("content-encoding") else body
+                if path == "/v1/metrics":
+                    self.metrics.append(ExportMetricsServiceRequest.FromString(payload))
+                    self.sizes.append(len(payload))
+                else:
+                    self.traces.append(ExportTraceServiceRequest.FromString(payload))
+            self._changed.notify_all()
+        return status, reply_headers, reply
+
+    def wait(self, condition: Callable[["Sink"], bool], timeout_s: float = 20.0) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: condition(self), timeout_s):
+                raise AssertionError(f"not reached in {timeout_s} s; got {self.metrics}")
+
+    def measurements(self, name: str | None = None) -> list[Measurement]:
+        with self._changed:
+            return [m for m in measurements(self.metrics) if name in (None, m.name)]
+
+    def resources(self) -> list[dict[str, object]]:
+        with self._changed:
+            return [
+                pairs(resource.resource.attributes)
+                for request in self.metrics
+                for resource in request.resource_metrics
+            ]
+
+
+def measurements(requests: list[ExportMetricsServiceRequest]) -> Iterator[Measurement]:
+    for request in requests:
+        for resource in request.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    for point in metric.gauge.data_points:
+                        for exemplar in point.exemplars:
+                            filtered = pairs(exemplar.filtered_attributes)
+                            step = filtered.get("rl.loop.iteration")
+                            yield Measurement(
+                                metric.name,
+                                getattr(exemplar, exemplar.WhichOneof("value") or "as_int"),
+                                step if isinstance(step, int) else None,
+                                pairs(point.attributes),
+                                pairs(resource.resource.attributes),
+                                pairs(scope.scope.attributes),
+                                exemplar.time_unix_nano,
+                                exemplar.trace_id.hex(),
+                                exemplar.span_id.hex(),
+                            )
+
+
+def sums(requests: list[ExportMetricsServiceRequest], name: str) -> dict[tuple[object, ...], float]:
+    """Last value of each series of a counter, by instance id and attribute values."""
+    found: dict[tuple[object, ...], float] = {}
+    for request in requests:
+        for resource in request.resource_metrics:
+            instance = pairs(resource.resource.attributes)["service.instance.id"]
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    if metric.name == name:
+                        for point in metric.sum.data_points:
+                            key = (instance, *pairs(point.attributes).values())
+                            found[key] = getattr(point, point.WhichOneof("value") or "as_int")
+    return found
+
+
+def pairs(attributes: Iterable[KeyValue]) -> dict[str, object]:
+    return {pair.key: plain(pair.value) for pair in attributes}
+
+
+def plain(value: AnyValue) -> object:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [plain(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return pairs(value.kvlist_value.values)
+    found: object = getattr(value, kind)
+    return found
+
+
+@contextmanager
+def serve(sink: Sink) -> Iterator[Sink]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            status, reply_headers, reply = sink.receive(self.path, headers, body)
+            try:
+                self.send_response(status)
+                for key, value in reply_headers.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+            except OSError:
+                self.close_connection = True  # the sender gave up; that is its right
+
+        def log_message(self, *_arguments: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    sink.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield sink
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
