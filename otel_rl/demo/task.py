@@ -17,15 +17,22 @@ def prompt(rng: np.random.Generator, *, min_digits: int, max_digits: int) -> str
     return f"{_INSTRUCTION} {digits} ="
 
 
-def score(prompt_text: str, completion_text: str) -> float:
+def score(prompt_text: str, completion_text: str, *, ended: bool) -> float:
     """Share of places at which the completion says what it should, from 0 to 1.
 
-    A completion that is too long or too short loses the places by which it is.
+    The end is a place too. A completion that is too long or too short loses the places by which it
+    is, and its end.
+
+    Args:
+        prompt_text: As :func:`prompt` made it.
+        completion_text: Digits separated by spaces, without the end mark.
+        ended: Whether the policy ended the completion, rather than being cut off.
     """
     expected = prompt_text.removeprefix(_INSTRUCTION).removesuffix("=").split()[::-1]
     given = completion_text.split()
     right = sum(want == have for want, have in zip(expected, given, strict=False))
-    return right / max(len(expected), len(given))
+    right += ended and len(given) == len(expected)
+    return right / (max(len(expected), len(given)) + 1)
 
 
 def longest_prompt(max_digits: int) -> int:

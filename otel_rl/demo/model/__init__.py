@@ -3,6 +3,7 @@
 from otel_rl.demo.model.adam import Adam
 from otel_rl.demo.model.blocks import BlockPool, NoFreeBlock
 from otel_rl.demo.model.cache import KvCache, Sequences
+from otel_rl.demo.model.decoding import DecodeBatch, Job
 from otel_rl.demo.model.parameters import Block, Floats, Parameters, Shape
 from otel_rl.demo.model.sampling import Choice, choose
 from otel_rl.demo.model.transformer import Tape, backward, forward
@@ -12,7 +13,9 @@ __all__ = [
     "Block",
     "BlockPool",
     "Choice",
+    "DecodeBatch",
     "Floats",
+    "Job",
     "KvCache",
     "NoFreeBlock",
     "Parameters",

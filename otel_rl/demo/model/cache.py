@@ -92,69 +92,73 @@ class Sequences:
     """Equal prompts that grow in the cache side by side: the samples of one group.
 
     The first row computes the prompt and publishes it; the others find it in the cache.
+
+    Attributes:
+        logits: After the prompt, (rows, vocabulary); valid after :meth:`prefill`.
     """
 
+    logits: Floats
+
     def __init__(self, cache: KvCache, prompt: Sequence[int], *, rows: int, room: int) -> None:
-        """Reserve room; nothing is computed yet.
+        """Remember what is asked for; nothing is reserved yet.
 
         Args:
             cache: Where the keys and values go.
             prompt: Token ids.
             rows: Number of samples.
             room: Longest sequence, prompt and completion together.
-
-        Raises:
-            NoFreeBlock: The cache is too full; ask :meth:`fits` first.
         """
         self._cache = cache
         self._prompt = list(prompt)
+        self._rows = rows
         self._room = room
         self._blocks: list[list[int]] = []
-        self._rows = rows
 
     @staticmethod
     def fits(cache: KvCache, *, rows: int, room: int) -> bool:
         """Whether so many rows are sure to get all their blocks, even with no shared prefix."""
         return rows * cache.pool.blocks_for(room) <= cache.pool.available
 
-    def prefill(self, parameters: Parameters) -> Floats:
-        """Compute what the cache lacks of the prompt.
+    def prefill(self, parameters: Parameters) -> None:
+        """Reserve the rows' blocks and compute what the cache lacks of the prompt.
 
-        Returns:
-            Logits after the prompt, (rows, vocabulary).
+        Raises:
+            NoFreeBlock: The cache is too full; ask :meth:`fits` first.
         """
-        first = self._prefill_rows(parameters, 1)
-        if self._rows == 1:
-            return first
-        return np.concatenate([first, self._prefill_rows(parameters, self._rows - 1)])
+        logits = [self._prefill_rows(parameters, 1)]
+        if self._rows > 1:
+            logits.append(self._prefill_rows(parameters, self._rows - 1))
+        self.logits = np.concatenate(logits)
 
     def slots(self) -> npt.NDArray[np.int64]:
         """Where each token of each row lives, (rows, room)."""
-        size = self._cache.pool.block_tokens
-        table = np.array(self._blocks, np.int64)[:, :, None] * size + np.arange(size)
-        return table.reshape(len(self._blocks), -1)[:, : self._room]
+        return self._slots_of(self._blocks)
 
-    def release(self, *, row: int | None = None) -> None:
-        """Give the blocks of one row back, or of all that still have any."""
-        for index in range(len(self._blocks)) if row is None else (row,):
-            self._cache.pool.release(self._blocks[index])
-            self._blocks[index] = []
+    def release(self) -> None:
+        """Give all blocks back."""
+        for blocks in self._blocks:
+            self._cache.pool.release(blocks)
+        self._blocks.clear()
 
     def _prefill_rows(self, parameters: Parameters, rows: int) -> Floats:
+        """Equal prompts find an equal prefix, so the rows can be computed as one rectangle."""
         pool = self._cache.pool
         added = []
         for _ in range(rows):
             blocks = pool.acquire(self._prompt)
             cached = len(blocks) * pool.block_tokens
             blocks += [pool.allocate() for _ in range(pool.blocks_for(self._room) - len(blocks))]
-            self._blocks.append(blocks)
             added.append(blocks)
-        slots = self.slots()[-rows:]
-        start = np.full(rows, cached, np.int64)
+        self._blocks += added
         tokens = np.tile(np.array(self._prompt[cached:], np.int64), (rows, 1))
-        logits = self._cache.extend(parameters, tokens, start, slots)
+        start = np.full(rows, cached, np.int64)
+        logits = self._cache.extend(parameters, tokens, start, self._slots_of(added))
         for blocks in added:
             for place in range(len(self._prompt) // pool.block_tokens):
-                end = (place + 1) * pool.block_tokens
-                pool.publish(blocks[place], self._prompt[:end])
+                pool.publish(blocks[place], self._prompt[: (place + 1) * pool.block_tokens])
         return logits
+
+    def _slots_of(self, blocks: list[list[int]]) -> npt.NDArray[np.int64]:
+        size = self._cache.pool.block_tokens
+        table = np.array(blocks, np.int64)[:, :, None] * size + np.arange(size)
+        return table.reshape(len(blocks), -1)[:, : self._room]

@@ -1,0 +1,131 @@
+"""The processes of a run: started with their place in the environment, watched, and ended."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.demo.seat import CONTROL_VARIABLE
+from otel_rl.demo.wire import KEY_VARIABLE
+
+__all__ = ["Child", "Children", "demo_environment"]
+
+# One thread per process: with a dozen processes on a few cores, BLAS threads only get in each
+# other's way.
+_ONE_THREAD = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+POLL_S = 0.01
+TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
+
+
+def demo_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for all processes of one run, with a secret of its own."""
+    return {
+        **environment,
+        **dict.fromkeys(_ONE_THREAD, "1"),
+        "PYTHONUNBUFFERED": "1",
+        KEY_VARIABLE: secrets.token_hex(16),
+    }
+
+
+@dataclass(slots=True)
+class Child:
+    """One process.
+
+    Attributes:
+        role: Its role.
+        index: Its place among the processes of the role.
+        log: File with its stdout and stderr.
+        process: To wait for.
+    """
+
+    role: str
+    index: int
+    log: Path
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def name(self) -> str:
+        """Role and index, for people."""
+        return f"{self.role}-{self.index}"
+
+    def last_line(self) -> str:
+        """The last thing it wrote, which after a crash is the error."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+class Children:
+    """All processes that the orchestrator has started. One thread."""
+
+    def __init__(self, *, port: int, logs: Path) -> None:
+        """Nothing is started yet.
+
+        Args:
+            port: Where the orchestrator listens.
+            logs: Directory for the log files; exists.
+        """
+        self._port = port
+        self._logs = logs
+        self._alive: dict[tuple[str, int], Child] = {}
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def start(self, role: str, index: int, count: int) -> None:
+        """Start a process; its log goes on where a predecessor's ended."""
+        log = self._logs / f"{role}-{index}.log"
+        environment = os.environ | {
+            CONTROL_VARIABLE: str(self._port),
+            "OTEL_RL_ROLE": role,
+            "OTEL_RL_INDEX": str(index),
+            "OTEL_RL_COUNT": str(count),
+        }
+        with log.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603  # our own module, no shell
+                [sys.executable, "-m", f"otel_rl.demo.{role}"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+        self._alive[role, index] = Child(role, index, log, process)
+
+    def kill(self, role: str, index: int) -> None:
+        """As the out-of-memory killer would: no warning, no clean-up."""
+        self._alive[role, index].process.send_signal(signal.SIGKILL)
+
+    def exited(self) -> list[Child]:
+        """Those that have ended since the last call."""
+        gone = [child for child in self._alive.values() if child.process.poll() is not None]
+        for child in gone:
+            del self._alive[child.role, child.index]
+        return gone
+
+    def alive(self, role: str) -> list[int]:
+        """Indices of the living processes of a role."""
+        return [index for (each, index) in self._alive if each == role]
+
+    def end_all(self) -> None:
+        """Terminate what is left, and kill what does not listen. Returns when all are gone."""
+        for child in self._alive.values():
+            child.process.terminate()
+        deadline_s = time.monotonic() + TERMINATE_S
+        while self._alive and time.monotonic() < deadline_s:
+            self.exited()
+            time.sleep(POLL_S)
+        for child in self._alive.values():
+            child.process.kill()
+            child.process.wait()
+        self._alive.clear()

@@ -1,0 +1,210 @@
+"""Process: samples completions from the newest policy it could get.
+
+This file stands for anybody's inference server: it knows OpenTelemetry's API and nothing of
+otel_rl. What it measures gets into the run because the API is configured from outside.
+"""
+
+import itertools
+import queue
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Span, SpanKind
+
+from otel_rl.demo import tokenizer
+from otel_rl.demo.generator_metrics import GeneratorMetrics
+from otel_rl.demo.messages import (
+    Carrier,
+    Completions,
+    Finished,
+    NewerThan,
+    Request,
+    Serving,
+    Weights,
+)
+from otel_rl.demo.model import DecodeBatch, Job, KvCache, Parameters
+from otel_rl.demo.phases import PhaseClock
+from otel_rl.demo.seat import Seat
+from otel_rl.demo.wire import Remote
+
+__all__ = ["main"]
+
+
+@dataclass(slots=True)
+class _Task:
+    """One request on its way through this replica."""
+
+    request: Request
+    arrived_s: float
+    job: Job
+    tokenize_s: float
+    span: Span
+
+
+class Generator:
+    """One replica: a queue, a policy with its KV cache, and the way to the reward workers."""
+
+    def __init__(self, seat: Seat, metrics: GeneratorMetrics) -> None:
+        settings = seat.start.settings
+        self._seat = seat
+        self._metrics = metrics
+        self._tracer = trace.get_tracer("otel_rl.demo.generator")
+        self._clock = PhaseClock()
+        self._shape = settings.shape
+        self._batch_limit = settings.batch_limit
+        # A restarted replica must not repeat what its predecessor sampled.
+        self._rng = np.random.default_rng([settings.seed, seat.index, time.time_ns()])
+        self._waiting: deque[tuple[Request, float]] = deque()
+        self._version = 0
+        with self._clock.phase("model_load"):
+            checkpoint = Path(seat.start.checkpoint).read_bytes()
+            self._policy = Parameters.from_bytes(self._shape, checkpoint)
+            self._cache = KvCache(
+                self._shape,
+                limit_tokens=settings.cache_tokens,
+                block_tokens=settings.cache_block_tokens,
+            )
+        metrics.phases(self._clock.take())
+        metrics.cache(self._cache.pool)
+        self._weight_store = Remote(seat.address("weight_store"))
+        self._reward_workers = itertools.cycle(
+            [Remote(seat.address("reward", i)) for i in range(settings.reward_workers)]
+        )
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self._seat.tell(Serving())
+        while True:
+            begun_s = time.perf_counter()
+            with self._clock.phase("sync_coordination"):
+                going_on = self._wait_for_requests()
+            idle_s = time.perf_counter() - begun_s
+            if not going_on:
+                return
+            with self._clock.phase("weight_sync"):
+                self._refresh_policy()
+            self._serve_one_batch()
+            duration_s = time.perf_counter() - begun_s
+            self._metrics.iteration(self._clock.take(), duration_s=duration_s, idle_s=idle_s)
+
+    def _wait_for_requests(self) -> bool:
+        """Take what has arrived, at least one; False if there is nothing more to do."""
+        while True:
+            try:
+                message = self._seat.inbox.get(block=not self._waiting)
+            except queue.Empty:
+                return True
+            if message is None:
+                return False
+            if isinstance(message, Request):
+                self._waiting.append((message, time.perf_counter()))
+                self._metrics.queue_depth.add(1)
+
+    def _refresh_policy(self) -> None:
+        with self._clock.part("weight_pull"):
+            newer = self._weight_store.call(NewerThan(self._version))
+        if isinstance(newer, Weights):
+            self._policy = Parameters.from_bytes(self._shape, newer.flat)
+            self._version = newer.version
+            # Keys and values of the old weights mean nothing to the new ones.
+            self._cache.pool.forget()
+            self._metrics.policy_updates.add(1)
+            self._metrics.policy_version.set(newer.version)
+
+    def _serve_one_batch(self) -> None:
+        batch = DecodeBatch(self._cache, self._policy, tokenizer.END, self._rng)
+        tasks: list[_Task] = []
+        while self._waiting and len(tasks) < self._batch_limit:
+            request, arrived_s = self._waiting[0]
+            with self._clock.phase("tokenize"):
+                begun_s = time.perf_counter()
+                prompt = tokenizer.encode(request.prompt)
+                tokenize_s = time.perf_counter() - begun_s
+            job = Job(
+                prompt, request.samples, request.max_tokens, request.temperature, request.top_p
+            )
+            if not job.fits(self._cache):
+                break
+            self._waiting.popleft()
+            self._metrics.queue_depth.add(-1)
+            self._metrics.queue_duration.record(time.perf_counter() - arrived_s)
+            tasks.append(_Task(request, arrived_s, job, tokenize_s, self._open_span(request)))
+            with self._clock.phase("action_select"):
+                batch.add(job)
+        self._metrics.running.add(len(tasks))
+        self._metrics.cache(self._cache.pool)
+        with self._clock.phase("action_select"):
+            batch.run()
+        finished_s = time.perf_counter()
+        batch.release()
+        self._metrics.cache(self._cache.pool)
+        for place, task in enumerate(tasks):
+            with trace.use_span(task.span, end_on_exit=True):
+                tokens = batch.completions(place)
+                with self._clock.phase("replay"):
+                    self._deliver(task, tokens, batch.log_probabilities(place))
+                self._record(task, tokens, batch.first_token_s, finished_s)
+
+    def _open_span(self, request: Request) -> Span:
+        return self._tracer.start_span(
+            "rl.sample",
+            context=propagate.extract(request.context),
+            kind=SpanKind.CONSUMER,
+            attributes={"rl.policy.version": self._version, "rl.sample.count": request.samples},
+        )
+
+    def _deliver(
+        self,
+        task: _Task,
+        tokens: tuple[tuple[int, ...], ...],
+        log_probabilities: tuple[tuple[float, ...], ...],
+    ) -> None:
+        context: Carrier = {}
+        propagate.inject(context)
+        next(self._reward_workers).call(
+            Completions(
+                prompt=task.request.prompt,
+                prompt_tokens=tuple(task.job.prompt),
+                tokens=tokens,
+                log_probabilities=log_probabilities,
+                policy_version=self._version,
+                context=context,
+            )
+        )
+        self._seat.tell(Finished(task.request.number, sum(map(len, tokens))))
+
+    def _record(
+        self,
+        task: _Task,
+        tokens: tuple[tuple[int, ...], ...],
+        first_token_s: float,
+        finished_s: float,
+    ) -> None:
+        metrics = self._metrics
+        lengths = [len(each) for each in tokens]
+        metrics.running.add(-1)
+        metrics.requests.add(1)
+        metrics.samples.add(len(tokens))
+        metrics.tokens.add(sum(lengths))
+        metrics.sampling(task.request)
+        metrics.tokenize_duration.record(task.tokenize_s)
+        metrics.prompt_tokens.record(len(task.job.prompt))
+        for length in lengths:
+            metrics.response_tokens.record(length)
+        metrics.first_token.record(first_token_s - task.arrived_s)
+        metrics.request_duration.record(finished_s - task.arrived_s)
+        if max(lengths) > 1:
+            metrics.per_token.record((finished_s - first_token_s) / (max(lengths) - 1))
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    Generator(Seat("generator"), GeneratorMetrics()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What a generator measures, as plain OpenTelemetry instruments with the names of the conventions.
+
+The names are spelled out: a generator knows OpenTelemetry's API and nothing of otel_rl.
+"""
+
+from collections.abc import Mapping
+
+from opentelemetry import metrics
+
+from otel_rl.demo.messages import Request
+from otel_rl.demo.model import BlockPool
+
+__all__ = ["GeneratorMetrics"]
+
+
+class GeneratorMetrics:
+    """The instruments of one generator process, and what belongs together when recording."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter("otel_rl.demo.generator")
+        counter, gauge = meter.create_counter, meter.create_gauge
+        level, histogram = meter.create_up_down_counter, meter.create_histogram
+
+        self.tokens = counter("rl.generator.tokens", "{token}")
+        self.requests = counter("rl.generator.requests", "{request}")
+        self.samples = counter("rl.sample.samples", "{sample}")
+        self.running = level("rl.generator.requests.running", "{request}")
+        self.queue_depth = level("rl.generator.queue.depth", "{request}")
+        self.queue_duration = histogram("rl.generator.queue.duration", "s")
+        self.prompt_tokens = histogram("rl.generator.prompt.tokens", "{token}")
+        self.response_tokens = histogram("rl.generator.response.tokens", "{token}")
+        self.tokenize_duration = histogram("rl.generator.tokenize.duration", "s")
+        self.first_token = histogram("gen_ai.server.time_to_first_token", "s")
+        self.per_token = histogram("gen_ai.server.time_per_output_token", "s")
+        self.request_duration = histogram("gen_ai.server.request.duration", "s")
+        self.policy_version = gauge("rl.policy.version", "{version}")
+        self.policy_updates = counter("rl.policy.updates", "{update}")
+
+        self._temperature = histogram("rl.generator.sampling.temperature", "1")
+        self._top_p = histogram("rl.generator.sampling.top_p", "1")
+        self._max_tokens = histogram("rl.generator.sampling.max_tokens", "{token}")
+        self._cache_limit = level("rl.generator.kv_cache.limit", "{token}")
+        self._cache_usage = level("rl.generator.kv_cache.usage", "{token}")
+        self._cache_utilization = gauge("rl.generator.kv_cache.utilization", "1")
+        self._cache_queries = counter("rl.generator.kv_cache.queries", "{token}")
+        self._cache_hits = counter("rl.generator.kv_cache.hits", "{token}")
+        self._phase = gauge("rl.phase.duration", "s")
+        self._iteration = gauge("rl.iteration.duration", "s")
+        self._idle = counter("rl.worker.idle.time", "s")
+        self._seen = (0, 0, 0, 0)
+
+    def sampling(self, request: Request) -> None:
+        """Record how a request asks to be sampled."""
+        self._temperature.record(request.temperature)
+        self._top_p.record(request.top_p)
+        self._max_tokens.record(request.max_tokens)
+
+    def cache(self, pool: BlockPool) -> None:
+        """Record the state of the KV cache: the change since the last call, and the level."""
+        seen = (pool.limit_tokens, pool.used_tokens, pool.queried_tokens, pool.hit_tokens)
+        instruments = (
+            self._cache_limit,
+            self._cache_usage,
+            self._cache_queries,
+            self._cache_hits,
+        )
+        for instrument, now, before in zip(instruments, seen, self._seen, strict=True):
+            instrument.add(now - before)
+        self._seen = seen
+        self._cache_utilization.set(pool.used_tokens / pool.limit_tokens)
+
+    def phases(self, seconds: Mapping[str, float]) -> None:
+        """Record how long the phases of one iteration took."""
+        for phase, duration_s in seconds.items():
+            self._phase.set(duration_s, {"rl.phase": phase})
+
+    def iteration(self, seconds: Mapping[str, float], *, duration_s: float, idle_s: float) -> None:
+        """Record one round from waiting for requests to having delivered their samples."""
+        self.phases(seconds)
+        self._iteration.set(duration_s)
+        self._idle.add(idle_s)

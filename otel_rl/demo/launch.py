@@ -1,0 +1,67 @@
+"""Starts the orchestrator and waits for what becomes of the run."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_rl.demo.children import demo_environment
+from otel_rl.demo.result import RESULT_FILE, DemoResult
+from otel_rl.demo.settings import DemoSettings
+
+__all__ = ["run"]
+
+TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
+
+
+def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoResult:
+    """Run the whole demo in processes of its own, with progress on stdout. Blocks until the end.
+
+    A Ctrl-C ends the run early; the result then says so. No process outlives this call.
+
+    Args:
+        settings: Of the run.
+        env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables decide
+            where telemetry goes; without an endpoint the demo runs all the same.
+    """
+    if settings.work_dir is None:
+        work_dir = Path(tempfile.mkdtemp(prefix="otel-rl-demo-"))
+    else:
+        work_dir = settings.work_dir.absolute()
+        work_dir.mkdir(parents=True, exist_ok=True)
+    (work_dir / "settings.json").write_text(settings.model_dump_json(indent=2))
+    (work_dir / RESULT_FILE).unlink(missing_ok=True)
+    environment = demo_environment(os.environ if env is None else env)
+    environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
+    environment.setdefault("OTEL_RL_TRIAL", settings.trial)
+    log = work_dir / "orchestrator.log"
+    with log.open("wb") as errors:
+        orchestrator = subprocess.Popen(  # noqa: S603  # our own module, no shell
+            [sys.executable, "-m", "otel_rl.demo.orchestrator", str(work_dir)],
+            stdin=subprocess.DEVNULL,
+            stderr=errors,
+            env=environment,
+        )
+    _wait(orchestrator)
+    try:
+        return DemoResult.model_validate_json((work_dir / RESULT_FILE).read_text())
+    except FileNotFoundError:
+        reason = f"the orchestrator ended with {orchestrator.returncode} [{log}]"
+        return DemoResult(reason=reason, logs=work_dir / "logs")
+
+
+def _wait(orchestrator: "subprocess.Popen[bytes]") -> None:
+    try:
+        orchestrator.wait()
+    except KeyboardInterrupt:
+        # From a terminal it has had the signal itself; from `kill` it has not.
+        orchestrator.send_signal(signal.SIGTERM)
+        try:
+            orchestrator.wait(TEARDOWN_S)
+        except subprocess.TimeoutExpired:
+            # Its children notice that their control connection is gone, and end.
+            orchestrator.kill()
+            orchestrator.wait()

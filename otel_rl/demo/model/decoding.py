@@ -1,0 +1,140 @@
+"""Many prompts completed side by side: one prefill each, then one token for all per step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_rl.demo.model.cache import KvCache, Sequences
+from otel_rl.demo.model.sampling import Choice, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_rl.demo.model.parameters import Parameters
+
+__all__ = ["DecodeBatch", "Job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to complete, and how.
+
+    Attributes:
+        prompt: Token ids.
+        samples: Completions wanted.
+        max_tokens: A completion is cut off after so many.
+        temperature: Of the sampling.
+        top_p: Of the sampling.
+    """
+
+    prompt: Sequence[int]
+    samples: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+
+    def fits(self, cache: KvCache) -> bool:
+        """Whether the cache has room for all samples at their longest."""
+        room = len(self.prompt) + self.max_tokens
+        return Sequences.fits(cache, rows=self.samples, room=room)
+
+
+@dataclass(slots=True)
+class _Row:
+    tokens: list[int] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)
+
+
+class DecodeBatch:
+    """Jobs that are decoded together. Ask ``fits`` for each job before it is added.
+
+    Attributes:
+        first_token_s: ``time.perf_counter()`` when the first tokens stood.
+        tokens: Generated so far.
+    """
+
+    def __init__(
+        self, cache: KvCache, parameters: Parameters, end: int, rng: np.random.Generator
+    ) -> None:
+        self.first_token_s = 0.0
+        self.tokens = 0
+        self._cache = cache
+        self._parameters = parameters
+        self._end = end
+        self._rng = rng
+        self._jobs: list[Job] = []
+        self._sequences: list[Sequences] = []
+
+    def add(self, job: Job) -> None:
+        """Reserve the job's room and compute its prompt."""
+        self._jobs.append(job)
+        room = len(job.prompt) + job.max_tokens
+        self._sequences.append(Sequences(self._cache, job.prompt, rows=job.samples, room=room))
+        self._sequences[-1].prefill(self._parameters)
+
+    def run(self) -> None:
+        """Sample until every completion has ended or reached its limit."""
+        logits = np.concatenate([each.logits for each in self._sequences])
+        slots = _stack([each.slots() for each in self._sequences])
+        length = self._per_row([len(job.prompt) for job in self._jobs])
+        limit = self._per_row([job.max_tokens for job in self._jobs])
+        temperature = self._per_row([job.temperature for job in self._jobs]).astype(np.float32)
+        top_p = self._per_row([job.top_p for job in self._jobs]).astype(np.float32)
+        self._rows = [_Row() for _ in slots]
+        alive = np.arange(len(slots))
+        made = 0
+        while True:
+            choice = choose(logits, temperature[alive], top_p[alive], self._rng)
+            made += 1
+            self._keep(alive, choice)
+            if made == 1:
+                self.first_token_s = time.perf_counter()
+            going = (choice.tokens != self._end) & (made < limit[alive])
+            alive = alive[going]
+            if not len(alive):
+                return
+            logits = self._cache.extend(
+                self._parameters,
+                choice.tokens[going][:, None],
+                length[alive] + made - 1,
+                slots[alive],
+            )
+
+    def completions(self, job: int) -> tuple[tuple[int, ...], ...]:
+        """Token ids of every sample of a job, in the order in which the jobs were added."""
+        return tuple(tuple(row.tokens) for row in self._of(job))
+
+    def log_probabilities(self, job: int) -> tuple[tuple[float, ...], ...]:
+        """One per token of :meth:`completions`, under the policy at temperature 1."""
+        return tuple(tuple(row.log_probabilities) for row in self._of(job))
+
+    def release(self) -> None:
+        """Give the room back. What may be reused stays in the cache until room is needed."""
+        for each in self._sequences:
+            each.release()
+
+    def _keep(self, alive: npt.NDArray[np.int64], choice: Choice) -> None:
+        self.tokens += len(alive)
+        for row, token, log_probability in zip(
+            alive.tolist(), choice.tokens.tolist(), choice.log_probabilities.tolist(), strict=True
+        ):
+            self._rows[row].tokens.append(token)
+            self._rows[row].log_probabilities.append(log_probability)
+
+    def _of(self, job: int) -> list[_Row]:
+        before = sum(each.samples for each in self._jobs[:job])
+        return self._rows[before : before + self._jobs[job].samples]
+
+    def _per_row(self, values: Sequence[float]) -> npt.NDArray[np.float64 | np.int64]:
+        return np.repeat(np.array(values), [job.samples for job in self._jobs])
+
+
+def _stack(tables: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Tables of different lengths as one; what is added on the right is never visible."""
+    longest = max(table.shape[1] for table in tables)
+    return np.concatenate([np.pad(table, ((0, 0), (0, longest - table.shape[1]))) for table in tables])

@@ -1,0 +1,282 @@
+"""Process: starts all others, feeds them prompts, watches them, and ends them.
+
+A dead generator is replaced: replicas hold nothing that others do not have. The death of any other
+process ends the run with its reason. In the middle of the run the orchestrator kills a generator
+itself, because that is what happens in life.
+
+    start all -> everybody said Hello -> Start to all -> prompts flow, trainers step
+    -> the last step is answered with Stop -> generators, reward workers, buffer, store stop, in
+    the direction of the data, so that nobody loses a peer that it still needs
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from otel_rl.demo.children import Child, Children
+from otel_rl.demo.feed import Feed
+from otel_rl.demo.messages import (
+    Address,
+    Finished,
+    GoOn,
+    Hello,
+    Level,
+    Serving,
+    Start,
+    StepDone,
+    Stop,
+)
+from otel_rl.demo.model import Parameters
+from otel_rl.demo.progress import Progress, Status
+from otel_rl.demo.replicas import Replicas
+from otel_rl.demo.result import RESULT_FILE, DemoResult
+from otel_rl.demo.settings import DemoSettings
+from otel_rl.demo.switchboard import Switchboard
+from otel_rl.demo.telemetry import report_as
+
+__all__ = ["SETTINGS_FILE", "main"]
+
+SETTINGS_FILE = "settings.json"
+
+TICK_S = 0.02
+START_TIMEOUT_S = 60.0  # a cold start of a dozen processes on a busy machine
+STOP_TIMEOUT_S = 15.0  # of one kind of process: its last work, and the flush of its telemetry
+STEP_TIMEOUT_S = 60.0
+MAX_RESTARTS = 3
+
+STOP_ORDER = ("trainer", "generator", "reward", "replay_buffer", "weight_store")
+
+
+class RunFailed(Exception):
+    """The run cannot reach its end. The message is for people."""
+
+
+class Orchestrator:
+    """One run."""
+
+    def __init__(self, settings: DemoSettings, work_dir: Path) -> None:
+        self._settings = settings
+        self._logs = work_dir / "logs"
+        self._logs.mkdir(exist_ok=True)
+        self._checkpoint = work_dir / "policy-0.f32"
+        self._switchboard = Switchboard()
+        self._children = Children(port=self._switchboard.port, logs=self._logs)
+        self._replicas = Replicas(queue_limit=settings.queue_limit)
+        self._feed = Feed(settings)
+        self._progress = Progress(sys.stdout)
+        self._addresses: dict[str, Address] = {}
+        self._parent = os.getppid()
+        self._interrupted = False
+        self._begun_s: float | None = None
+        self._last_step: StepDone | None = None
+        self._last_step_s = time.monotonic()
+        self._rewards: list[float] = []
+        self._staleness: list[float] = []
+        self._level = Level(0, 0)
+        self._tokens = 0
+        self._requests = 0
+
+    def run(self) -> DemoResult:
+        """The whole run, whatever becomes of it. Afterwards no process is left."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+        reason = ""
+        try:
+            self._start()
+            self._train()
+            self._stop()
+        except RunFailed as failure:
+            reason = str(failure)
+        finally:
+            self._children.end_all()
+            self._progress.close()
+        return self._result(reason)
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+
+    # Start
+
+    def _start(self) -> None:
+        rng = np.random.default_rng(self._settings.seed)
+        policy = Parameters.random(self._settings.shape, rng)
+        self._checkpoint.write_bytes(policy.to_bytes())
+        members = self._settings.members
+        self._progress.note(f"Starting {len(members)} processes.")
+        for role, index, count in members:
+            self._children.start(role, index, count)
+        here: set[tuple[str, int]] = set()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while len(here) < len(members):
+            for member, message in self._switchboard.receive(timeout_s=TICK_S):
+                if isinstance(message, Hello):
+                    here.add(member)
+                    self._register(member, message)
+            self._fail_on(self._children.exited())
+            self._check_outside()
+            if time.monotonic() > deadline_s:
+                raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
+        for member in here:
+            self._switchboard.send(member, self._start_message())
+        self._begun_s = self._last_step_s = time.monotonic()
+
+    def _register(self, member: tuple[str, int], hello: Hello) -> None:
+        if hello.address is not None:
+            role, index = member
+            self._addresses[f"{role}/{index}"] = hello.address
+
+    def _start_message(self) -> Start:
+        return Start(self._settings, str(self._checkpoint), dict(self._addresses))
+
+    # Train
+
+    def _train(self) -> None:
+        """Until the last step is done, or somebody asked for the end."""
+        while not self._is_over():
+            for member, message in self._switchboard.receive(timeout_s=TICK_S):
+                self._handle(member, message)
+            self._replace_generators(self._children.exited())
+            self._feed_replicas()
+            self._show()
+            self._check_outside()
+            if time.monotonic() - self._last_step_s > STEP_TIMEOUT_S:
+                raise RunFailed(f"no step was made in {STEP_TIMEOUT_S:.0f} s")
+
+    def _is_over(self) -> bool:
+        return self._last_step is not None and self._last_step.step >= self._settings.steps
+
+    def _handle(self, member: tuple[str, int], message: object) -> None:
+        role, index = member
+        match message:
+            case Hello():
+                self._switchboard.send(member, self._start_message())
+            case Serving():
+                self._replicas.serving(index)
+            case Finished(number, tokens):
+                self._tokens += tokens
+                self._requests += 1
+                recovery_s = self._replicas.finished(index, number)
+                if recovery_s is not None:
+                    self._progress.note(f"{role}-{index} serves again after {recovery_s:.1f} s.")
+            case Level():
+                self._level = message
+            case StepDone():
+                self._step_done(message)
+
+    def _step_done(self, done: StepDone) -> None:
+        self._last_step = done
+        self._last_step_s = time.monotonic()
+        self._rewards.append(done.reward)
+        self._staleness.append(done.staleness)
+        self._switchboard.send(("trainer", 0), Stop() if self._is_over() else GoOn())
+        if done.step == self._settings.kill_step:
+            self._progress.note(f"Step {done.step}: killing generator-1, as happens in life.")
+            self._children.kill("generator", 1)
+
+    def _replace_generators(self, exited: list[Child]) -> None:
+        for child in exited:
+            if child.role != "generator" or self._replicas.failures >= MAX_RESTARTS:
+                self._fail_on([child])
+            killed = child.process.returncode < 0
+            requests = self._replicas.lost(child.index, reason="killed" if killed else "crash")
+            self._progress.note(
+                f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
+                "starting it again."
+            )
+            self._children.start(child.role, child.index, self._settings.generators)
+
+    def _feed_replicas(self) -> None:
+        while self._level.size + self._replicas.unfinished < self._settings.inventory_groups:
+            self._replicas.submit(self._feed.next())
+        while (given := self._replicas.next()) is not None:
+            replica, request = given
+            self._switchboard.send(("generator", replica), request)
+
+    def _show(self) -> None:
+        if self._last_step is None:
+            return
+        self._progress.show(
+            Status(
+                step=self._last_step.step,
+                steps=self._settings.steps,
+                reward=self._last_step.reward,
+                tokens=self._tokens,
+                staleness=self._last_step.staleness,
+                buffered=self._level.size,
+                buffer_limit=self._settings.buffer_groups,
+                alive=len(self._children),
+                expected=len(self._settings.members),
+            )
+        )
+
+    # Stop
+
+    def _stop(self) -> None:
+        self._show()
+        for role in STOP_ORDER:
+            for index in self._children.alive(role):
+                if role != "trainer":  # the answer to the last step has stopped those
+                    self._switchboard.send((role, index), Stop())
+            self._wait_until_gone(role)
+
+    def _wait_until_gone(self, role: str) -> None:
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while self._children.alive(role):
+            for _ in self._switchboard.receive(timeout_s=TICK_S):
+                pass
+            self._fail_on([child for child in self._children.exited() if _how(child) != "exit 0"])
+            self._check_outside()
+            if time.monotonic() > deadline_s:
+                raise RunFailed(f"{role} did not stop in {STOP_TIMEOUT_S:.0f} s")
+
+    # Failure
+
+    def _check_outside(self) -> None:
+        if self._interrupted:
+            raise RunFailed("interrupted")
+        if os.getppid() != self._parent:
+            raise RunFailed("whoever started the demo is gone")
+
+    def _fail_on(self, exited: list[Child]) -> None:
+        for child in exited:
+            raise RunFailed(f"{child.name} ended ({_how(child)}): {child.last_line()} [{child.log}]")
+
+    def _result(self, reason: str) -> DemoResult:
+        begun_s = self._begun_s
+        return DemoResult(
+            reason=reason,
+            logs=self._logs,
+            steps=len(self._rewards),
+            rewards=tuple(self._rewards),
+            staleness=float(np.mean(self._staleness)) if self._staleness else None,
+            tokens=self._tokens,
+            requests=self._requests,
+            rerouted=self._replicas.rerouted,
+            evicted=self._level.evicted,
+            failures=self._replicas.failures,
+            recoveries_s=tuple(self._replicas.recoveries_s),
+            duration_s=0.0 if begun_s is None else self._last_step_s - begun_s,
+        )
+
+
+def _how(child: Child) -> str:
+    code = child.process.returncode
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def main() -> None:
+    """Run the demo in the directory that is given as the only argument."""
+    work_dir = Path(sys.argv[1])
+    settings = DemoSettings.model_validate_json((work_dir / SETTINGS_FILE).read_text())
+    with report_as("orchestrator", index=0, count=1):
+        result = Orchestrator(settings, work_dir).run()
+    (work_dir / RESULT_FILE).write_text(result.model_dump_json(indent=2))
+    sys.exit(0 if result.ok else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Shows how the run goes: one live line on a terminal, a line now and then anywhere else."""
+
+import time
+from dataclasses import dataclass
+from typing import TextIO
+
+__all__ = ["Progress", "Status"]
+
+LIVE_INTERVAL_S = 0.1
+PLAIN_LINES = 12  # of a whole run
+REWARD_BAR = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One moment of the run.
+
+    Attributes:
+        step: Policy updates so far.
+        steps: Of the whole run.
+        reward: Mean of the last batch, from 0 to 1.
+        tokens: Generated so far.
+        staleness: Mean age of the last batch, in policy versions.
+        buffered: Groups in the replay buffer.
+        buffer_limit: Groups that fit.
+        alive: Living processes.
+        expected: Processes that should live.
+    """
+
+    step: int
+    steps: int
+    reward: float
+    tokens: int
+    staleness: float
+    buffered: int
+    buffer_limit: int
+    alive: int
+    expected: int
+
+
+class Progress:
+    """Writes to one stream. One thread."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._shown_at_s = 0.0
+        self._shown_step = 0
+        self._tokens = 0
+        self._tokens_at_s = time.monotonic()
+        self._rate = 0.0
+
+    def show(self, status: Status) -> None:
+        """The run stands here now. May be called as often as one likes."""
+        now_s = time.monotonic()
+        if self._live:
+            if now_s - self._shown_at_s >= LIVE_INTERVAL_S:
+                self._shown_at_s = now_s
+                self._stream.write("\r\x1b[K" + self._line(status, now_s))
+                self._stream.flush()
+        elif self._is_due(status):
+            self._shown_step = status.step
+            print(self._line(status, now_s), file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """Something happened that is worth a line of its own."""
+        print(("\r\x1b[K" if self._live else "") + text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the last state of the live line standing."""
+        if self._live:
+            print(file=self._stream, flush=True)
+
+    def _is_due(self, status: Status) -> bool:
+        every = max(1, status.steps // PLAIN_LINES)
+        return status.step >= self._shown_step + every or status.step == status.steps
+
+    def _line(self, status: Status, now_s: float) -> str:
+        if now_s - self._tokens_at_s >= 1.0:
+            self._rate = (status.tokens - self._tokens) / (now_s - self._tokens_at_s)
+            self._tokens, self._tokens_at_s = status.tokens, now_s
+        bar = "#" * round(status.reward * REWARD_BAR)
+        return (
+            f"step {status.step:>3}/{status.steps}"
+            f"  reward {status.reward:.2f} [{bar:<{REWARD_BAR}}]"
+            f"  {self._rate:5.0f} tokens/s"
+            f"  staleness {status.staleness:.1f}"
+            f"  buffer {status.buffered:>3}/{status.buffer_limit}"
+            f"  workers {status.alive}/{status.expected}"
+        )

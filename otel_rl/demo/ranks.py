@@ -1,0 +1,67 @@
+"""Data-parallel ranks: averaging, barriers and agreement, by way of rank 0.
+
+All ranks make the same calls in the same order; that is the whole protocol.
+"""
+
+from multiprocessing.connection import Connection, Listener
+
+import numpy as np
+
+from otel_rl.demo.messages import Address
+from otel_rl.demo.model import Floats
+from otel_rl.demo.wire import connect
+
+__all__ = ["Ranks"]
+
+
+class Ranks:
+    """One rank's end of the group."""
+
+    def __init__(self, peers: "list[Connection]") -> None:
+        """Use :meth:`gather` on rank 0 and :meth:`join` on the others."""
+        self._peers = peers
+
+    @classmethod
+    def gather(cls, listener: Listener, *, count: int) -> "Ranks":
+        """Rank 0: wait until all other ranks are here."""
+        return cls([listener.accept() for _ in range(count - 1)])
+
+    @classmethod
+    def join(cls, address: Address) -> "_OtherRank":
+        """Any other rank: go to rank 0."""
+        return _OtherRank([connect(address)])
+
+    def average(self, values: Floats) -> Floats:
+        """The mean of all ranks' values, the same to the bit on every rank."""
+        total = values.astype(np.float32)
+        for peer in self._peers:
+            total += np.frombuffer(peer.recv_bytes(), np.float32)
+        total /= 1 + len(self._peers)
+        for peer in self._peers:
+            peer.send_bytes(total.tobytes())
+        return total
+
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        self.agree(go_on=True)
+
+    def agree(self, *, go_on: bool) -> bool:
+        """A barrier after which every rank returns what rank 0 said."""
+        for peer in self._peers:
+            peer.recv_bytes()
+        for peer in self._peers:
+            peer.send_bytes(b"\x01" if go_on else b"\x00")
+        return go_on
+
+
+class _OtherRank(Ranks):
+    def average(self, values: Floats) -> Floats:
+        (root,) = self._peers
+        root.send_bytes(values.astype(np.float32).tobytes())
+        return np.frombuffer(root.recv_bytes(), np.float32)
+
+    def agree(self, *, go_on: bool) -> bool:
+        del go_on  # rank 0 decides
+        (root,) = self._peers
+        root.send_bytes(b"\x01")
+        return root.recv_bytes() == b"\x01"

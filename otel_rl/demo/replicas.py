@@ -1,0 +1,94 @@
+"""The generator replicas as their caller sees them: load, failures, recovery.
+
+A replica recovers when it has finished a request again, not when its process is back.
+"""
+
+import time
+
+from opentelemetry import metrics
+
+from otel_rl.demo.messages import Request
+from otel_rl.demo.router import Router
+from otel_rl.semconv import instruments, names
+
+__all__ = ["Replicas"]
+
+
+class Replicas:
+    """The router, measured. One thread.
+
+    Attributes:
+        failures: Replicas that were found dead.
+        rerouted: Requests that another replica had to do again.
+        recoveries_s: From noticing each failure until the replica had served again.
+    """
+
+    def __init__(self, *, queue_limit: int) -> None:
+        self.failures = 0
+        self.rerouted = 0
+        self.recoveries_s: list[float] = []
+        self._router = Router(queue_limit=queue_limit)
+        self._failed_at_s: dict[int, float] = {}
+        meter = metrics.get_meter("otel_rl.demo.orchestrator")
+        self._queue_depth = instruments.create_rl_replica_queue_depth(meter)
+        self._failures = instruments.create_rl_replica_failures(meter)
+        self._recovery = instruments.create_rl_replica_recovery_duration(meter)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests in the line and at the replicas."""
+        return self._router.unfinished
+
+    def serving(self, replica: int) -> None:
+        """A replica takes requests from now on."""
+        self._router.add_replica(replica)
+        self._failures.add(0, _attributes(replica))
+
+    def lost(self, replica: int, *, reason: str) -> int:
+        """A replica is dead.
+
+        Args:
+            replica: Its index.
+            reason: One word.
+
+        Returns:
+            How many of its requests go to others.
+        """
+        requests = self._router.lose_replica(replica)
+        self.failures += 1
+        self.rerouted += requests
+        self._failed_at_s[replica] = time.monotonic()
+        self._failures.add(1, _attributes(replica) | {names.RL_REASON: reason})
+        self._queue_depth.add(-requests, _attributes(replica))
+        return requests
+
+    def submit(self, request: Request) -> None:
+        """Put a request into the line."""
+        self._router.submit(request)
+
+    def next(self) -> tuple[int, Request] | None:
+        """Give a request to the replica with the fewest, if one has room."""
+        given = self._router.next()
+        if given is not None:
+            self._queue_depth.add(1, _attributes(given[0]))
+        return given
+
+    def finished(self, replica: int, number: int) -> float | None:
+        """A replica has finished a request.
+
+        Returns:
+            Seconds that it took to recover, if this ends a failure.
+        """
+        self._router.finish(replica, number)
+        self._queue_depth.add(-1, _attributes(replica))
+        failed_at_s = self._failed_at_s.pop(replica, None)
+        if failed_at_s is None:
+            return None
+        recovery_s = time.monotonic() - failed_at_s
+        self.recoveries_s.append(recovery_s)
+        self._recovery.record(recovery_s, _attributes(replica))
+        return recovery_s
+
+
+def _attributes(replica: int) -> dict[str, str]:
+    return {names.RL_REPLICA: f"generator-{replica}"}

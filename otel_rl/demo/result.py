@@ -1,0 +1,73 @@
+"""What a run came to."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["RESULT_FILE", "DemoResult"]
+
+RESULT_FILE = "result.json"
+
+
+class DemoResult(BaseModel):
+    """The end of a run, good or bad."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reason: str = ""
+    """Why the run did not reach its end; empty if it did."""
+    logs: Path
+    """Directory with what every process wrote."""
+    steps: int = 0
+    """Policy updates made."""
+    rewards: tuple[float, ...] = ()
+    """Mean reward of each step's batch, of trainer rank 0."""
+    staleness: float | None = None
+    """Mean age of what was trained on, in policy versions."""
+    tokens: int = 0
+    """Generated."""
+    requests: int = 0
+    """Prompts completed."""
+    rerouted: int = 0
+    """Requests that another replica had to do again."""
+    evicted: int = 0
+    """Groups that left the replay buffer without having been trained on."""
+    failures: int = 0
+    """Replicas that were found dead."""
+    recoveries_s: tuple[float, ...] = ()
+    """For each failure, from noticing it until the replica had served again."""
+    duration_s: float = 0.0
+    """From the first step's beginning to the last one's end."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every step was made and every process ended cleanly."""
+        return not self.reason
+
+    def mean_reward(self, quarter: int) -> float | None:
+        """Mean reward of a quarter of the steps, 0 to 3, or None if it has none."""
+        edges = [len(self.rewards) * i // 4 for i in range(5)]
+        part = self.rewards[edges[quarter] : edges[quarter + 1]]
+        return sum(part) / len(part) if part else None
+
+    def __str__(self) -> str:
+        lines = [f"The demo did not reach its end: {self.reason}"] if self.reason else []
+        first, last = self.mean_reward(0), self.mean_reward(3)
+        if first is not None and last is not None:
+            lines.append(
+                f"{self.steps} GRPO steps in {self.duration_s:.0f} s: "
+                f"mean reward {first:.2f} in the first quarter, {last:.2f} in the last."
+            )
+        if self.staleness is not None:
+            lines.append(
+                f"{self.requests} prompts, {self.tokens} tokens generated; trained on samples "
+                f"{self.staleness:.1f} versions old; {self.evicted} groups evicted."
+            )
+        if self.failures:
+            recovered = ", ".join(f"{seconds:.1f} s" for seconds in self.recoveries_s) or "not yet"
+            lines.append(
+                f"{self.failures} replica failed, {self.rerouted} of its requests went to others; "
+                f"it served again after: {recovered}."
+            )
+        lines.append(f"Logs of every process: {self.logs}")
+        return "\n".join(lines)

@@ -1,0 +1,80 @@
+"""Process: verifies completions and writes them to the replay buffer with their rewards.
+
+Verifying is this run's environment: the completion is the action, the reward is what comes back.
+"""
+
+import time
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.trace import SpanKind
+
+from otel_rl.demo import task, tokenizer
+from otel_rl.demo.messages import Completions, Done, Group
+from otel_rl.demo.phases import PhaseClock
+from otel_rl.demo.seat import Seat
+from otel_rl.demo.telemetry import reporting
+from otel_rl.demo.wire import Remote, listen, serve
+from otel_rl.semconv import names
+
+__all__ = ["main", "rewards_of"]
+
+
+def rewards_of(completions: Completions) -> tuple[float, ...]:
+    """The reward of each sample, from 0 to 1."""
+    return tuple(
+        task.score(
+            completions.prompt,
+            tokenizer.decode(tokens),
+            ended=tokens[-1] == tokenizer.END,
+        )
+        for tokens in completions.tokens
+    )
+
+
+class Verifier:
+    """Scores one group per call. Several threads at once, one per generator."""
+
+    def __init__(self, buffer: Remote) -> None:
+        self._buffer = buffer
+        self._tracer = trace.get_tracer("otel_rl.demo.reward")
+        meter = metrics.get_meter("otel_rl.demo.reward")
+        self._duration = meter.create_histogram(names.RL_REWARD_DURATION, "s")
+        self._step_duration = meter.create_histogram(names.RL_ENV_STEP_DURATION, "s")
+        self._episodes = meter.create_counter(names.RL_SAMPLE_EPISODES, "{episode}")
+        self._phase = meter.create_gauge(names.RL_PHASE_DURATION, "s")
+        self._iteration = meter.create_gauge(names.RL_ITERATION_DURATION, "s")
+
+    def answer(self, message: object) -> object:
+        """Take :class:`Completions`; the answer comes when they are in the replay buffer."""
+        if not isinstance(message, Completions):
+            raise TypeError(f"not a message of a reward worker: {message!r}")
+        begun_s = time.perf_counter()
+        clock = PhaseClock()
+        parent = propagate.extract(message.context)
+        with self._tracer.start_as_current_span("rl.reward", parent, SpanKind.CONSUMER):
+            with clock.phase("env_step"):
+                rewards = rewards_of(message)
+            with clock.phase("replay"):
+                self._buffer.call(Group(message, rewards))
+        phases = clock.take()
+        self._duration.record(phases["env_step"])
+        self._step_duration.record(phases["env_step"] / len(rewards))
+        self._episodes.add(len(rewards))
+        for phase, seconds in phases.items():
+            self._phase.set(seconds, {names.RL_PHASE: phase})
+        self._iteration.set(time.perf_counter() - begun_s)
+        return Done()
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    listener, address = listen()
+    seat = Seat("reward", address)
+    with reporting("reward", seat):
+        verifier = Verifier(Remote(seat.address("replay_buffer")))
+        serve(listener, verifier.answer, name="reward")
+        seat.wait_for_stop()
+
+
+if __name__ == "__main__":
+    main()

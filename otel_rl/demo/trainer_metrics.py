@@ -1,0 +1,108 @@
+"""What a trainer rank reports of each step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from opentelemetry import metrics
+
+import otel_rl
+from otel_rl.demo.grpo import Outcome
+from otel_rl.demo.model import Floats
+from otel_rl.semconv import names
+
+__all__ = ["StepFigures", "TrainerMetrics"]
+
+WAITS = ("collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """One rank's step in numbers.
+
+    Attributes:
+        outcome: Loss, KL, entropy of the rank's own batch.
+        gradient: Averaged over the ranks, before clipping.
+        update_norm: Euclidean norm of the parameters' change.
+        learning_rate: Of the update.
+        advantages: One per trained token.
+        rewards: One per sample.
+        episode_tokens: Completion length of each sample.
+        staleness: Of each group, in policy versions.
+    """
+
+    outcome: Outcome
+    gradient: Floats
+    update_norm: float
+    learning_rate: float
+    advantages: Floats
+    rewards: npt.NDArray[np.float64]
+    episode_tokens: Sequence[int]
+    staleness: Sequence[int]
+
+
+class TrainerMetrics:
+    """Single values by ``mlogger``, everything else by OpenTelemetry's own instruments."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter("otel_rl.demo.trainer")
+        self._phase = meter.create_gauge(names.RL_PHASE_DURATION, "s")
+        self._idle = meter.create_counter(names.RL_WORKER_IDLE_TIME, "s")
+        self._updates = meter.create_counter(names.RL_POLICY_UPDATES, "{update}")
+        self._steps = meter.create_counter(names.RL_TRAIN_STEPS, "{step}")
+        self._tokens = meter.create_counter(names.RL_TRAIN_TOKENS, "{token}")
+        self._staleness = meter.create_histogram(names.RL_POLICY_STALENESS, "{version}")
+        self._retrieval = meter.create_histogram(names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION, "s")
+
+    def step(
+        self,
+        step: int,
+        figures: StepFigures,
+        phases: Mapping[str, float],
+        *,
+        duration_s: float,
+        mfu: float,
+    ) -> None:
+        """Report a finished step.
+
+        Args:
+            step: From 1.
+            figures: What was computed.
+            phases: Seconds per phase.
+            duration_s: Of the iteration, measured from start to end and not added up.
+            mfu: Model FLOPs utilisation over the iteration.
+        """
+        outcome, gradient = figures.outcome, figures.gradient
+        otel_rl.mlogger.log(
+            {
+                names.RL_TRAIN_LOSS: outcome.loss,
+                names.RL_TRAIN_GRAD_ABS_MAX: float(np.abs(gradient).max()),
+                names.RL_TRAIN_GRAD_MEAN_SQUARE: float(np.square(gradient).mean()),
+                names.RL_TRAIN_GRAD_NORM: float(np.linalg.norm(gradient)),
+                names.RL_TRAIN_LEARNING_RATE: figures.learning_rate,
+                names.RL_TRAIN_UPDATE_NORM: figures.update_norm,
+                names.RL_TRAIN_MFU: mfu,
+                names.RL_POLICY_ADVANTAGE_MIN: float(figures.advantages.min()),
+                names.RL_POLICY_ADVANTAGE_MAX: float(figures.advantages.max()),
+                names.RL_POLICY_ADVANTAGE_MEAN: float(figures.advantages.mean()),
+                names.RL_POLICY_KL_REFERENCE: outcome.kl,
+                names.RL_POLICY_ENTROPY: outcome.entropy,
+                names.RL_POLICY_CLIP_FRACTION: outcome.clipped,
+                names.RL_POLICY_VERSION: step,
+                names.RL_REWARD_SUM: float(figures.rewards.sum()),
+                names.RL_REWARD_MEAN: float(figures.rewards.mean()),
+                names.RL_EPISODE_LENGTH: float(np.mean(figures.episode_tokens)),
+                names.RL_ITERATION_DURATION: duration_s,
+            },
+            step=step,
+        )
+        for phase, seconds in phases.items():
+            self._phase.set(seconds, {names.RL_PHASE: phase, names.RL_LOOP_ITERATION: step})
+        self._idle.add(sum(phases.get(wait, 0.0) for wait in WAITS))
+        self._updates.add(1)
+        self._steps.add(1)
+        self._tokens.add(sum(figures.episode_tokens))
+        self._retrieval.record(phases["replay_batch_wait"])
+        for age in figures.staleness:
+            self._staleness.record(age)

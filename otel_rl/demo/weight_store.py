@@ -1,0 +1,45 @@
+"""Process: keeps the newest policy between the trainer that makes it and the generators.
+
+A separate process, so that a slow generator never holds the trainer up.
+"""
+
+import threading
+
+from otel_rl.demo.messages import Done, NewerThan, Weights
+from otel_rl.demo.seat import Seat
+from otel_rl.demo.wire import listen, serve
+
+__all__ = ["WeightStore", "main"]
+
+
+class WeightStore:
+    """The newest weights. Any thread."""
+
+    def __init__(self) -> None:
+        # _lock guards _newest.
+        self._lock = threading.Lock()
+        self._newest: Weights | None = None
+
+    def answer(self, message: object) -> object:
+        """Take :class:`Weights`, or answer :class:`NewerThan`."""
+        with self._lock:
+            match message:
+                case Weights():
+                    self._newest = message
+                    return Done()
+                case NewerThan(version):
+                    newer = self._newest is not None and self._newest.version > version
+                    return self._newest if newer else None
+        raise TypeError(f"not a message of the weight store: {message!r}")
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    listener, address = listen()
+    seat = Seat("weight_store", address)
+    serve(listener, WeightStore().answer, name="weight-store")
+    seat.wait_for_stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Request and answer over loopback TCP, between processes that share a key.
+
+A service answers every message of every connection, each connection on a thread of its own. A peer
+that goes away ends its connection and nothing else: generators are killed in this demo.
+"""
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection, Listener
+from types import TracebackType
+
+from otel_rl.demo.messages import Address
+
+__all__ = ["KEY_VARIABLE", "Remote", "exit_when_a_thread_fails", "listen", "serve"]
+
+KEY_VARIABLE = "OTEL_RL_DEMO_KEY"
+"""Environment variable with the run's secret, so that two demos on one machine stay apart."""
+
+BACKLOG = 32  # every process of a run may knock at the same moment
+
+
+def listen() -> tuple[Listener, Address]:
+    """Open a free port. Nobody is answered before :func:`serve`; until then they wait."""
+    listener = Listener(("127.0.0.1", 0), backlog=BACKLOG, authkey=_key())
+    host, port = listener.address
+    return listener, (str(host), int(port))
+
+
+def connect(address: Address) -> "Connection[object, object]":
+    """Open a connection.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    return Client(address, authkey=_key())
+
+
+def serve(listener: Listener, answer: Callable[[object], object], *, name: str) -> None:
+    """Answer on background threads from now on.
+
+    Args:
+        listener: From :func:`listen`.
+        answer: Called with each message, from several threads at once.
+        name: Of the threads.
+    """
+
+    def accept() -> None:
+        while True:
+            connection = listener.accept()
+            threading.Thread(
+                target=_answer_all, args=(connection, answer), name=f"{name}-peer", daemon=True
+            ).start()
+
+    threading.Thread(target=accept, name=f"{name}-accept", daemon=True).start()
+
+
+class Remote:
+    """The calling end of a service. One call at a time; any thread may call."""
+
+    def __init__(self, address: Address) -> None:
+        self._connection = connect(address)
+        # _lock keeps a question and its answer together.
+        self._lock = threading.Lock()
+
+    def call(self, message: object) -> object:
+        """Send a message and wait for its answer.
+
+        Raises:
+            EOFError: The service is gone.
+            OSError: The service is gone.
+        """
+        with self._lock:
+            self._connection.send(message)
+            return self._connection.recv()
+
+
+def exit_when_a_thread_fails() -> None:
+    """From now on an error in any thread ends the process with 1, so that the supervisor sees it."""
+
+    def fail(failure: threading.ExceptHookArgs) -> None:
+        _print_failure(failure.exc_value, failure.exc_traceback)
+        os._exit(1)
+
+    threading.excepthook = fail
+
+
+def _print_failure(error: BaseException | None, trace: TracebackType | None) -> None:
+    traceback.print_exception(type(error), error, trace)
+
+
+def _answer_all(
+    connection: "Connection[object, object]", answer: Callable[[object], object]
+) -> None:
+    with connection:
+        while True:
+            try:
+                message = connection.recv()
+            except (EOFError, ConnectionError):
+                return
+            reply = answer(message)
+            try:
+                connection.send(reply)
+            except ConnectionError:
+                return
+
+
+def _key() -> bytes:
+    return bytes.fromhex(os.environ[KEY_VARIABLE])
