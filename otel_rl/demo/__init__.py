@@ -1,6 +1,24 @@
-"""A real asynchronous GRPO run on CPU, in a dozen processes, small enough to watch.
+"""A real asynchronous GRPO run on CPU, in ten processes, small enough to watch.
 
-    result = otel_rl.demo.run(DemoSettings(steps=120))
+``run(DemoSettings())`` starts them and returns what became of them.
+
+A transformer with random weights learns to reverse digits from nothing but rewards. Two trainer
+ranks, three generator replicas, two reward workers, a replay buffer, a weight store and an
+orchestrator are processes of their own; weights are pushed and pulled, samples are stale, a replica
+is killed half-way. Each process reports what it measures. The generators use OpenTelemetry's API
+alone, the others `otel_rl`; `otel-rl demo` puts a bridge around the run.
+
+Of the metrics that `semconv/registry` lists, the demo cannot measure these, and reports none of
+them:
+
+* ``hw.gpu.*``, ``hw.*``: it uses no GPU. For the same reason ``h2d_copy`` is a copy from memory to
+  memory, into arrays that stand for a device's.
+* phases ``env_step_total`` and ``mlp_infer``: they stand for ``env_step`` and ``action_select``
+  where a collector does not split its step, and these collectors do.
+* phase ``checkpoint`` and ``rl.generator.preemptions``: nothing is saved, and a request is admitted
+  only if its room is sure, so none is thrown out.
+* ``rl.policy.kl.rollout``: generators and trainers compute the same thing with the same code.
+* ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 
 from otel_rl.demo.launch import run

@@ -58,14 +58,13 @@ class GeneratorMetrics:
     def cache(self, pool: BlockPool) -> None:
         """Record the state of the KV cache: the change since the last call, and the level."""
         seen = (pool.limit_tokens, pool.used_tokens, pool.queried_tokens, pool.hit_tokens)
-        instruments = (
-            self._cache_limit,
-            self._cache_usage,
-            self._cache_queries,
-            self._cache_hits,
+        limit, usage, queries, hits = (
+            now - before for now, before in zip(seen, self._seen, strict=True)
         )
-        for instrument, now, before in zip(instruments, seen, self._seen, strict=True):
-            instrument.add(now - before)
+        self._cache_limit.add(limit)
+        self._cache_usage.add(usage)
+        self._cache_queries.add(queries)
+        self._cache_hits.add(hits)
         self._seen = seen
         self._cache_utilization.set(pool.used_tokens / pool.limit_tokens)
 

@@ -2,13 +2,12 @@
 
     orchestrator --Request--> generator --Completions--> reward --Group--> replay_buffer
     trainers <--Groups-- replay_buffer        trainer 0 --Weights--> weight_store --> generators
+
+Everything else is asked of, or told to, the orchestrator over the control connections.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 
 from otel_rl.demo.settings import DemoSettings
 
@@ -202,13 +201,6 @@ class NewerThan:
     """Ask the weight store for :class:`Weights` newer than ``version``; None if there are none."""
 
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """One rank's gradient, or the average over all ranks."""
-
-    flat: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

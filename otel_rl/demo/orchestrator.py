@@ -47,6 +47,7 @@ START_TIMEOUT_S = 60.0  # a cold start of a dozen processes on a busy machine
 STOP_TIMEOUT_S = 15.0  # of one kind of process: its last work, and the flush of its telemetry
 STEP_TIMEOUT_S = 60.0
 MAX_RESTARTS = 3
+KILLED_REPLICA = 1
 
 STOP_ORDER = ("trainer", "generator", "reward", "replay_buffer", "weight_store")
 
@@ -70,6 +71,7 @@ class Orchestrator:
         self._progress = Progress(sys.stdout)
         self._addresses: dict[str, Address] = {}
         self._parent = os.getppid()
+        self._kill_is_due = False
         self._interrupted = False
         self._begun_s: float | None = None
         self._last_step: StepDone | None = None
@@ -173,9 +175,7 @@ class Orchestrator:
         self._rewards.append(done.reward)
         self._staleness.append(done.staleness)
         self._switchboard.send(("trainer", 0), Stop() if self._is_over() else GoOn())
-        if done.step == self._settings.kill_step:
-            self._progress.note(f"Step {done.step}: killing generator-1, as happens in life.")
-            self._children.kill("generator", 1)
+        self._kill_is_due |= done.step == self._settings.kill_step
 
     def _replace_generators(self, exited: list[Child]) -> None:
         for child in exited:
@@ -195,6 +195,14 @@ class Orchestrator:
         while (given := self._replicas.next()) is not None:
             replica, request = given
             self._switchboard.send(("generator", replica), request)
+            if self._kill_is_due and replica == KILLED_REPLICA:
+                self._kill()
+
+    def _kill(self) -> None:
+        """In the middle of its work, so that somebody else has to do that again."""
+        self._kill_is_due = False
+        self._progress.note(f"Killing generator-{KILLED_REPLICA}, as happens in life.")
+        self._children.kill("generator", KILLED_REPLICA)
 
     def _show(self) -> None:
         if self._last_step is None:
@@ -243,7 +251,8 @@ class Orchestrator:
 
     def _fail_on(self, exited: list[Child]) -> None:
         for child in exited:
-            raise RunFailed(f"{child.name} ended ({_how(child)}): {child.last_line()} [{child.log}]")
+            last = child.last_line()
+            raise RunFailed(f"{child.name} ended ({_how(child)}): {last} [{child.log}]")
 
     def _result(self, reason: str) -> DemoResult:
         begun_s = self._begun_s

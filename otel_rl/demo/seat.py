@@ -29,7 +29,7 @@ class Seat:
     """
 
     def __init__(self, role: str, address: Address | None = None) -> None:
-        # Ctrl-C reaches every process of the terminal; the orchestrator alone decides what it means.
+        # Ctrl-C reaches every process of the terminal; the orchestrator alone decides on it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         exit_when_a_thread_fails()
         self.index = int(os.environ["OTEL_RL_INDEX"])

@@ -22,7 +22,7 @@ class DemoSettings(BaseModel):
     work_dir: Path | None = None
     """Logs and the first checkpoint go here; None makes a new temporary directory."""
     seed: int = 0
-    """Of weights, prompts and sampling. The processes race, so no two runs are equal all the same."""
+    """Of weights, prompts and sampling. The processes race, so two runs still differ."""
 
     steps: int = Field(default=120, ge=1)
     """Policy updates."""

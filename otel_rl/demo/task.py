@@ -1,6 +1,8 @@
 """The task: write the digits of the prompt backwards. Whoever can read can verify the answer.
 
     reverse the digits : 3 1 4 =        4 1 3
+
+The policy starts from random weights and sees no example, only rewards.
 """
 
 import numpy as np

@@ -9,11 +9,10 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
-from types import TracebackType
 
 from otel_rl.demo.messages import Address
 
-__all__ = ["KEY_VARIABLE", "Remote", "exit_when_a_thread_fails", "listen", "serve"]
+__all__ = ["KEY_VARIABLE", "Remote", "connect", "exit_when_a_thread_fails", "listen", "serve"]
 
 KEY_VARIABLE = "OTEL_RL_DEMO_KEY"
 """Environment variable with the run's secret, so that two demos on one machine stay apart."""
@@ -77,17 +76,14 @@ class Remote:
 
 
 def exit_when_a_thread_fails() -> None:
-    """From now on an error in any thread ends the process with 1, so that the supervisor sees it."""
+    """From now on an error in any thread ends the process with 1, for the supervisor to see."""
 
     def fail(failure: threading.ExceptHookArgs) -> None:
-        _print_failure(failure.exc_value, failure.exc_traceback)
+        if failure.exc_value is not None:
+            traceback.print_exception(failure.exc_value)
         os._exit(1)
 
     threading.excepthook = fail
-
-
-def _print_failure(error: BaseException | None, trace: TracebackType | None) -> None:
-    traceback.print_exception(type(error), error, trace)
 
 
 def _answer_all(

@@ -7,7 +7,7 @@ from otel_rl.demo.model.parameters import Floats
 __all__ = ["Adam"]
 
 DECAY_MEAN = 0.9
-DECAY_SQUARE = 0.95  # shorter than the usual 0.999: a run is a hundred steps, not a hundred thousand
+DECAY_SQUARE = 0.95  # shorter than the usual 0.999: a run is a hundred steps, no more
 EPSILON = 1e-8
 
 

@@ -16,7 +16,7 @@ __all__ = ["BlockPool", "NoFreeBlock"]
 Prefix = tuple[int, ...]
 
 
-class NoFreeBlock(Exception):  # noqa: N818  # it says what is the case, as KeyError does
+class NoFreeBlock(Exception):
     """Every block is referenced. Admit fewer sequences."""
 
 

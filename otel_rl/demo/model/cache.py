@@ -85,7 +85,8 @@ class KvCache:
         scores = queries @ keys * head_width**-0.5
         attention = softmax(np.where(visible[:, None], scores, np.float32(-1e9)))
         mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, new, width)
-        return stream + mixed @ block.attention_out
+        left: Floats = stream + mixed @ block.attention_out
+        return left
 
 
 class Sequences:

@@ -137,4 +137,6 @@ class DecodeBatch:
 def _stack(tables: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Tables of different lengths as one; what is added on the right is never visible."""
     longest = max(table.shape[1] for table in tables)
-    return np.concatenate([np.pad(table, ((0, 0), (0, longest - table.shape[1]))) for table in tables])
+    return np.concatenate(
+        [np.pad(table, ((0, 0), (0, longest - table.shape[1]))) for table in tables]
+    )

@@ -24,9 +24,7 @@ class Choice:
     log_probabilities: Floats
 
 
-def choose(
-    logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Generator
-) -> Choice:
+def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Generator) -> Choice:
     """Sample one token per row.
 
     Args:

@@ -55,7 +55,7 @@ def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floa
     Returns:
         Logits (rows, length, vocabulary), and the tape for :func:`backward`.
     """
-    stream = parameters.tokens[tokens] + parameters.positions[: tokens.shape[1]]
+    stream: Floats = parameters.tokens[tokens] + parameters.positions[: tokens.shape[1]]
     tapes = []
     for block in parameters.blocks:
         stream, tape = _block_forward(block, stream, parameters.shape.heads)
@@ -150,9 +150,7 @@ def _block_backward(block: Block, gradient: Block, tape: _BlockTape, leaving: Fl
     mixed = mixed.transpose(0, 2, 1, 3)
     values = tape.attention.swapaxes(-1, -2) @ mixed
     attention = mixed @ tape.values.swapaxes(-1, -2)
-    scores = tape.attention * (
-        attention - (attention * tape.attention).sum(axis=-1, keepdims=True)
-    )
+    scores = tape.attention * (attention - (attention * tape.attention).sum(axis=-1, keepdims=True))
     scores *= (width // heads) ** -0.5
     queries = scores @ tape.keys
     keys = scores.swapaxes(-1, -2) @ tape.queries
