@@ -121,24 +121,28 @@ class BridgeSettings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003  # pydantic's signature
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment over the file, which ``load_settings`` passes as arguments."""
         return env_settings, init_settings
 
 
 def load_settings(
-    file: Path | None = None, overrides: Mapping[str, object] | None = None
+    file: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    defaults: Mapping[str, object] | None = None,
 ) -> BridgeSettings:
     """Read the settings.
 
     Args:
         file: A TOML file, or None for none.
         overrides: From the command line, nested like the file; they win over everything.
+        defaults: Of the command that asks, where they are not those of a bridge.
 
     Raises:
         ConfigError: Names the place, what is wrong, and the value.
@@ -155,8 +159,8 @@ def load_settings(
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{file}: is not TOML: {exc}.") from exc
     try:
-        # The constructor reads the environment, `model_validate` does not: so the command line wins.
-        settings = BridgeSettings(**content)  # type: ignore[arg-type]  # checked by pydantic
+        # The constructor reads the environment, `model_validate` does not: the command line wins.
+        settings = BridgeSettings(**_merged(defaults or {}, content))  # type: ignore[arg-type]  # pydantic checks it
         merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
         return BridgeSettings.model_validate(merged)
     except ValidationError as exc:

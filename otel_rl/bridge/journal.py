@@ -61,9 +61,10 @@ CREATE TABLE rows (
   PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE deliveries (
-  run_id   TEXT NOT NULL,
-  tracker  TEXT NOT NULL,
-  next_row INTEGER NOT NULL,
+  run_id       TEXT NOT NULL,
+  tracker      TEXT NOT NULL,
+  next_row     INTEGER NOT NULL DEFAULT 0,
+  finished_row INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (run_id, tracker)
 ) WITHOUT ROWID;
 """
@@ -220,7 +221,7 @@ def _commit(connection: sqlite3.Connection, group: list[_Work]) -> None:
             connection.execute("SAVEPOINT work")
             try:
                 done = work.run(connection)
-            except Exception as exc:  # noqa: BLE001  # handed to the caller, who waits for it
+            except Exception as exc:  # handed to the caller, who waits for it
                 if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
                     raise
                 connection.execute("ROLLBACK TO work")

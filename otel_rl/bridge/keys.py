@@ -13,7 +13,7 @@ The whole rule, in order:
 6. What is not a letter, a digit, ``_``, ``-``, ``.`` or ``/`` becomes ``_``.
 
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). One worker's own series stands under
-``worker/<role>/<index>/...`` with the rest of the key as above.
+``workers/<role>/<index>/...`` with the rest of the key as above.
 """
 
 import re
@@ -68,12 +68,12 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
 
 
 def worker_key(role: str, label: str, key: str) -> str:
-    """The key of one worker's own series of ``key``, e.g. ``worker/trainer/1/loss``."""
+    """The key of one worker's own series of ``key``, e.g. ``workers/trainer/1/loss``."""
     head, _, rest = key.partition("/")
     if head == role:
-        return _safe(["worker", role, label, rest])
-    # phase/trainer/train -> worker/trainer/1/phase/train: the role is not said twice.
-    return _safe(["worker", role, label, head, rest.removeprefix(f"{role}/")])
+        return _safe(["workers", role, label, rest])
+    # phase/trainer/train -> workers/trainer/1/phase/train: the role is not said twice.
+    return _safe(["workers", role, label, head, rest.removeprefix(f"{role}/")])
 
 
 def _segments(name: str) -> list[str]:

@@ -138,11 +138,29 @@ class Ledger:
             )
         )
 
+    def finish(self, key: ExperimentKey, tracker: str, next_row: int) -> None:
+        """Remember that the tracker's run was closed with every row before ``next_row``."""
+        run = run_id(key.experiment, key.trial)
+        self._journal.write(
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, finished_row) VALUES (?, ?, ?)"
+                " ON CONFLICT (run_id, tracker) DO UPDATE SET finished_row = excluded.finished_row",
+                (run, tracker, next_row),
+            )
+        )
+
+    def finished(self, key: ExperimentKey, tracker: str) -> int:
+        """What ``finish`` remembered last; 0 if nothing."""
+        return self._delivery(key, tracker, "finished_row")
+
     def delivered(self, key: ExperimentKey, tracker: str) -> int:
         """What ``confirmed`` remembered last; 0 if nothing."""
+        return self._delivery(key, tracker, "next_row")
+
+    def _delivery(self, key: ExperimentKey, tracker: str, column: str) -> int:
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT next_row FROM deliveries WHERE run_id = ? AND tracker = ?",
+                f"SELECT {column} FROM deliveries WHERE run_id = ? AND tracker = ?",  # noqa: S608  # a column of ours
                 (run_id(key.experiment, key.trial), tracker),
             ).fetchone()
         return int(found[0]) if found else 0

@@ -16,11 +16,9 @@ from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Commit, Ledger
-from otel_rl.bridge.receive.grpc import create_grpc_server
-from otel_rl.bridge.receive.http import create_app
-from otel_rl.bridge.receive.server import GrpcServer, HttpServer
+from otel_rl.bridge.receive import GrpcServer, HttpServer, create_app
 from otel_rl.bridge.spool import Spool
-from otel_rl.bridge.track.delivery import Delivery, RunStatus
+from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 
 __all__ = ["Addresses", "Bridge"]
@@ -75,30 +73,15 @@ class Bridge:
         try:
             self._delivery = Delivery(
                 self._ledger,
-                tracker=settings.tracker.name,
-                directory=settings.tracker.directory or settings.data,
-                options=settings.tracker.options,
-                max_live_runs=settings.tracker.max_live_runs,
-                counters=self.counters,
+                DeliverySettings(
+                    tracker=settings.tracker.name,
+                    directory=settings.tracker.directory or settings.data,
+                    attributes=settings.tracker.options,
+                    max_writers=settings.tracker.max_live_runs,
+                ),
+                self.counters.add,
             )
-            self._http = self._grpc = None
-            if settings.http.enabled:
-                app = create_app(
-                    accept=self.accept,
-                    limits=settings.receive,
-                    counters=self.counters,
-                    clock_ns=clock_ns,
-                )
-                self._http = HttpServer(app, host=settings.http.host, port=settings.http.port)
-            if settings.grpc.enabled:
-                self._grpc = create_grpc_server(
-                    accept=self.accept,
-                    limits=settings.receive,
-                    counters=self.counters,
-                    clock_ns=clock_ns,
-                    host=settings.grpc.host,
-                    port=settings.grpc.port,
-                )
+            self._servers = self._listen()
         except BaseException:
             self._journal.close()
             raise
@@ -106,19 +89,24 @@ class Bridge:
     @property
     def addresses(self) -> Addresses:
         """Where the bridge listens."""
-        return Addresses(
-            self._http.address if self._http else None, self._grpc.address if self._grpc else None
-        )
+        http = next((s.address for s in self._servers if isinstance(s, HttpServer)), None)
+        grpc = next((s.address for s in self._servers if isinstance(s, GrpcServer)), None)
+        return Addresses(http, grpc)
+
+    @property
+    def http(self) -> str:
+        """Where the bridge listens for OTLP/HTTP; empty if it does not."""
+        return self.addresses.http or ""
 
     def start(self) -> None:
         """Go on where the last bridge on this directory stopped, then take requests."""
         for key in self._ledger.runs():
             self._aligner(key)
-            self._delivery.notify(key)
+            if self._ledger.finished(key, self._settings.tracker.name) < self._ledger.next_row(key):
+                self._delivery.notify(key)
         self._drain_thread.start()
-        for server in (self._http, self._grpc):
-            if server is not None:
-                server.start()
+        for server in self._servers:
+            server.start()
 
     def accept(self, batch: Batch) -> None:
         """Take responsibility for a batch: it is durable when this returns.
@@ -147,16 +135,47 @@ class Bridge:
             How each run stands. Rows that a tracker did not take within ``stop_timeout_s`` stay in
             the journal for the next start.
         """
-        for server in (self._http, self._grpc):
-            if server is not None:
-                server.stop()
+        for server in self._servers:
+            server.stop()
         self._stopping.set()
         self._work.set()
         if self._drain_thread.is_alive():
             self._drain_thread.join()
         statuses = self._delivery.stop(timeout_s=self._settings.stop_timeout_s, exit_code=exit_code)
+        for status in statuses:
+            if status.state is RunState.FINISHED:
+                self._ledger.finish(status.key, status.tracker, status.next_row)
         self._journal.close()
         return statuses
+
+    def _listen(self) -> Sequence[HttpServer | GrpcServer]:
+        settings = self._settings
+        servers: list[HttpServer | GrpcServer] = []
+        try:
+            if settings.http.enabled:
+                app = create_app(
+                    accept=self.accept,
+                    limits=settings.receive,
+                    counters=self.counters,
+                    clock_ns=self._clock_ns,
+                )
+                servers.append(HttpServer(app, settings.http.host, settings.http.port))
+            if settings.grpc.enabled:
+                servers.append(
+                    GrpcServer(
+                        accept=self.accept,
+                        limits=settings.receive,
+                        counters=self.counters,
+                        clock_ns=self._clock_ns,
+                        host=settings.grpc.host,
+                        port=settings.grpc.port,
+                    )
+                )
+        except BaseException:
+            for server in servers:
+                server.stop()
+            raise
+        return servers
 
     # The drain: one thread, the only one that touches the aligners.
 
@@ -169,7 +188,7 @@ class Bridge:
                 if stopping:
                     self._close_rows(self._clock_ns(), everything=True)
                     return
-            except Exception:  # the drain outlives any single failure; counted
+            except Exception:  # noqa: BLE001  # the drain outlives any single failure; counted
                 self.counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
                 _log.exception("Making rows failed; the batches are kept and tried again.")
                 self._forget()
@@ -188,7 +207,7 @@ class Bridge:
             return False
         try:
             touched = self._align(batches)
-        except Exception:
+        except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
             if len(batches) > 1:
                 # One of them is bad. Read them one by one until it is found.
                 self._read_bytes = 1

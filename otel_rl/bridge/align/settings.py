@@ -26,7 +26,7 @@ class AlignSettings(BaseModel):
 
     per_worker: bool = False
     """Write every worker's own series too, with every single measurement, under
-    ``worker/<role>/<index>/...``."""
+    ``workers/<role>/<index>/...``."""
 
     max_series: int = Field(default=10_000, gt=0)
     """Series per experiment. Points of further ones are dropped and counted."""

@@ -12,6 +12,7 @@ from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.streams import Group, Stream, StreamTable, WorkerState
 from otel_rl.bridge.reduce import Moments
 from otel_rl.semconv import names
+from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
 
 __all__ = ["ClosedStep", "OpenSteps"]
@@ -19,7 +20,7 @@ __all__ = ["ClosedStep", "OpenSteps"]
 _NS_PER_S = 1_000_000_000
 
 # The part of an iteration that is work and transfer, not waiting.
-_PIPELINE_PHASES = frozenset({"h2d_copy", "train", "param_sync", "weight_sync"})
+_PIPELINE = frozenset(phase for phase, spec in names.PHASES.items() if spec.pipeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def _missing(workers: Iterable[WorkerState], role: str) -> bool:
 def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> ClosedStep:
     values: dict[str, float] = {}
     version: int | None = None
-    pipeline: list[float] = []
+    phases: dict[str, float] = {}
     for group, cell in opened.cells.items():
         value = cell.result(group.reduction)
         if value is None:
@@ -141,11 +142,9 @@ def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> Clos
                 values[f"{group.key}/{suffix}"] = statistic
         if group.name == names.RL_POLICY_VERSION and value == value:
             version = int(value)
-        if group.name == names.RL_PHASE_DURATION and group.role == role:
-            phase = dict(group.attributes).get(names.RL_PHASE)
-            if phase in _PIPELINE_PHASES and not group.key.startswith("worker/"):
-                pipeline.append(value)
-    if pipeline:
+        if group.name == names.RL_PHASE_DURATION and not group.own:
+            phases[dict(group.attributes).get(names.RL_PHASE, "")] = value
+    if RlPhaseValues.TRAIN in phases:
         derived = table.group(role, names.RL_PIPELINE_DURATION, (), Reduction.MEAN)
-        values[derived.key] = sum(pipeline)
+        values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
     return ClosedStep(role, step, opened.time_ns, values, version)

@@ -27,6 +27,7 @@ class Group:
         reduction: How values become one.
         statistics: What else is written, as suffixes of ``key``.
         total: Of a counter: everything counted in rows that are closed.
+        own: Whether it holds one worker's own series, not the role's value.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Group:
     reduction: Reduction
     statistics: tuple[str, ...] = ()
     total: float = 0
+    own: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -188,9 +190,15 @@ class StreamTable:
         own = self._groups.get(identity)
         if own is None:
             own = Group(
-                key, group.role, group.name, group.attributes, group.reduction, group.statistics
+                self._free_key(key, identity),
+                group.role,
+                group.name,
+                group.attributes,
+                group.reduction,
+                group.statistics,
+                own=True,
             )
-            self._groups[identity] = own
+            self._groups[identity] = self._keys[own.key] = own
         return own
 
     def _free_key(self, key: str, identity: tuple[str, str, object, Reduction]) -> str:

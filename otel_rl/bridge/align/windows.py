@@ -248,7 +248,7 @@ def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, flo
     queries: dict[str, float] = {}
     hits: dict[str, float] = {}
     for group, counted in window.counted.items():
-        if group.key.startswith("worker/"):
+        if group.own:
             continue
         found = sum(cell.value for cell in counted.values())
         if group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:

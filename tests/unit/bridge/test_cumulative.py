@@ -1,5 +1,6 @@
 """Cumulative and delta points to increments."""
 
+import itertools
 import math
 
 import pytest
@@ -93,7 +94,7 @@ def test_extremes_of_the_whole_time_are_not_passed_off_as_the_intervals() -> Non
 def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
     stream = HistogramStream()
     fine = [2 ** (i / 4) for i in range(5)]
-    stream.advance(histogram(1, 2, *((lo, hi, 2) for lo, hi in zip(fine, fine[1:], strict=False))))
+    stream.advance(histogram(1, 2, *((lo, hi, 2) for lo, hi in itertools.pairwise(fine))))
     coarse = [2 ** (i / 2) for i in range(3)]
     new = stream.advance(histogram(1, 3, (coarse[0], coarse[1], 5), (coarse[1], coarse[2], 4)))
     assert new is not None

@@ -17,7 +17,12 @@ TABLE = [
     ("generator", "rl.generator.kv_cache.utilization", {}, "generator/kv_cache/utilization"),
     ("orchestrator", "rl.generator.queue.depth", {}, "orchestrator/generator/queue/depth"),
     ("replay_buffer", "rl.replay_buffer.size", {}, "replay_buffer/size"),
-    ("trainer", "rl.phase.duration", {"rl.phase": "collector_wait"}, "phase/trainer/collector_wait"),
+    (
+        "trainer",
+        "rl.phase.duration",
+        {"rl.phase": "collector_wait"},
+        "phase/trainer/collector_wait",
+    ),
     (
         "trainer",
         "rl.phase.duration",
@@ -48,9 +53,9 @@ def test_the_key_of(role: str, name: str, attributes: dict[str, str], key: str) 
 @pytest.mark.parametrize(
     ("role", "label", "key", "expected"),
     [
-        ("trainer", "1", "trainer/loss", "worker/trainer/1/loss"),
-        ("trainer", "0", "phase/trainer/train", "worker/trainer/0/phase/train"),
-        ("generator", "2", "generator/queue/depth", "worker/generator/2/queue/depth"),
+        ("trainer", "1", "trainer/loss", "workers/trainer/1/loss"),
+        ("trainer", "0", "phase/trainer/train", "workers/trainer/0/phase/train"),
+        ("generator", "2", "generator/queue/depth", "workers/generator/2/queue/depth"),
     ],
 )
 def test_one_workers_own_key_of(role: str, label: str, key: str, expected: str) -> None:

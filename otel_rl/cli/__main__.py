@@ -1,0 +1,8 @@
+"""``python -m otel_rl.cli``: the same as the ``otel-rl`` command."""
+
+import sys
+
+from otel_rl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""``otel-rl doctor``: one check, one function, each with a hint."""
+
+import argparse
+import importlib.metadata
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.track.backends import backend
+from otel_rl.bridge.track.checks import CheckResult
+from otel_rl.cli.embedded import say
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.errors import OtelRLError
+
+__all__ = ["CHECKS", "add_parser"]
+
+_TIMEOUT_S = 3.0
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say what would keep runs from being written, and what to do about it",
+        description="Look at this machine as a worker and as a bridge. Exits 1 if a check fails.",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    failed = 0
+    for check in CHECKS:
+        for result in check(settings):
+            failed += not result.ok
+            print(f"{'ok  ' if result.ok else 'FAIL'} {result.name}: {result.message}")
+            if result.hint and not result.ok:
+                print(f"     {result.hint}")
+    say("all is well" if not failed else f"{failed} checks failed")
+    return 1 if failed else 0
+
+
+def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The interpreter is one that otel_rl supports."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield CheckResult(
+        "python", version, ok=sys.version_info >= (3, 11), hint="otel_rl needs Python 3.11."
+    )
+
+
+def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The OpenTelemetry API finds otel_rl by its entry points."""
+    for group in ("opentelemetry_meter_provider", "opentelemetry_tracer_provider"):
+        found = importlib.metadata.entry_points(group=group, name="otel_rl")
+        yield CheckResult(
+            group,
+            "otel_rl is registered" if found else "otel_rl is not registered",
+            ok=bool(found),
+            hint="Install the package: pip install otel-rl (a source folder on the path is not "
+            "enough).",
+        )
+
+
+def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """What workers started from here report to answers."""
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        yield CheckResult("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT is not set; `otel-rl run` does")
+        return
+    url = urlsplit(endpoint)
+    try:
+        port = url.port or 4318
+        with socket.create_connection((url.hostname or "localhost", port), timeout=_TIMEOUT_S):
+            yield CheckResult("endpoint", f"{endpoint} takes connections")
+    except (OSError, ValueError) as exc:
+        yield CheckResult(
+            "endpoint",
+            f"{endpoint}: {exc}",
+            ok=False,
+            hint="Start `otel-rl bridge` or a collector there, or correct the variable.",
+        )
+
+
+def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The bridge's addresses are free, or a bridge is there already."""
+    for name, listen in (("http", settings.http), ("grpc", settings.grpc)):
+        where = f"{listen.host}:{listen.port}"
+        if not listen.enabled:
+            yield CheckResult(f"listen {name}", "disabled")
+        elif name == "http" and _is_bridge(where):
+            yield CheckResult(f"listen {name}", f"a bridge answers on {where}")
+        else:
+            yield _free(name, where, listen.host, listen.port)
+
+
+def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The journal can be opened."""
+    try:
+        Journal(settings.data, max_bytes=settings.journal.max_bytes).close()
+    except OtelRLError as exc:
+        yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
+    else:
+        yield CheckResult("data", f"{settings.data} can be written")
+
+
+def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The tracker would take rows."""
+    tracker = settings.tracker
+    yield from backend(tracker.name).check(tracker.options, tracker.directory or settings.data)
+
+
+def _free(name: str, where: str, host: str, port: int) -> CheckResult:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            return CheckResult(
+                f"listen {name}",
+                f"{where}: {exc.strerror}",
+                ok=False,
+                hint=f"Stop what uses it, or give another address with --{name} HOST:PORT.",
+            )
+    return CheckResult(f"listen {name}", f"{where} is free")
+
+
+def _is_bridge(where: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{where}/healthz", timeout=_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
+    check_python,
+    check_plugins,
+    check_endpoint,
+    check_listen,
+    check_data,
+    check_tracker,
+)
+"""In the order in which they are shown."""

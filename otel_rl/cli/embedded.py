@@ -1,0 +1,123 @@
+"""A bridge inside the command that needs it, and what it says at the end."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counter, Counters
+from otel_rl.bridge.pipeline import Bridge
+from otel_rl.bridge.track.delivery import RunState, RunStatus
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
+from otel_rl.semconv.run_id import run_id
+
+__all__ = ["embedded", "embedded_defaults", "finish", "report", "say", "started"]
+
+# What a person has to know about, with the reason that stands beside the count.
+_LOSSES = (
+    Counter.POINTS_REFUSED,
+    Counter.EXEMPLARS_REFUSED,
+    Counter.SAMPLES_DROPPED,
+    Counter.ROWS_REJECTED,
+    Counter.EXCEPTIONS,
+)
+
+
+def say(text: str) -> None:
+    """One line to the person at the terminal; standard output belongs to the command."""
+    print(f"otel-rl: {text}", file=sys.stderr, flush=True)
+
+
+def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
+    """Settings of an embedded bridge where the user gave none.
+
+    Free loopback ports, so that many fit on one machine, and a journal of its own for each run, so
+    that they do not wait for each other.
+    """
+    return {
+        "http": {"host": "127.0.0.1", "port": 0},
+        "grpc": {"host": "127.0.0.1", "port": 0},
+        "data": Path(".otel_rl") / run_id(key.experiment, key.trial),
+    }
+
+
+def started(settings: BridgeSettings) -> Bridge:
+    """A bridge that runs.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        JournalLocked: The same run is being written by another process.
+    """
+    bridge = Bridge(settings)
+    bridge.start()
+    return bridge
+
+
+def embedded(settings: BridgeSettings) -> Bridge:
+    """A bridge that runs inside a command and keeps offline runs where W&B's users look for them.
+
+    Raises:
+        ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
+        JournalLocked: The same run is being written by another process.
+    """
+    if not settings.http.enabled:
+        raise ConfigError(
+            "bridge.http.enabled: an embedded bridge listens on HTTP (got false).",
+            hint="Remove the setting.",
+        )
+    if settings.tracker.name == "wandb" and settings.tracker.directory is None:
+        directory = Path(os.environ.get("WANDB_DIR") or ".")
+        tracker = settings.tracker.model_copy(update={"directory": directory})
+        settings = settings.model_copy(update={"tracker": tracker})
+    return started(settings)
+
+
+def report(statuses: Iterable[RunStatus], counters: Counters) -> bool:
+    """Say where the runs are and what is missing in them. Returns whether all rows are written."""
+    complete = True
+    for status in statuses:
+        where = status.location or "(not opened)"
+        say(f"run {status.key}: {status.next_row} rows in {status.tracker}: {where}")
+        if status.state is not RunState.FINISHED:
+            complete = False
+            error = f" Last error: {status.last_error}" if status.last_error else ""
+            say(
+                f"  {status.pending} rows are still in the journal and are written by the next "
+                f"start with the same --data.{error}"
+            )
+    for (name, reason), count in counters.snapshot().items():
+        if count and any(name == counter for counter in _LOSSES):
+            say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
+    late = counters.value(Counter.SAMPLES_LATE)
+    if late:
+        say(f"  {late} samples came late and stand in rows of their own")
+    return complete
+
+
+def finish(bridge: Bridge, *, exit_code: int) -> bool:
+    """Stop the bridge and say what became of the runs. Returns whether all rows are written."""
+    with _impatience():
+        say("writing what was reported (Ctrl-C leaves it in the journal)")
+        return report(bridge.stop(exit_code=exit_code), bridge.counters)
+
+
+@contextmanager
+def _impatience() -> Iterator[None]:
+    """While rows are being written, Ctrl-C or SIGTERM leaves at once: the journal keeps them."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        say("left; the rows that were not written yet are in the journal")
+        os._exit(128 + number)  # as a shell reports a death by signal
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

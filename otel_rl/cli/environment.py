@@ -1,0 +1,54 @@
+"""The standard OTel variables that make a command, and all its children, report to a bridge."""
+
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+
+from otel_rl.records import ExperimentKey
+from otel_rl.semconv import names
+
+__all__ = ["reporting_environment"]
+
+# Variables that would lead one signal past the bridge. Traces may well go elsewhere: a Jaeger.
+_ELSEWHERE = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
+
+
+def reporting_environment(
+    base: Mapping[str, str], *, http: str, key: ExperimentKey, role: str | None = None
+) -> dict[str, str]:
+    """``base`` with what makes OpenTelemetry report for ``key`` to the bridge at ``http``.
+
+    Args:
+        base: The environment to start from; its own resource attributes are kept.
+        http: ``HOST:PORT`` of the bridge's OTLP/HTTP.
+        key: Experiment and trial.
+        role: What the processes are, if they do not say so themselves.
+    """
+    environment = {name: value for name, value in base.items() if name not in _ELSEWHERE}
+    resource = {
+        **_resource(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
+        names.RL_EXPERIMENT_NAME: key.experiment,
+        names.RL_TRIAL_NAME: key.trial,
+    }
+    environment |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{http}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_RESOURCE_ATTRIBUTES": ",".join(
+            f"{name}={quote(value, safe='')}" for name, value in resource.items()
+        ),
+        # A program that knows only the OTel API gets its providers from these.
+        "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
+        "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
+        # One that sets up a stock SDK of its own exports as often as ours, not once a minute.
+        "OTEL_METRIC_EXPORT_INTERVAL": base.get("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
+        "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
+        "OTEL_RL_EXPERIMENT": key.experiment,
+        "OTEL_RL_TRIAL": key.trial,
+    }
+    if role is not None:
+        environment["OTEL_RL_ROLE"] = role
+    return environment
+
+
+def _resource(text: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}

@@ -1,0 +1,74 @@
+"""Options that several commands share, and what they become in the bridge's settings."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.errors import ConfigError
+
+__all__ = ["add_bridge_options", "host_and_port", "settings_of"]
+
+
+def add_bridge_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where rows go and how they are made."""
+    group = parser.add_argument_group("bridge")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
+    )
+    group.add_argument(
+        "--tracker", metavar="NAME", help="where runs are written: wandb (default) or jsonl"
+    )
+    group.add_argument(
+        "--project", metavar="NAME", help="W&B project (default: $WANDB_PROJECT, else otel_rl)"
+    )
+    group.add_argument("--data", type=Path, metavar="DIR", help="directory of the journal")
+    group.add_argument(
+        "--per-worker",
+        action="store_true",
+        default=None,
+        help="write every worker's own series too, with every single measurement",
+    )
+
+
+def settings_of(
+    arguments: argparse.Namespace,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
+) -> BridgeSettings:
+    """The settings that the command line, the environment and the file add up to.
+
+    Args:
+        arguments: Parsed, with the options of ``add_bridge_options``.
+        overrides: Further settings of the command line, nested like the file.
+        defaults: Of the command, where they are not those of a bridge.
+
+    Raises:
+        ConfigError: Names the setting at fault.
+    """
+    tracker: dict[str, object] = {}
+    if arguments.tracker:
+        tracker["name"] = arguments.tracker
+    if arguments.project:
+        tracker["options"] = {"project": arguments.project}
+    given: dict[str, object] = {"tracker": tracker, **(overrides or {})}
+    if arguments.data:
+        given["data"] = arguments.data
+    if arguments.per_worker:
+        given["align"] = {"per_worker": True}
+    return load_settings(arguments.config, given, defaults=defaults)
+
+
+def host_and_port(text: str) -> dict[str, object]:
+    """``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` as settings.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigError(
+            f'"{text}" is no address.', hint="Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 is free."
+        )
+    return {"host": host.strip("[]") or "127.0.0.1", "port": int(port)}

@@ -1,0 +1,125 @@
+"""``otel-rl run -- CMD``: run a command, and everything it reports ends in one tracker run."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
+from otel_rl.cli.environment import reporting_environment
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.records import ExperimentKey
+
+__all__ = ["add_parser"]
+
+# As shells do it: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
+_NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
+
+_EPILOG = """
+examples:
+  otel-rl run -- python train.py
+  otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
+  otel-rl run --experiment grpo-7b --trial lr-3e-6 --tracker jsonl -- ./launch.sh
+
+Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "run",
+        help="run a command and write what it reports to one tracker run",
+        description="Start an embedded bridge on free loopback ports, run CMD with the standard "
+        "OTEL_* variables pointing to it, write everything that was reported, finish the run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="what the run is called (default: CMD and the time)"
+    )
+    parser.add_argument("--trial", metavar="NAME", help="one attempt at it (default: default)")
+    parser.add_argument(
+        "--role", metavar="NAME", help="role of processes that do not say (default: worker)"
+    )
+    add_bridge_options(parser)
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    command: list[str] = arguments.cmd
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command:
+        say("there is no command to run. Write: otel-rl run -- python train.py")
+        return 2
+    if shutil.which(command[0]) is None:
+        say(f"{command[0]}: command not found")
+        return _NOT_FOUND
+    key = ExperimentKey(
+        arguments.experiment or os.environ.get("OTEL_RL_EXPERIMENT") or _name_of(command),
+        arguments.trial or os.environ.get("OTEL_RL_TRIAL") or "default",
+    )
+    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
+    status = _NOT_EXECUTABLE
+    try:
+        say(f"experiment {key}, OTLP on http://{bridge.http} and grpc://{bridge.addresses.grpc}")
+        environment = reporting_environment(
+            os.environ, http=bridge.http, key=key, role=arguments.role
+        )
+        status = _run(command, environment)
+    finally:
+        finish(bridge, exit_code=status)
+    if not bridge.counters.value(Counter.POINTS_ACCEPTED):
+        say(
+            "nothing was reported. Does CMD record with OpenTelemetry or otel_rl.mlogger, in a "
+            "Python that has otel_rl installed? See docs/quickstart.md."
+        )
+    return status
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """The script's name and the time: a new run each time, that a person recognises."""
+    scripts = [word for word in command if word.endswith((".py", ".sh"))]
+    name = Path(scripts[0] if scripts else command[0]).stem or "run"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run the command to its end and return its exit status as a shell would."""
+    try:
+        process = subprocess.Popen(command, env=environment)  # noqa: S603  # the user's own command
+    except OSError as exc:
+        say(f"{command[0]}: {exc.strerror}")
+        return _NOT_EXECUTABLE
+    with _signals_to(process):
+        status = process.wait()
+    return _SIGNALLED - status if status < 0 else status
+
+
+@contextmanager
+def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Let the command decide what a signal means; the run is finished whatever it decides."""
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to the whole group, the command included.
+        if not (at_terminal and number == signal.SIGINT):
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,376 @@
+"""Points in any order to rows: what a researcher sees in the run."""
+
+import math
+import pickle
+from collections.abc import Sequence
+
+import pytest
+
+from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.records import (
+    Decoded,
+    ExperimentKey,
+    Export,
+    HistogramPoint,
+    Measurements,
+    Point,
+    Row,
+    Series,
+    SummaryPoint,
+    SumPoint,
+    Temporality,
+    Worker,
+)
+from otel_rl.semconv.spec import Reduction
+
+KEY = ExperimentKey("exp")
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+RANK0 = Worker("trainer", "a", index=0, count=2)
+RANK1 = Worker("trainer", "b", index=1, count=2)
+SOLO = Worker("trainer", "solo", index=0, count=1)
+GENERATOR0 = Worker("generator", "g0", index=0, count=1)
+
+
+def steps(
+    worker: Worker,
+    values: dict[int, float],
+    *,
+    name: str = "loss",
+    at_s: float = 0.0,
+    reduction: Reduction | None = None,
+    attributes: tuple[tuple[str, str], ...] = (),
+) -> Measurements:
+    series = Series(worker, name, "", attributes, reduction)
+    times = [T0 + int((at_s + 0.001 * place) * S) for place in range(len(values))]
+    return Measurements(series, times, list(values.values()), list(values))
+
+
+def levels(worker: Worker, values: dict[float, float], *, name: str = "depth") -> Measurements:
+    times = [T0 + int(at_s * S) for at_s in values]
+    return Measurements(Series(worker, name), times, list(values.values()), [None] * len(values))
+
+
+class Bench:
+    """An aligner and a clock that tests move by hand."""
+
+    def __init__(self, **settings: float | bool) -> None:
+        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.now_s = 0.0
+
+    def export(self, worker: Worker, *points: Point, at_s: float | None = None) -> None:
+        """One export of ``worker``, received at ``at_s`` (default: the latest point's time)."""
+        latest = max((_latest(point) for point in points), default=0)
+        received = T0 + int(at_s * S) if at_s is not None else latest
+        self.aligner.add(Decoded(KEY, points, [Export(worker, latest)]), received_ns=received)
+        self.now_s = max(self.now_s, (received - T0) / S)
+
+    def rows(self, *, at_s: float | None = None, everything: bool = False) -> list[Row]:
+        now_s = self.now_s if at_s is None else at_s
+        return self.aligner.close(T0 + int(now_s * S), everything=everything)
+
+
+def _latest(point: Point) -> int:
+    return max(point.times_ns) if isinstance(point, Measurements) else point.time_ns
+
+
+def by_step(rows: Sequence[Row], key: str = "trainer/loss") -> list[tuple[int, float]]:
+    return [(row.step, row.values[key]) for row in rows if key in row.values]
+
+
+def test_a_step_is_closed_when_every_rank_has_gone_past_it() -> None:
+    bench = Bench()
+    bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0}), at_s=1)
+    assert bench.rows() == []
+    bench.export(RANK1, steps(RANK1, {1: 3.0, 2: 4.0}), at_s=1.1)
+    assert by_step(bench.rows()) == [(1, 2.0)]
+
+
+def test_a_rank_that_was_announced_and_has_not_come_is_waited_for() -> None:
+    bench = Bench(allowed_lateness_s=10)
+    bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 2.0}), at_s=1)
+    assert bench.rows(at_s=10.9) == []
+    assert by_step(bench.rows(at_s=11.1)) == [(1, 1.0), (2, 2.0), (3, 2.0)]
+
+
+def test_a_dead_rank_holds_steps_open_only_until_its_lease_ends() -> None:
+    bench = Bench(allowed_lateness_s=1000, lease_s=15)
+    bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=1)
+    bench.export(RANK1, steps(RANK1, {1: 3.0}), at_s=1)
+    bench.export(RANK0, steps(RANK0, {2: 1.0, 3: 1.0}), at_s=15)
+    assert bench.rows(at_s=15.5) == []
+    assert by_step(bench.rows(at_s=16.5)) == [(1, 2.0), (2, 1.0)]
+
+
+def test_half_a_step_in_an_export_does_not_split_the_row() -> None:
+    """The stock SDK collects one instrument after another."""
+    bench = Bench()
+    bench.export(SOLO, steps(SOLO, {1: 1.0}), steps(SOLO, {1: 9.0, 2: 9.0}, name="kl"), at_s=1)
+    bench.export(SOLO, steps(SOLO, {2: 2.0, 3: 3.0}), steps(SOLO, {3: 9.0}, name="kl"), at_s=2)
+    rows = bench.rows()
+    assert [sorted(row.values) for row in rows] == [["trainer/kl", "trainer/loss"]] * 2
+
+
+def test_a_series_that_reports_now_and_then_does_not_hold_up_the_others() -> None:
+    bench = Bench(allowed_lateness_s=1000)
+    bench.export(SOLO, steps(SOLO, {1: 1.0}), steps(SOLO, {1: 5.0}, name="eval"), at_s=1)
+    bench.export(SOLO, steps(SOLO, {2: 2.0, 3: 3.0}), at_s=2)
+    bench.export(SOLO, steps(SOLO, {4: 4.0}), at_s=3)
+    assert by_step(bench.rows()) == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_late_sample_becomes_a_row_at_its_own_step() -> None:
+    bench = Bench()
+    bench.export(SOLO, steps(SOLO, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=1)
+    bench.rows()
+    bench.export(SOLO, steps(SOLO, {1: 7.0}, name="judge"), at_s=2)
+    late = bench.rows(at_s=60)
+    assert [(row.step, row.values) for row in late if "trainer/judge" in row.values] == [
+        (1, {"trainer/judge": 7.0})
+    ]
+    assert bench.aligner.late == 1
+
+
+def test_row_numbers_have_no_gaps_over_both_kinds_of_rows() -> None:
+    bench = Bench(window_s=1)
+    bench.export(SOLO, steps(SOLO, dict.fromkeys(range(20), 1.0)), levels(SOLO, {0.5: 1, 1.5: 2}))
+    rows = [*bench.rows(), *bench.rows(everything=True)]
+    assert [row.number for row in rows] == list(range(len(rows)))
+    assert len(rows) == 22
+
+
+def test_nan_stands_at_its_step() -> None:
+    bench = Bench()
+    bench.export(SOLO, steps(SOLO, {1: 1.0, 2: math.nan, 3: math.inf}), at_s=1)
+    values = [value for _, value in by_step(bench.rows(everything=True))]
+    assert values[0] == 1.0
+    assert math.isnan(values[1])
+    assert values[2] == math.inf
+
+
+def test_a_reduction_given_by_the_sender_wins() -> None:
+    bench = Bench()
+    for worker, value in ((RANK0, 1.0), (RANK1, 5.0)):
+        bench.export(worker, steps(worker, {1: value}, reduction=Reduction.MAX), at_s=1)
+    assert by_step(bench.rows(everything=True)) == [(1, 5.0)]
+
+
+def test_the_registrys_reduction_is_used_for_its_metrics() -> None:
+    bench = Bench()
+    for worker, value in ((RANK0, 1.0), (RANK1, 5.0)):
+        bench.export(worker, steps(worker, {1: value}, name="rl.train.grad.abs_max"), at_s=1)
+    assert by_step(bench.rows(everything=True), "trainer/grad/abs_max") == [(1, 5.0)]
+
+
+def test_names_that_look_alike_get_different_keys() -> None:
+    bench = Bench()
+    bench.export(SOLO, steps(SOLO, {1: 1.0}, name="a.b"), steps(SOLO, {1: 2.0}, name="a/b"), at_s=1)
+    (row,) = bench.rows(everything=True)
+    assert sorted(row.values.values()) == [1.0, 2.0]
+    assert "trainer/a/b" in row.values
+
+
+def test_the_pipeline_time_is_the_sum_of_its_phases() -> None:
+    bench = Bench()
+    durations = {"h2d_copy": 1.0, "train": 2.0, "param_sync": 4.0, "weight_sync": 8.0}
+    bench.export(
+        SOLO,
+        *(
+            steps(SOLO, {1: s}, name="rl.phase.duration", attributes=(("rl.phase", phase),))
+            for phase, s in {**durations, "collector_wait": 16.0}.items()
+        ),
+        at_s=1,
+    )
+    (row,) = bench.rows(everything=True)
+    assert row.values["trainer/pipeline/duration"] == 15.0
+    assert row.values["phase/trainer/collector_wait"] == 16.0
+
+
+def test_time_driven_rows_carry_the_step_in_progress() -> None:
+    bench = Bench(window_s=1)
+    bench.export(GENERATOR0, levels(GENERATOR0, {0.1: 1, 1.1: 1, 2.1: 1}))
+    bench.export(SOLO, steps(SOLO, {7: 0.0}, at_s=1.05), steps(SOLO, {8: 0.0}, at_s=2.05))
+    rows = [row for row in bench.rows(everything=True) if "generator/depth" in row.values]
+    assert [row.step for row in rows] == [0, 7, 8]
+
+
+def test_rows_carry_the_policy_version() -> None:
+    bench = Bench(window_s=1)
+    bench.export(
+        SOLO,
+        steps(SOLO, {1: 3}, name="rl.policy.version", at_s=0.1),
+        steps(SOLO, {1: 0.5}, at_s=0.1),
+        levels(SOLO, {0.5: 1.0}),
+    )
+    assert [row.policy_version for row in bench.rows(everything=True)] == [3, 3]
+
+
+def counter(worker: Worker, at_s: float, value: float, *, start_s: float = 0.0) -> SumPoint:
+    return SumPoint(
+        Series(worker, "tokens"),
+        T0 + int(start_s * S),
+        T0 + int(at_s * S),
+        value,
+        Temporality.CUMULATIVE,
+        monotonic=True,
+    )
+
+
+def test_counters_become_totals_and_rates_over_workers() -> None:
+    bench = Bench(window_s=2)
+    for index, tokens in ((0, 100), (1, 300)):
+        worker = Worker("generator", f"g{index}", index=index, count=2)
+        bench.export(worker, counter(worker, 1, tokens), counter(worker, 1.9, tokens * 2))
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/tokens"] == 800
+    assert row.values["generator/tokens/rate"] == pytest.approx(800 / 1.9)
+
+
+def test_a_counters_total_survives_the_restart_of_its_worker() -> None:
+    bench = Bench(window_s=1)
+    before = Worker("generator", "old", index=0)
+    after = Worker("generator", "new", index=0)
+    bench.export(before, counter(before, 0.5, 100))
+    bench.export(after, counter(after, 5.5, 10, start_s=5))
+    rows = bench.rows(everything=True)
+    assert [row.values["generator/tokens"] for row in rows] == [100, 110]
+
+
+def test_levels_are_summed_over_workers_and_not_over_time() -> None:
+    bench = Bench(window_s=5)
+    for index in range(2):
+        worker = Worker("generator", f"g{index}", index=index)
+        bench.export(worker, levels(worker, {1: 2, 2: 4}, name="rl.generator.queue.depth"))
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/queue/depth"] == 6
+
+
+def test_an_up_down_counter_is_a_level() -> None:
+    bench = Bench(window_s=5)
+    series = Series(GENERATOR0, "running")
+    bench.export(
+        GENERATOR0,
+        *(
+            SumPoint(series, T0, T0 + at * S, change, Temporality.DELTA, monotonic=False)
+            for at, change in ((1, +3), (2, -1))
+        ),
+    )
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/running"] == pytest.approx((3 + 2) / 2)
+
+
+def test_histograms_of_several_workers_are_merged_before_their_quantiles() -> None:
+    bench = Bench(window_s=5)
+    for index, bucket in enumerate(((0.0, 10.0, 99), (90.0, 100.0, 1))):
+        worker = Worker("generator", f"g{index}", index=index)
+        bench.export(
+            worker,
+            HistogramPoint(
+                Series(worker, "latency"),
+                T0,
+                T0 + S,
+                Temporality.DELTA,
+                count=bucket[2],
+                total=bucket[2] * (bucket[0] + 5),
+                minimum=bucket[0],
+                maximum=bucket[1],
+                buckets=(bucket,),
+            ),
+        )
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/latency/p50"] < 10
+    assert row.values["generator/latency/max"] == 100
+    assert row.values["generator/latency"] == pytest.approx((99 * 5 + 95) / 100)
+
+
+def test_the_worst_summary_quantile_stands_for_the_role() -> None:
+    bench = Bench(window_s=5)
+    for index, p99 in enumerate((1.0, 3.0)):
+        worker = Worker("generator", f"g{index}", index=index)
+        point = SummaryPoint(Series(worker, "rpc"), T0 + S, 10, 5.0, ((0.99, p99),))
+        bench.export(worker, point)
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/rpc/p99"] == 3.0
+
+
+def test_the_miss_ratio_is_a_ratio_of_sums() -> None:
+    bench = Bench(window_s=5)
+    for index, (queries, hits) in enumerate(((100, 90), (900, 0))):
+        worker = Worker("generator", f"g{index}", index=index)
+        for name, value in (("queries", queries), ("hits", hits)):
+            series = Series(worker, f"rl.generator.kv_cache.{name}")
+            bench.export(
+                worker,
+                SumPoint(series, T0, T0 + S, value, Temporality.CUMULATIVE, monotonic=True),
+            )
+    (row,) = bench.rows(everything=True)
+    assert row.values["generator/kv_cache/miss/ratio"] == pytest.approx(1 - 90 / 1000)
+
+
+def test_a_window_waits_for_the_clock_of_every_live_worker() -> None:
+    bench = Bench(window_s=1)
+    slow = Worker("generator", "slow", index=1)
+    bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 1}))
+    bench.export(slow, levels(slow, {0.2: 3}), at_s=0.6)
+    bench.export(GENERATOR0, levels(GENERATOR0, {1.5: 1}))
+    assert bench.rows() == []
+    bench.export(slow, levels(slow, {1.2: 3}), at_s=1.6)
+    assert [row.values["generator/depth"] for row in bench.rows()] == [2.0]
+
+
+def test_with_per_worker_series_every_measurement_is_in_the_run_once() -> None:
+    bench = Bench(per_worker=True, window_s=5)
+    measured: dict[int, list[float]] = {}
+    for index in range(3):
+        worker = Worker("worker", f"w{index}")
+        values = {i / 100 + index / 1000: float(index * 1000 + i) for i in range(100)}
+        measured[index] = list(values.values())
+        bench.export(worker, levels(worker, values, name="x"))
+    rows = bench.rows(everything=True)
+    for index, values in measured.items():
+        key = f"workers/worker/{index}/x"
+        assert [row.values[key] for row in rows if key in row.values] == values
+    assert len(rows) <= 102  # wide rows, not one a measurement
+
+
+def test_workers_without_an_index_are_numbered_as_they_appear() -> None:
+    bench = Bench(per_worker=True)
+    for instance in ("x", "y"):
+        worker = Worker("worker", instance)
+        bench.export(worker, steps(worker, {1: 1.0}), at_s=1)
+    (row,) = bench.rows(everything=True)
+    assert {"workers/worker/0/loss", "workers/worker/1/loss"} <= set(row.values)
+
+
+def test_series_beyond_the_bound_are_counted_and_harm_nobody() -> None:
+    bench = Bench(max_series=2)
+    bench.export(SOLO, *(steps(SOLO, {1: 1.0}, name=f"m{i}") for i in range(5)), at_s=1)
+    (row,) = bench.rows(everything=True)
+    assert sorted(row.values) == ["trainer/m0", "trainer/m1"]
+    assert bench.aligner.refused_series == 3
+
+
+def test_a_pickled_aligner_goes_on_as_if_nothing_had_happened() -> None:
+    bench = Bench(window_s=1)
+    bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0}), counter(RANK0, 0.4, 10))
+    revived: Aligner = pickle.loads(pickle.dumps(bench.aligner))
+    for aligner in (bench.aligner, revived):
+        decoded = Decoded(
+            KEY,
+            [steps(RANK1, {1: 3.0, 2: 4.0}), counter(RANK0, 1.4, 15)],
+            [Export(RANK1, T0 + S), Export(RANK0, T0 + 2 * S)],
+        )
+        aligner.add(decoded, received_ns=T0 + S)
+    later = T0 + 100 * S
+    assert revived.close(later) == bench.aligner.close(later)
+
+
+def test_going_back_to_a_checkpoint_moves_the_axis_back() -> None:
+    bench = Bench(window_s=1)
+    bench.export(SOLO, steps(SOLO, {150: 1.0}, at_s=0.1))
+    resumed = Worker("trainer", "again", index=0, count=1)
+    bench.export(resumed, steps(resumed, {100: 1.0}, at_s=5.1))
+    bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 1.0, 5.5: 1.0}))
+    rows = [row for row in bench.rows(everything=True) if "generator/depth" in row.values]
+    assert [row.step for row in rows] == [150, 100]
