@@ -122,7 +122,7 @@ class Session:
     def _close(self) -> None:
         # Without this a later session's spans would be sent by this one too.
         if self._spans is not None:
-            self._spans.processor.shutdown()
+            self._spans.processor.shutdown()  # type: ignore[no-untyped-call]  # SDK has no types
 
 
 class _Providers:

@@ -1,0 +1,66 @@
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.resources import Resource
+
+import otel_rl
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.provider import BufferedMeterProvider
+from tests.otlp_sink import Measurement, Sink, measurements, serve
+
+Collect = Callable[[], list[Measurement]]
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with serve(Sink()) as serving:
+        yield serving
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine that runs the tests leaks into them."""
+    for prefix in ("OTEL_", "SLURM_", "OMPI_"):
+        for variable in [name for name in os.environ if name.startswith(prefix)]:
+            monkeypatch.delenv(variable)
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def started(sink: Sink, clean_environment: None) -> Iterator[Sink]:
+    """A running session that reports to the sink, ended afterwards."""
+    otel_rl.init(
+        experiment="exp", role="trainer", index=0, count=2, endpoint=sink.url, export_interval_s=60
+    )
+    yield sink
+    otel_rl.shutdown(timeout_s=5)
+
+
+@pytest.fixture
+def drops() -> Drops:
+    return Drops()
+
+
+@pytest.fixture
+def provider(drops: Drops) -> BufferedMeterProvider:
+    return BufferedMeterProvider(Resource({"service.name": "test"}), Guard(drops))
+
+
+@pytest.fixture
+def collect(provider: BufferedMeterProvider) -> Collect:
+    """What the gauges of ``provider`` recorded since the last call."""
+
+    def collected() -> list[Measurement]:
+        return list(
+            measurements(
+                [ExportMetricsServiceRequest.FromString(r.payload) for r in provider.collect()]
+            )
+        )
+
+    return collected

@@ -1,0 +1,185 @@
+"""Our encoder against the protobuf parser: what goes in comes out, whatever goes in."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext
+
+from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.wire import varint
+from tests.otlp_sink import measurements, pairs
+
+RESOURCE = Resource({"service.name": "s", "process.pid": 1, "flags": (True, False)}, "https://r/1")
+SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"})
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+ATTRIBUTE = st.one_of(TEXT, st.booleans(), INT64, st.floats(allow_nan=False))
+MEASUREMENT = st.tuples(
+    st.integers(0, 2),
+    st.one_of(st.floats(), INT64),
+    st.none() | INT64,
+    st.dictionaries(TEXT.filter(bool), ATTRIBUTE, max_size=3),
+    st.integers(0, (1 << 63) - 1),
+    st.none() | st.tuples(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1)),
+)
+
+
+def parse(encoder: Encoder) -> list[ExportMetricsServiceRequest]:
+    return [ExportMetricsServiceRequest.FromString(r.payload) for r in encoder.requests()]
+
+
+def in_span(ids: tuple[int, int] | None) -> Context:
+    if ids is None:
+        return Context()
+    span = NonRecordingSpan(SpanContext(ids[0], ids[1], is_remote=False))
+    return trace.set_span_in_context(span, Context())
+
+
+def key(*facts: object) -> str:
+    """Comparable facts: NaN equals itself, 1 differs from True and from 1.0."""
+    return repr(facts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MEASUREMENT, max_size=30), st.integers(1, 5))
+def test_every_measurement_is_read_back_as_it_was_made(
+    made: list[tuple[int, float, int | None, dict[str, object], int, tuple[int, int] | None]],
+    max_exemplars: int,
+) -> None:
+    streams = [Stream(SCOPE, f"metric.{n}", "1", "about") for n in range(3)]
+    encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
+    for which, value, step, attributes, time_ns, ids in made:
+        encoder.add(streams[which], value, step, attributes, time_ns, in_span(ids))
+    expected = sorted(
+        key(
+            f"metric.{which}",
+            value,
+            step,
+            sorted(attributes.items()),
+            time_ns,
+            f"{ids[0]:032x}" if ids else "",
+            f"{ids[1]:016x}" if ids else "",
+        )
+        for which, value, step, attributes, time_ns, ids in made
+    )
+    assert expected == sorted(
+        key(m.name, m.value, m.step, sorted(m.attributes.items()), m.time_ns, m.trace_id, m.span_id)
+        for m in measurements(parse(encoder))
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(MEASUREMENT, min_size=1, max_size=30), st.integers(1, 5))
+def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
+    made: list[tuple[int, float, int | None, dict[str, object], int, tuple[int, int] | None]],
+    max_exemplars: int,
+) -> None:
+    stream = Stream(SCOPE, "m")
+    encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
+    for _, value, step, attributes, time_ns, _ in made:
+        encoder.add(stream, value, step, attributes, time_ns, None)
+    for request in parse(encoder):
+        for point in request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points:
+            last = point.exemplars[-1]
+            assert 1 <= len(point.exemplars) <= max_exemplars
+            assert point.time_unix_nano == last.time_unix_nano
+            assert key(point.as_double, point.as_int) == key(last.as_double, last.as_int)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 200), st.integers(600, 4000))
+def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_bytes: int) -> None:
+    encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=max_bytes, max_exemplars=4)
+    streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]
+    for step in range(count):
+        encoder.add(streams[step % 7], float(step), step, {"k": step % 3}, step, None)
+    requests = encoder.requests()
+    assert all(len(request.payload) <= max_bytes for request in requests)
+    assert sum(request.measurements for request in requests) == count
+    parsed = [ExportMetricsServiceRequest.FromString(request.payload) for request in requests]
+    assert sorted(m.value for m in measurements(parsed)) == list(range(count))
+
+
+def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -> None:
+    encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=2000)
+    stream = Stream(SCOPE, "m")
+    encoder.add(stream, 1.0, 1, {"text": "x" * 3000}, 1, None)
+    encoder.add(stream, 2.0, 2, None, 2, None)
+    assert [m.value for m in measurements(parse(encoder))] == [2.0]
+    assert encoder.too_large == 1
+
+
+def test_resource_and_scope_arrive_whole() -> None:
+    encoder = Encoder(encode_resource(RESOURCE))
+    encoder.add(Stream(SCOPE, "m", "By", "what it is"), 1, None, None, 1, None)
+    (request,) = parse(encoder)
+    resource = request.resource_metrics[0]
+    assert pairs(resource.resource.attributes) == {
+        "service.name": "s",
+        "process.pid": 1,
+        "flags": [True, False],
+    }
+    assert resource.schema_url == "https://r/1"
+    scope = resource.scope_metrics[0]
+    assert (scope.scope.name, scope.scope.version, scope.schema_url) == (
+        "meter",
+        "1.0",
+        "https://s/1",
+    )
+    assert pairs(scope.scope.attributes) == {"rl.reduce": "max"}
+    metric = scope.metrics[0]
+    assert (metric.name, metric.unit, metric.description) == ("m", "By", "what it is")
+
+
+def test_attributes_that_python_calls_equal_are_different_series() -> None:
+    encoder = Encoder(encode_resource(RESOURCE))
+    stream = Stream(SCOPE, "m")
+    for value in (1, 1.0, True):
+        encoder.add(stream, 0.5, None, {"a": value}, 1, None)
+    (request,) = parse(encoder)
+    assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 3
+
+
+def test_the_order_of_attributes_makes_no_new_series() -> None:
+    encoder = Encoder(encode_resource(RESOURCE))
+    stream = Stream(SCOPE, "m")
+    encoder.add(stream, 1.0, None, {"a": 1, "b": 2}, 1, None)
+    encoder.add(stream, 2.0, None, {"b": 2, "a": 1}, 2, None)
+    (request,) = parse(encoder)
+    assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 1
+
+
+def test_measurements_of_a_series_stay_in_order() -> None:
+    encoder = Encoder(encode_resource(RESOURCE))
+    stream = Stream(SCOPE, "m")
+    for step in range(3000):
+        encoder.add(stream, math.sqrt(step), step, None, step, None)
+    steps = [m.step for m in measurements(parse(encoder))]
+    assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
+    assert len(steps) == 3000
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (-1, b"\xff" * 9 + b"\x01")],
+)
+def test_varints_are_protobufs(value: int, expected: bytes) -> None:
+    assert varint(value) == expected
+
+
+@given(st.text())
+def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
+    encoder = Encoder(encode_resource(RESOURCE))
+    encoder.add(Stream(SCOPE, text or "m"), 1.0, None, {"label": text}, 1, None)
+    assert len(list(measurements(parse(encoder)))) == 1

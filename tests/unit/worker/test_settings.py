@@ -1,0 +1,108 @@
+import pytest
+
+from otel_rl.errors import ConfigError
+from otel_rl.worker.settings import Protocol, read_settings
+
+
+@pytest.mark.parametrize(
+    ("environ", "endpoint", "metrics", "traces"),
+    [
+        ({}, None, "http://localhost:4318/v1/metrics", "http://localhost:4318/v1/traces"),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1/base/"},
+            None,
+            "http://c:1/base/v1/metrics",
+            "http://c:1/base/v1/traces",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://m:1/in"},
+            None,
+            "http://m:1/in",
+            "http://localhost:4318/v1/traces",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"},
+            "http://arg:2",
+            "http://arg:2/v1/metrics",
+            "http://arg:2/v1/traces",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            None,
+            "http://localhost:4317",
+            "http://localhost:4317",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "c:4317"},
+            None,
+            "https://c:4317",
+            "https://c:4317",
+        ),
+    ],
+)
+def test_endpoints_follow_the_otlp_specification(
+    environ: dict[str, str], endpoint: str | None, metrics: str, traces: str
+) -> None:
+    found = read_settings(environ, endpoint=endpoint)
+    assert (found.metrics.url, found.traces.url) == (metrics, traces)
+
+
+def test_a_signals_own_variable_wins_over_the_common_one() -> None:
+    found = read_settings(
+        {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
+            "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "b=2",
+        }
+    )
+    assert found.metrics.protocol is Protocol.HTTP
+    assert found.traces.protocol is Protocol.GRPC
+    assert found.metrics.headers == (("b", "2"),)
+    assert found.traces.headers == (("a", "1"),)
+
+
+def test_loopback_is_not_compressed_and_a_network_is() -> None:
+    assert not read_settings({}).metrics.gzip
+    assert read_settings({}, endpoint="http://collector:4318").metrics.gzip
+    assert read_settings({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}).metrics.gzip
+
+
+def test_the_interval_is_a_second_unless_said_otherwise() -> None:
+    assert read_settings({}).interval_s == 1.0
+    assert read_settings({"OTEL_METRIC_EXPORT_INTERVAL": "250"}).interval_s == 0.25
+    assert read_settings({"OTEL_METRIC_EXPORT_INTERVAL": "250"}, export_interval_s=3).interval_s == 3
+
+
+def test_exporter_none_turns_one_signal_off() -> None:
+    found = read_settings({"OTEL_TRACES_EXPORTER": "none"})
+    assert (found.metrics.enabled, found.traces.enabled) == (True, False)
+
+
+def test_headers_are_not_shown_in_logs() -> None:
+    found = read_settings({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"})
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "message"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, {}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "nowhere"}, {}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, {}, "OTEL_EXPORTER_OTLP_TIMEOUT"),
+        ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, {}, "OTEL_EXPORTER_OTLP_COMPRESSION"),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "-1"}, {}, "OTEL_METRIC_EXPORT_INTERVAL"),
+        ({}, {"endpoint": 4318}, "endpoint: must be a URL"),
+        ({}, {"endpoint": "ftp://c"}, "endpoint: must be an http or https URL"),
+        ({}, {"endpoint": "http://[::1"}, "endpoint: must be an http or https URL"),
+        ({}, {"export_interval_s": 0}, "export_interval_s"),
+        ({}, {"export_interval_s": float("nan")}, "export_interval_s"),
+        ({}, {"export_interval_s": "1"}, "export_interval_s"),
+    ],
+)
+def test_a_bad_setting_is_named_with_the_way_out(
+    environ: dict[str, str], arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_settings(environ, **arguments)  # type: ignore[arg-type]  # bad types are the point
+    assert caught.value.hint
