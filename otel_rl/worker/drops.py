@@ -6,9 +6,9 @@ from enum import StrEnum
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
-__all__ = ["DROPPED_METRIC", "DropReason", "Drops"]
+from otel_rl.semconv.names import RL_REASON
 
-DROPPED_METRIC = "otel_rl.worker.measurements.dropped"
+__all__ = ["DropReason", "Drops"]
 
 
 class DropReason(StrEnum):
@@ -69,6 +69,5 @@ class Drops:
     def observe(self, _options: CallbackOptions) -> Iterable[Observation]:
         """Callback of the observable counter ``otel_rl.worker.measurements.dropped``."""
         return [
-            Observation(count, {"rl.reason": reason.value})
-            for reason, count in self.counts().items()
+            Observation(count, {RL_REASON: reason.value}) for reason, count in self.counts().items()
         ]

@@ -21,19 +21,17 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import get_current_span
 
+from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
 
 __all__ = [
     "MAX_EXEMPLARS_PER_POINT",
     "MAX_REQUEST_BYTES",
-    "STEP_ATTRIBUTE",
     "Encoder",
     "Request",
     "Stream",
     "encode_resource",
 ]
-
-STEP_ATTRIBUTE: Final = "rl.loop.iteration"
 
 MAX_EXEMPLARS_PER_POINT: Final = 1024
 """Keeps a point under 100 KB, so that requests can be cut at point borders."""
@@ -207,7 +205,7 @@ class Encoder:
     def _set_step(self, step: int | None) -> None:
         self._step = step
         self._step_bytes = (
-            b"" if step is None else wire.field(7, wire.key_value(STEP_ATTRIBUTE, step))
+            b"" if step is None else wire.field(7, wire.key_value(RL_LOOP_ITERATION, step))
         )
 
     def _set_context(self, context: Context | None) -> None:

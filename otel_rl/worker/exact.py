@@ -18,8 +18,8 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 from opentelemetry.util.types import Attributes
 
 from otel_rl import __version__
-from otel_rl.worker.drops import DROPPED_METRIC, DropReason, Drops
-from otel_rl.worker.encode import STEP_ATTRIBUTE
+from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED, RL_LOOP_ITERATION
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.sdk import AllBut
 
@@ -46,7 +46,7 @@ def exact_view() -> View:
     _counted_drops()
     return View(
         instrument_type=metrics._Gauge,  # noqa: SLF001  # the API exports the name with its _
-        attribute_keys=AllBut(STEP_ATTRIBUTE),
+        attribute_keys=AllBut(RL_LOOP_ITERATION),
         # The SDK annotates one dict and passes keywords.
         exemplar_reservoir_factory=lambda _: _EveryMeasurement,  # type: ignore[arg-type, return-value]
     )
@@ -57,7 +57,7 @@ def _counted_drops() -> Drops:
     """The process's count for all such Views, observable once a MeterProvider is set."""
     drops = Drops()
     metrics.get_meter(SCOPE_NAME, __version__).create_observable_counter(
-        DROPPED_METRIC,
+        OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         [drops.observe],
         unit="{measurement}",
         description="Measurements that this worker could not deliver.",

@@ -11,19 +11,18 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl import __version__
+from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_REDUCE
 from otel_rl.semconv.spec import Reduction
 from otel_rl.worker.buffer import Logged, Measured
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.encode import STEP_ATTRIBUTE, Encoder, Request, Stream
+from otel_rl.worker.encode import Encoder, Request, Stream
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.values import NotANumber, number
 
-__all__ = ["MAX_NAME_LENGTH", "REDUCE_ATTRIBUTE", "SCOPE_NAME", "Expander"]
+__all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
 
 SCOPE_NAME: Final = "otel_rl"
 """Scope of ``mlogger`` and of what otel_rl says about itself."""
-
-REDUCE_ATTRIBUTE: Final = "rl.reduce"
 
 MAX_NAME_LENGTH: Final = 255
 """The limit of the OpenTelemetry specification for instrument names."""
@@ -57,7 +56,7 @@ class Expander:
                     if attributes is None:
                         self._add(encoder, stream, value, None, None, time_ns, context)
                     else:
-                        step = attributes.pop(STEP_ATTRIBUTE, None)
+                        step = attributes.pop(RL_LOOP_ITERATION, None)
                         self._add(encoder, stream, value, step, attributes, time_ns, context)
             except Exception as error:  # noqa: BLE001  # nothing may end the exporter thread
                 self._guard.caught(error)
@@ -116,7 +115,7 @@ class Expander:
             self._streams.clear()
         scope = self._scopes.get(reduce)
         if scope is None:
-            attributes = {REDUCE_ATTRIBUTE: reduce} if reduce else None
+            attributes = {RL_REDUCE: reduce} if reduce else None
             scope = InstrumentationScope(SCOPE_NAME, __version__, None, attributes)
             self._scopes[reduce] = scope
         stream = self._streams[name, reduce] = Stream(scope, name)

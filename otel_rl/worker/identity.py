@@ -8,6 +8,15 @@ from urllib.parse import unquote
 from opentelemetry.util.types import AttributeValue
 
 from otel_rl.errors import ConfigError
+from otel_rl.semconv.names import (
+    RL_EXPERIMENT_NAME,
+    RL_RUN_ID,
+    RL_TRIAL_NAME,
+    RL_WORKER_COUNT,
+    RL_WORKER_INDEX,
+    RL_WORKER_ROLE,
+    RL_WORKER_TAG,
+)
 from otel_rl.semconv.run_id import run_id
 
 __all__ = ["DEFAULT_TRIAL", "Identity", "identify"]
@@ -25,12 +34,12 @@ _RANK_VARIABLES: Final = (
 """Where launchers write a process's place, in order of trust: torchrun, Slurm, Open MPI."""
 
 _ARGUMENT_OF: Final = {
-    "rl.experiment.name": "experiment",
-    "rl.trial.name": "trial",
-    "rl.worker.role": "role",
-    "rl.worker.index": "index",
-    "rl.worker.count": "count",
-    "rl.worker.tag": "tag",
+    RL_EXPERIMENT_NAME: "experiment",
+    RL_TRIAL_NAME: "trial",
+    RL_WORKER_ROLE: "role",
+    RL_WORKER_INDEX: "index",
+    RL_WORKER_COUNT: "count",
+    RL_WORKER_TAG: "tag",
 }
 
 
@@ -68,18 +77,18 @@ class Identity:
         """Resource attributes that do not depend on the process or the host."""
         found: dict[str, AttributeValue] = dict(self.extra)
         found |= {
-            "rl.experiment.name": self.experiment,
-            "rl.trial.name": self.trial,
-            "rl.run.id": self.run_id,
-            "rl.worker.role": self.role,
+            RL_EXPERIMENT_NAME: self.experiment,
+            RL_TRIAL_NAME: self.trial,
+            RL_RUN_ID: self.run_id,
+            RL_WORKER_ROLE: self.role,
             "service.name": self.service_name,
         }
         if self.index is not None:
-            found["rl.worker.index"] = self.index
+            found[RL_WORKER_INDEX] = self.index
         if self.count is not None:
-            found["rl.worker.count"] = self.count
+            found[RL_WORKER_COUNT] = self.count
         if self.tag is not None:
-            found["rl.worker.tag"] = self.tag
+            found[RL_WORKER_TAG] = self.tag
         return found
 
 
@@ -139,7 +148,7 @@ def identify(
         index=place_index,
         count=place_count,
         tag=_name("tag", tag, "OTEL_RL_TAG", environ, inherited),
-        run_id=str(extra.pop("rl.run.id", None) or inherited.get("rl.run.id") or default_id),
+        run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
         service_name=str(extra.pop("service.name", None) or default_service),
         extra=tuple(sorted(extra.items())),
     )

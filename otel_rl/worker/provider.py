@@ -31,8 +31,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
 from otel_rl import __version__
+from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED
 from otel_rl.worker.buffer import Buffer
-from otel_rl.worker.drops import DROPPED_METRIC, DropReason
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import Request, Stream, encode_resource
 from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.expand import MAX_NAME_LENGTH, SCOPE_NAME, Expander
@@ -122,7 +123,7 @@ class BufferedMeterProvider(MeterProvider):
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
         self._bind(resource)
         self.get_meter(SCOPE_NAME, __version__).create_observable_counter(
-            DROPPED_METRIC,
+            OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
             [guard.drops.observe],
             unit="{measurement}",
             description="Measurements that this worker could not deliver.",

@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.worker.encode import STEP_ATTRIBUTE
+from otel_rl.semconv.names import RL_LOOP_ITERATION
 
 __all__ = ["AllBut", "Sdk"]
 
@@ -61,5 +61,5 @@ class Sdk:
 
 def _provider(resource: Resource, reader: InMemoryMetricReader) -> MeterProvider:
     # The step is no part of a series' identity: it would make a new series every step.
-    view = View(instrument_name="*", attribute_keys=AllBut(STEP_ATTRIBUTE))
+    view = View(instrument_name="*", attribute_keys=AllBut(RL_LOOP_ITERATION))
     return MeterProvider([reader], resource, shutdown_on_exit=False, views=[view])

@@ -172,7 +172,13 @@ def test_measurements_of_a_series_stay_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (-1, b"\xff" * 9 + b"\x01")],
+    [
+        (0, b"\x00"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (300, b"\xac\x02"),
+        (-1, b"\xff" * 9 + b"\x01"),
+    ],
 )
 def test_varints_are_protobufs(value: int, expected: bytes) -> None:
     assert varint(value) == expected

@@ -71,7 +71,9 @@ def test_loopback_is_not_compressed_and_a_network_is() -> None:
 def test_the_interval_is_a_second_unless_said_otherwise() -> None:
     assert read_settings({}).interval_s == 1.0
     assert read_settings({"OTEL_METRIC_EXPORT_INTERVAL": "250"}).interval_s == 0.25
-    assert read_settings({"OTEL_METRIC_EXPORT_INTERVAL": "250"}, export_interval_s=3).interval_s == 3
+    assert (
+        read_settings({"OTEL_METRIC_EXPORT_INTERVAL": "250"}, export_interval_s=3).interval_s == 3
+    )
 
 
 def test_exporter_none_turns_one_signal_off() -> None:

@@ -1,0 +1,208 @@
+"""The exporter thread against a transport that the test controls."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Event, Semaphore
+
+import pytest
+from opentelemetry import context
+
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.encode import Request
+from otel_rl.worker.export import Exporter, Source
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.transport import Outcome, Reply
+
+ACCEPTED = Reply(Outcome.ACCEPTED)
+AWAY = Reply(Outcome.RETRY, "connection refused")
+LONG_S = 3600.0
+PATIENCE_S = 20.0
+
+
+class Endpoint:
+    """A transport whose answers the test gives; records what it was sent."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[bytes], Reply] = lambda _body: ACCEPTED
+        self.accepted: list[bytes] = []
+        self.attempts = Semaphore(0)
+        self.suppressed: object = None
+        self.closed = Event()
+
+    def prepare(self, payload: bytes) -> bytes:
+        return payload
+
+    def send(self, body: bytes) -> Reply:
+        self.suppressed = context.get_value("suppress_instrumentation")
+        reply = self.answer(body)
+        if reply.outcome is Outcome.ACCEPTED:
+            self.accepted.append(body)
+        self.attempts.release()
+        return reply
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Rig:
+    """An exporter with everything around it in the hands of the test."""
+
+    def __init__(self, interval_s: float = LONG_S, max_queue_bytes: int = 1 << 20) -> None:
+        self.endpoint = Endpoint()
+        self.recorded: deque[Request] = deque()
+        self.drops = Drops()
+        self.spans_flushed = Event()
+        self.is_crowded = Event()
+        self.exporter = Exporter(
+            Source(
+                self._collect,
+                self.is_crowded.is_set,
+                lambda _timeout_s: self.spans_flushed.set(),
+                lambda: None,
+            ),
+            lambda: self.endpoint,
+            interval_s,
+            Guard(self.drops),
+            max_queue_bytes,
+        )
+        self.exporter.start()
+
+    def record(self, payload: bytes, measurements: int = 1) -> None:
+        self.recorded.append(Request(payload, measurements))
+
+    def _collect(self) -> list[Request]:
+        self.is_crowded.clear()
+        return [self.recorded.popleft() for _ in range(len(self.recorded))]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.exporter.shutdown(0.1)
+
+
+def test_flush_returns_when_the_endpoint_has_everything(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+    assert rig.spans_flushed.is_set()
+
+
+def test_an_interval_exports_without_being_asked() -> None:
+    rig = Rig(interval_s=0.01)
+    rig.record(b"a")
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_a_crowded_buffer_is_emptied_before_the_interval_is_over(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.is_crowded.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_what_the_endpoint_cannot_take_now_is_sent_again_in_order(rig: Rig) -> None:
+    failures = iter([AWAY, AWAY])
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+    assert rig.drops.counts() == {}
+
+
+def test_flush_gives_up_at_its_timeout_and_loses_nothing(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_flush_does_not_wait_for_an_endpoint_that_hangs(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.05)
+    released.set()
+
+
+def test_a_refused_request_is_counted_and_the_next_one_is_sent(rig: Rig) -> None:
+    rig.endpoint.answer = lambda body: Reply(Outcome.REFUSED, "no") if body == b"a" else ACCEPTED
+    rig.record(b"a", measurements=5)
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"b"]
+    assert rig.drops.counts() == {DropReason.REJECTED: 5}
+
+
+def test_points_that_a_partial_success_rejects_are_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: Reply(Outcome.ACCEPTED, "no experiment", rejected=3)
+    rig.record(b"a", measurements=10)
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.drops.counts() == {DropReason.REJECTED: 3}
+
+
+def test_the_queue_is_bounded_and_drops_the_oldest() -> None:
+    rig = Rig(max_queue_bytes=10)
+    rig.endpoint.answer = lambda _body: AWAY
+    for n in range(5):
+        rig.record(b"%04d" % n, measurements=2)
+    rig.exporter.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"0003", b"0004"]
+    assert rig.drops.counts() == {DropReason.QUEUE_FULL: 6}
+    rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_shutdown_delivers_the_rest_and_ends_the_thread(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.endpoint.closed.is_set()
+    assert not rig.exporter.flush(PATIENCE_S)
+    assert rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_what_shutdown_could_not_deliver_is_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a", measurements=4)
+    assert not rig.exporter.shutdown(0.3)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_our_own_requests_are_hidden_from_instrumentation(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.suppressed is True
+
+
+def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    rig.exporter.flush(PATIENCE_S)
+    rig.recorded.clear()
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_after_a_fork_the_queue_is_empty_and_a_thread_runs(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"parent's")
+    rig.exporter.flush(0.05)
+    rig.exporter.restart_after_fork()
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    rig.record(b"child's")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert b"child's" in rig.endpoint.accepted

@@ -1,0 +1,209 @@
+import socket
+from collections.abc import Iterator
+from concurrent import futures
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from otel_rl.worker.settings import read_settings
+from otel_rl.worker.transport import Outcome, Reply, Transport, open_transport
+from tests.otlp_sink import Sink
+
+PARTIAL = ExportMetricsServiceResponse(
+    partial_success=ExportMetricsPartialSuccess(rejected_data_points=2, error_message="why")
+)
+
+
+def over_http(url: str, environ: dict[str, str] | None = None) -> Transport:
+    return open_transport(read_settings(environ or {}, endpoint=url).metrics)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, Outcome.ACCEPTED),
+        (400, Outcome.REFUSED),
+        (401, Outcome.REFUSED),
+        (404, Outcome.REFUSED),
+        (413, Outcome.REFUSED),
+        (429, Outcome.RETRY),
+        (500, Outcome.REFUSED),
+        (502, Outcome.RETRY),
+        (503, Outcome.RETRY),
+        (504, Outcome.RETRY),
+        (302, Outcome.REFUSED),
+    ],
+)
+def test_http_statuses_are_retried_as_otlp_says(sink: Sink, status: int, outcome: Outcome) -> None:
+    sink.answer = lambda _number: (status, {"Location": "/"}, b"")
+    assert over_http(sink.url).send(b"").outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("header", "low_s", "high_s"),
+    [
+        ("7", 7, 7),
+        ("999999", 300, 300),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True), 30, 100),
+        ("-5", 0, 0),
+    ],
+)
+def test_retry_after_is_read_and_bounded(
+    sink: Sink, header: str, low_s: float, high_s: float
+) -> None:
+    sink.answer = lambda _number: (503, {"Retry-After": header}, b"")
+    reply = over_http(sink.url).send(b"")
+    assert reply.retry_after_s is not None
+    assert low_s <= reply.retry_after_s <= high_s
+
+
+@pytest.mark.parametrize("header", ["soon", "nan", ""])
+def test_a_retry_after_that_says_nothing_is_ignored(sink: Sink, header: str) -> None:
+    sink.answer = lambda _number: (503, {"Retry-After": header}, b"")
+    assert over_http(sink.url).send(b"").retry_after_s is None
+
+
+def test_a_partial_success_is_read(sink: Sink) -> None:
+    sink.answer = lambda _number: (200, {}, PARTIAL.SerializeToString())
+    assert over_http(sink.url).send(b"") == Reply(Outcome.ACCEPTED, "why", rejected=2)
+
+
+def test_an_answer_that_is_no_protobuf_is_still_an_acknowledgement(sink: Sink) -> None:
+    sink.answer = lambda _number: (200, {}, b"\xff<html>")
+    assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
+
+
+def test_a_refused_connection_is_retried() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    assert over_http(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
+
+
+def test_an_endpoint_that_accepts_and_never_answers_is_retried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        transport = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
+        assert transport.send(b"").outcome is Outcome.RETRY
+
+
+def test_headers_and_gzip_are_sent(sink: Sink) -> None:
+    transport = over_http(
+        sink.url,
+        {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=s3cret", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
+    )
+    payload = ExportMetricsServiceRequest().SerializeToString()
+    assert transport.send(transport.prepare(payload)).outcome is Outcome.ACCEPTED
+    (headers,) = sink.headers
+    assert headers["api-key"] == "s3cret"
+    assert headers["content-encoding"] == "gzip"
+    assert headers["content-type"] == "application/x-protobuf"
+
+
+def test_a_proxy_of_the_cluster_is_not_used_for_this_machine(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
+
+
+class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Takes exports; fails with ``code`` if one is set."""
+
+    def __init__(self) -> None:
+        self.code: grpc.StatusCode | None = None
+        self.retry_after_s: int | None = None
+        self.requests: list[ExportMetricsServiceRequest] = []
+        self.metadata: dict[str, str | bytes] = {}
+        self.url = ""
+
+    def Export(  # noqa: N802  # gRPC's name
+        self, request: ExportMetricsServiceRequest, context: grpc.ServicerContext
+    ) -> ExportMetricsServiceResponse:
+        self.metadata = dict(context.invocation_metadata())
+        if self.code is not None:
+            if self.retry_after_s is not None:
+                context.set_trailing_metadata(
+                    (("grpc-status-details-bin", retry_info(self.code, self.retry_after_s)),)
+                )
+            context.abort(self.code, "told to")
+        self.requests.append(request)
+        return PARTIAL
+
+
+def retry_info(code: grpc.StatusCode, seconds: int) -> bytes:
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    detail = Any()
+    detail.Pack(RetryInfo(retry_delay=Duration(seconds=seconds)))
+    serialized: bytes = Status(code=code.value[0], details=[detail]).SerializeToString()
+    return serialized
+
+
+@pytest.fixture
+def grpc_server() -> Iterator[GrpcServer]:
+    servicer = GrpcServer()
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(servicer, server)
+    servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield servicer
+    server.stop(0).wait(10)
+
+
+def over_grpc(url: str) -> Transport:
+    environ = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=s3cret",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
+    }
+    return open_transport(read_settings(environ, endpoint=url).metrics)
+
+
+def test_grpc_hands_over_the_same_bytes(grpc_server: GrpcServer) -> None:
+    transport = over_grpc(grpc_server.url)
+    request = ExportMetricsServiceRequest()
+    request.resource_metrics.add(schema_url="x")
+    reply = transport.send(transport.prepare(request.SerializeToString()))
+    transport.close()
+    assert reply == Reply(Outcome.ACCEPTED, "why", rejected=2)
+    assert grpc_server.requests == [request]
+    assert grpc_server.metadata["api-key"] == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after_s", "outcome"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, None, Outcome.RETRY),
+        (grpc.StatusCode.UNAVAILABLE, 9, Outcome.RETRY),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, None, Outcome.RETRY),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, None, Outcome.REFUSED),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 4, Outcome.RETRY),
+        (grpc.StatusCode.INVALID_ARGUMENT, None, Outcome.REFUSED),
+        (grpc.StatusCode.UNAUTHENTICATED, None, Outcome.REFUSED),
+    ],
+)
+def test_grpc_codes_are_retried_as_otlp_says(
+    grpc_server: GrpcServer,
+    code: grpc.StatusCode,
+    retry_after_s: int | None,
+    outcome: Outcome,
+) -> None:
+    grpc_server.code, grpc_server.retry_after_s = code, retry_after_s
+    transport = over_grpc(grpc_server.url)
+    reply = transport.send(b"")
+    transport.close()
+    assert (reply.outcome, reply.retry_after_s) == (outcome, retry_after_s)
