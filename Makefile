@@ -1,0 +1,52 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`. Both install what they need.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test lint format bench docs lock clean
+
+help:  ## show the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: $(VENV)/.installed  ## a real asynchronous GRPO run, ending in one W&B run
+	@$(BIN)/otel-rl demo
+
+test: $(VENV)/.installed  ## every test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed  ## ruff, mypy, import-linter, generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m otel_rl.semconv.generate --check
+	@$(BIN)/python docs/generate.py --check
+
+format: $(VENV)/.installed  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed  ## side by side with what users do today, as ratios
+	@for bench in bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+docs: $(VENV)/.installed  ## write the generated constants, tables and pages
+	@$(BIN)/python -m otel_rl.semconv.generate
+	@$(BIN)/python docs/generate.py
+
+lock: $(VENV)/.installed  ## pin every dependency, with hashes
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --all-extras --no-header pyproject.toml -o requirements.lock
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "otel_rl needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing into $(VENV) (once)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist wandb .otel_rl .mypy_cache .ruff_cache .pytest_cache .hypothesis
