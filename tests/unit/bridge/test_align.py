@@ -324,9 +324,9 @@ def test_with_per_worker_series_every_measurement_is_in_the_run_once() -> None:
     measured: dict[int, list[float]] = {}
     for index in range(3):
         worker = Worker("worker", f"w{index}")
-        values = {i / 100 + index / 1000: float(index * 1000 + i) for i in range(100)}
-        measured[index] = list(values.values())
-        bench.export(worker, levels(worker, values, name="x"))
+        made = {i / 100 + index / 1000: float(index * 1000 + i) for i in range(100)}
+        measured[index] = list(made.values())
+        bench.export(worker, levels(worker, made, name="x"))
     rows = bench.rows(everything=True)
     for index, values in measured.items():
         key = f"workers/worker/{index}/x"

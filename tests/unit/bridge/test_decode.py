@@ -1,0 +1,303 @@
+"""OTLP requests to points."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Exemplar,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+    Summary,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_rl.bridge.decode import decode
+from otel_rl.records import (
+    Batch,
+    Decoded,
+    ExperimentKey,
+    HistogramPoint,
+    Measurements,
+    Point,
+    Signal,
+    SummaryPoint,
+    SumPoint,
+    Temporality,
+)
+from otel_rl.semconv.spec import Reduction
+
+RECEIVED_NS = 99
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+
+
+def attributes(pairs: dict[str, str | int | float | bool]) -> list[KeyValue]:
+    fields: dict[type, str] = {
+        str: "string_value",
+        bool: "bool_value",
+        int: "int_value",
+        float: "double_value",
+    }
+    return [
+        KeyValue(key=key, value=AnyValue(**{fields[type(value)]: value}))  # type: ignore[arg-type]  # the field fits the type
+        for key, value in pairs.items()
+    ]
+
+
+def resource(**changes: str | int) -> Resource:
+    pairs: dict[str, str | int | float | bool] = {
+        "rl.experiment.name": "exp",
+        "rl.worker.role": "trainer",
+        "rl.worker.index": 1,
+        "rl.worker.count": 2,
+        "service.instance.id": "abc",
+        "telemetry.distro.name": "otel_rl",
+        **{key.replace("__", "."): value for key, value in changes.items()},
+    }
+    return Resource(attributes=attributes({k: v for k, v in pairs.items() if v != ""}))
+
+
+def decoded(
+    *metrics: Metric, of: Resource | None = None, scope: InstrumentationScope | None = None
+) -> Decoded:
+    request = ExportMetricsServiceRequest(
+        resource_metrics=[
+            ResourceMetrics(
+                resource=of or resource(),
+                scope_metrics=[ScopeMetrics(scope=scope, metrics=metrics)],
+            )
+        ]
+    )
+    (found,) = decode(Batch(Signal.METRICS, request.SerializeToString(), RECEIVED_NS))
+    return found
+
+
+def points(*metrics: Metric, **context: Resource | InstrumentationScope) -> list[Point]:
+    return list(decoded(*metrics, **context).points)  # type: ignore[arg-type]  # passed on
+
+
+def gauge(*data_points: NumberDataPoint, name: str = "loss") -> Metric:
+    return Metric(name=name, gauge=Gauge(data_points=data_points))
+
+
+def exemplar(value: float, time_ns: int, step: int | None = None) -> Exemplar:
+    filtered = attributes({"rl.loop.iteration": step} if step is not None else {})
+    return Exemplar(as_double=value, time_unix_nano=time_ns, filtered_attributes=filtered)
+
+
+def measured(found: Iterable[Point]) -> list[tuple[list[int], list[float], list[int | None]]]:
+    return [
+        (list(p.times_ns), list(p.values), list(p.steps))
+        for p in found
+        if isinstance(p, Measurements)
+    ]
+
+
+def test_the_worker_is_read_from_the_resource() -> None:
+    found = decoded(gauge(NumberDataPoint(as_double=1, time_unix_nano=5)))
+    assert found.experiment == ExperimentKey("exp", "default")
+    (export,) = found.exports
+    assert (export.worker.role, export.worker.index, export.worker.count) == ("trainer", 1, 2)
+    assert export.worker.instance == "abc"
+    assert export.time_ns == 5
+
+
+@pytest.mark.parametrize(
+    ("service", "role"), [("vllm", "vllm"), ("unknown_service:python", "worker"), ("", "worker")]
+)
+def test_a_worker_without_a_role_is_called_by_its_service(service: str, role: str) -> None:
+    of = resource(rl__worker__role="", service__name=service)
+    assert decoded(gauge(NumberDataPoint(as_double=1)), of=of).exports[0].worker.role == role
+
+
+def test_exemplars_are_the_measurements_and_the_point_is_their_echo() -> None:
+    point = NumberDataPoint(
+        as_double=2, time_unix_nano=20, exemplars=[exemplar(1, 10, 3), exemplar(2, 20, 4)]
+    )
+    assert measured(points(gauge(point))) == [([10, 20], [1, 2], [3, 4])]
+
+
+def test_exemplars_without_a_step_count_where_they_are_complete() -> None:
+    point = NumberDataPoint(as_double=2, time_unix_nano=20, exemplars=[exemplar(1, 10)])
+    assert measured(points(gauge(point))) == [([10], [1], [None])]
+
+
+def test_a_stock_sdks_sample_of_exemplars_is_not_taken_for_all_of_them() -> None:
+    of = resource(telemetry__distro__name="")
+    point = NumberDataPoint(as_double=2, time_unix_nano=20, exemplars=[exemplar(1, 10)])
+    assert measured(points(gauge(point), of=of)) == [([20], [2], [None])]
+
+
+def test_a_step_that_a_plain_sdk_leaves_on_the_point_is_the_step() -> None:
+    point = NumberDataPoint(
+        as_double=2,
+        time_unix_nano=20,
+        attributes=attributes({"rl.loop.iteration": 7, "head": "value"}),
+    )
+    (found,) = points(gauge(point))
+    assert isinstance(found, Measurements)
+    assert list(found.steps) == [7]
+    assert found.series.attributes == (("head", "value"),)
+
+
+def test_nan_and_infinity_are_kept() -> None:
+    point = NumberDataPoint(exemplars=[exemplar(math.nan, 1, 1), exemplar(-math.inf, 2, 2)])
+    ((_, values, _),) = measured(points(gauge(point)))
+    assert math.isnan(values[0])
+    assert values[1] == -math.inf
+
+
+def test_the_nonfinite_scope_stands_for_what_a_stock_sdk_drops() -> None:
+    scope = InstrumentationScope(name="otel_rl.nonfinite")
+    point = NumberDataPoint(exemplars=[exemplar(0, 1, 1), exemplar(1, 2, 2), exemplar(-1, 3, 3)])
+    ((_, values, _),) = measured(points(gauge(point), scope=scope))
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf]
+
+
+def test_the_reduction_travels_as_a_scope_attribute() -> None:
+    scope = InstrumentationScope(name="x", attributes=attributes({"rl.reduce": "max"}))
+    (found,) = points(gauge(NumberDataPoint(as_double=1)), scope=scope)
+    assert found.series.reduction is Reduction.MAX
+
+
+def test_an_unknown_reduction_leaves_the_registrys() -> None:
+    scope = InstrumentationScope(name="x", attributes=attributes({"rl.reduce": "median"}))
+    (found,) = points(gauge(NumberDataPoint(as_double=1)), scope=scope)
+    assert found.series.reduction is None
+
+
+def test_a_point_without_a_time_gets_that_of_its_arrival() -> None:
+    assert measured(points(gauge(NumberDataPoint(as_double=1)))) == [([RECEIVED_NS], [1], [None])]
+
+
+def test_a_point_without_a_recorded_value_says_nothing() -> None:
+    assert points(gauge(NumberDataPoint(flags=1))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "temporality"), [(DELTA, Temporality.DELTA), (CUMULATIVE, Temporality.CUMULATIVE)]
+)
+def test_sums_keep_their_temporality_and_integers(
+    kind: AggregationTemporality.ValueType, temporality: Temporality
+) -> None:
+    data = Sum(
+        aggregation_temporality=kind,
+        is_monotonic=True,
+        data_points=[NumberDataPoint(as_int=2**60 + 1, start_time_unix_nano=1, time_unix_nano=2)],
+    )
+    (found,) = points(Metric(name="tokens", sum=data))
+    assert isinstance(found, SumPoint)
+    assert (found.start_ns, found.time_ns, found.value) == (1, 2, 2**60 + 1)
+    assert found.temporality == temporality
+    assert found.monotonic
+
+
+def test_an_explicit_histogram_has_open_ends_and_no_empty_buckets() -> None:
+    data = Histogram(
+        aggregation_temporality=DELTA,
+        data_points=[
+            HistogramDataPoint(
+                count=3,
+                sum=7.0,
+                explicit_bounds=[1, 2, 4],
+                bucket_counts=[1, 0, 1, 1],
+                time_unix_nano=5,
+            )
+        ],
+    )
+    (found,) = points(Metric(name="latency", histogram=data))
+    assert isinstance(found, HistogramPoint)
+    assert list(found.buckets) == [(-math.inf, 1, 1), (2, 4, 1), (4, math.inf, 1)]
+    assert (found.count, found.total, found.minimum, found.maximum) == (3, 7.0, None, None)
+
+
+def test_an_exponential_histogram_has_computed_bounds() -> None:
+    data = ExponentialHistogram(
+        aggregation_temporality=DELTA,
+        data_points=[
+            ExponentialHistogramDataPoint(
+                count=6,
+                sum=1.0,
+                scale=0,
+                zero_count=1,
+                zero_threshold=0.5,
+                positive=ExponentialHistogramDataPoint.Buckets(offset=1, bucket_counts=[2, 0, 1]),
+                negative=ExponentialHistogramDataPoint.Buckets(offset=0, bucket_counts=[2]),
+                time_unix_nano=5,
+            )
+        ],
+    )
+    (found,) = points(Metric(name="latency", exponential_histogram=data))
+    assert isinstance(found, HistogramPoint)
+    assert found.buckets == ((-2, -1, 2), (-0.5, 0.5, 1), (2, 4, 2), (8, 16, 1))
+
+
+def test_an_exponential_histogram_of_absurd_scale_does_not_fail() -> None:
+    data = ExponentialHistogram(
+        data_points=[
+            ExponentialHistogramDataPoint(
+                count=1,
+                scale=-10,
+                positive=ExponentialHistogramDataPoint.Buckets(
+                    offset=2_000_000_000, bucket_counts=[1]
+                ),
+            )
+        ]
+    )
+    (found,) = points(Metric(name="latency", exponential_histogram=data))
+    assert isinstance(found, HistogramPoint)
+    assert found.buckets == ((math.inf, math.inf, 1),)
+
+
+def test_a_summary_keeps_its_quantiles() -> None:
+    data = Summary(
+        data_points=[
+            SummaryDataPoint(
+                count=10,
+                sum=5.0,
+                time_unix_nano=5,
+                quantile_values=[SummaryDataPoint.ValueAtQuantile(quantile=0.99, value=3.0)],
+            )
+        ]
+    )
+    (found,) = points(Metric(name="rpc", summary=data))
+    assert isinstance(found, SummaryPoint)
+    assert found.quantiles == ((0.99, 3.0),)
+
+
+def test_a_metric_without_data_is_ignored() -> None:
+    assert points(Metric(name="nothing")) == []
+
+
+def test_one_request_may_speak_for_several_experiments() -> None:
+    request = ExportMetricsServiceRequest(
+        resource_metrics=[
+            ResourceMetrics(
+                resource=resource(rl__experiment__name=name),
+                scope_metrics=[ScopeMetrics(metrics=[gauge(NumberDataPoint(as_double=1))])],
+            )
+            for name in ("a", "b", "a")
+        ]
+    )
+    found = decode(Batch(Signal.METRICS, request.SerializeToString(), RECEIVED_NS))
+    assert [(d.experiment.experiment, len(d.points)) for d in found] == [("a", 2), ("b", 1)]
+
+
+def test_spans_are_not_decoded() -> None:
+    assert decode(Batch(Signal.TRACES, b"", RECEIVED_NS)) == []
