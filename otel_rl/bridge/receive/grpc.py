@@ -14,7 +14,7 @@ from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.status import status_message
-from otel_rl.errors import ConfigError, RequestTooLarge
+from otel_rl.errors import ConfigError
 from otel_rl.records import Batch, Signal
 
 __all__ = ["SERVICES", "GrpcServer"]
@@ -65,6 +65,8 @@ class GrpcServer:
         self._server = grpc.server(
             self._threads,
             options=[
+                # gRPC holds both the compressed and the decompressed message to it, and answers
+                # RESOURCE_EXHAUSTED by itself.
                 ("grpc.max_receive_message_length", limits.max_body_bytes),
                 # Else a second bridge on the same port would silently take half of the requests.
                 ("grpc.so_reuseport", 0),
@@ -119,8 +121,6 @@ class GrpcServer:
 
     def _export(self, signal: Signal, message: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            if len(message) > self._limits.max_body_bytes:
-                raise RequestTooLarge(f"The message is over {self._limits.max_body_bytes} bytes.")
             admitted = self._intake.take(signal, message)
         except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
             self._abort(context, error)

@@ -31,7 +31,7 @@ class ReceiveLimits(BaseModel):
     share one fsync, so this is far more than the number of cores."""
 
     body_timeout_s: float = Field(10.0, gt=0)
-    """Longest time for a sender to deliver a request's headers, and again its body."""
+    """Longest time for a sender to deliver the body of a request."""
 
     retry_after_s: int = Field(1, ge=1)
     """How long a sender is asked to wait after 503. Exporters give up after ten seconds in all, so

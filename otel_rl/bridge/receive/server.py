@@ -3,12 +3,14 @@
 import math
 import socket
 import threading
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import uvicorn
 from fastapi import FastAPI
 
+from otel_rl.bridge.receive.protocol import BoundedHeadersProtocol
 from otel_rl.errors import ConfigError
 
 __all__ = ["HttpServer"]
@@ -30,16 +32,26 @@ class HttpServer:
         app: The application.
         host: Address to listen on.
         port: 0 picks a free one.
+        header_timeout_s: Longest time for a sender to deliver the headers of a request.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 4318) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str = "127.0.0.1",
+        port: int = 4318,
+        *,
+        header_timeout_s: float = 10.0,
+    ) -> None:
         self._socket = _listen(host, port)
         self._address = _address_of(self._socket)
         config = uvicorn.Config(
             app,
+            # uvicorn calls what it is given; it is annotated as a class.
+            http=partial(BoundedHeadersProtocol, header_timeout_s=header_timeout_s),  # type: ignore[arg-type]
             access_log=False,
             log_config=None,
             lifespan="on",

@@ -1,0 +1,904 @@
+"""What OTLP asks of an HTTP server, over real sockets."""
+
+import gzip
+import json
+import math
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_CUMULATIVE,
+    AGGREGATION_TEMPORALITY_DELTA,
+    Metric,
+)
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.receive import HttpServer, ReceiveLimits, create_app
+from otel_rl.errors import (
+    ConfigError,
+    JournalClosed,
+    JournalFull,
+    JournalLocked,
+    MalformedRequest,
+    OtelRLError,
+    Overloaded,
+    RequestTooLarge,
+    SlowSender,
+)
+from otel_rl.records import Signal
+from tests.otlp_requests import (
+    Receiver,
+    gauge,
+    http_receiver,
+    key_values,
+    metrics_request,
+    point,
+    trace_request,
+)
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+JSON = {"content-type": "application/json"}
+PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces"}
+LIMIT_BYTES = 4096
+NOW_NS = time.time_ns()
+JSON_GAUGE = json.dumps(
+    {
+        "resourceMetrics": [
+            {
+                "resource": {
+                    "attributes": [{"key": "rl.experiment.name", "value": {"stringValue": "x"}}]
+                },
+                "scopeMetrics": [
+                    {
+                        "metrics": [
+                            {
+                                "name": "loss",
+                                "gauge": {
+                                    "dataPoints": [{"asDouble": 1.5, "timeUnixNano": str(NOW_NS)}]
+                                },
+                            }
+                        ]
+                    }
+                ],
+            }
+        ]
+    }
+).encode()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Receiver, httpx.Client]]:
+    with http_receiver() as receiver, httpx.Client(base_url=receiver.url) as client:
+        yield receiver, client
+
+
+@pytest.fixture
+def receiver(shared: tuple[Receiver, httpx.Client]) -> Iterator[Receiver]:
+    shared[0].journal.take()
+    yield shared[0]
+    shared[0].journal.error = None
+
+
+@pytest.fixture
+def client(shared: tuple[Receiver, httpx.Client]) -> httpx.Client:
+    return shared[1]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[tuple[Receiver, httpx.Client]]:
+    """A receiver whose limits are easily reached."""
+    limits = ReceiveLimits(
+        max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=2 * LIMIT_BYTES, body_timeout_s=0.5
+    )
+    with (
+        http_receiver(limits, header_timeout_s=0.3) as receiver,
+        httpx.Client(base_url=receiver.url) as client,
+    ):
+        yield receiver, client
+
+
+def post(receiver: Receiver, body: bytes) -> httpx.Response:
+    return httpx.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF)
+
+
+def encoded(request: ExportMetricsServiceRequest) -> bytes:
+    return request.SerializeToString()
+
+
+def status_of(response: httpx.Response) -> Status:
+    """The error's Status, which has to be in the encoding that the response names."""
+    if response.headers["content-type"] == "application/json":
+        fields = json.loads(response.content)
+        return Status(code=fields["code"], message=fields["message"])
+    assert response.headers["content-type"] == "application/x-protobuf"
+    return Status.FromString(response.content)
+
+
+PROTOBUF_GAUGE = encoded(metrics_request())
+
+
+def sized_body(n_bytes: int) -> bytes:
+    """A sound request of exactly so many bytes."""
+    missing = n_bytes
+    for _ in range(4):  # the lengths within grow with the text, so it takes a few steps
+        request = metrics_request(resource={"rl.experiment.name": "x", "pad": "p" * missing})
+        missing -= len(encoded(request)) - n_bytes
+    body = encoded(metrics_request(resource={"rl.experiment.name": "x", "pad": "p" * missing}))
+    assert len(body) == n_bytes
+    return body
+
+
+def head(content_length: int) -> bytes:
+    return (
+        "POST /v1/metrics HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+        f"content-length: {content_length}\r\n\r\n"
+    ).encode()
+
+
+def connection(receiver: Receiver) -> socket.socket:
+    host, _, port = receiver.server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def is_listening(receiver: Receiver) -> bool:
+    try:
+        connection(receiver).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition never came true"
+        time.sleep(0.01)
+
+
+def create_idle_app() -> FastAPI:
+    return create_app(accept=lambda _batch: None, limits=ReceiveLimits(), counters=Counters())
+
+
+class TestSuccess:
+    def test_01_protobuf_is_answered_by_an_empty_protobuf_response(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        body = encoded(metrics_request())
+        response = client.post("/v1/metrics", content=body, headers=PROTOBUF)
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/x-protobuf"
+        assert response.content == b""
+        assert [batch.payload for batch in receiver.journal.batches] == [body]
+
+    def test_02_json_is_answered_by_an_empty_object(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        response = client.post("/v1/metrics", content=b'{"resourceMetrics":[]}', headers=JSON)
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/json"
+        assert response.content == b"{}"
+
+    @pytest.mark.parametrize(
+        "content_type",
+        ["application/json; charset=utf-8", "APPLICATION/JSON", "Application/Json;charset=UTF-8"],
+    )
+    def test_03_media_type_is_read_without_case_and_parameters(
+        self, client: httpx.Client, content_type: str
+    ) -> None:
+        headers = {"content-type": content_type}
+        assert client.post("/v1/metrics", content=b"{}", headers=headers).status_code == 200
+
+    @pytest.mark.parametrize("signal", PATHS)
+    def test_04_empty_request_is_taken_and_nothing_is_stored(
+        self, receiver: Receiver, client: httpx.Client, signal: Signal
+    ) -> None:
+        assert client.post(PATHS[signal], content=b"", headers=PROTOBUF).status_code == 200
+        empty_envelope = ExportMetricsServiceRequest()
+        empty_envelope.resource_metrics.add()
+        body = encoded(empty_envelope)
+        assert client.post(PATHS[signal], content=body, headers=PROTOBUF).status_code == 200
+        assert receiver.journal.batches == []
+
+    @pytest.mark.parametrize(
+        ("signal", "response_type"),
+        [
+            (Signal.METRICS, ExportMetricsServiceResponse),
+            (Signal.TRACES, ExportTraceServiceResponse),
+        ],
+    )
+    def test_05_success_body_parses(
+        self,
+        client: httpx.Client,
+        signal: Signal,
+        response_type: type[ExportMetricsServiceResponse | ExportTraceServiceResponse],
+    ) -> None:
+        request = metrics_request() if signal is Signal.METRICS else trace_request()
+        body = request.SerializeToString()
+        response = client.post(PATHS[signal], content=body, headers=PROTOBUF)
+        assert not response_type.FromString(response.content).HasField("partial_success")
+
+    def test_06_connection_is_kept_alive_and_chunked_bodies_are_taken(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        body = encoded(metrics_request())
+        chunks = (body[i : i + 7] for i in range(0, len(body), 7))
+        response = client.post("/v1/metrics", content=chunks, headers=PROTOBUF)
+        assert response.request.headers["transfer-encoding"] == "chunked"
+        assert response.http_version == "HTTP/1.1"
+        assert response.headers.get("connection") != "close"
+        assert [batch.payload for batch in receiver.journal.batches] == [body]
+
+    def test_health_is_answered(self, client: httpx.Client) -> None:
+        assert client.get("/healthz").status_code == 200
+
+
+class TestCompression:
+    @pytest.mark.parametrize(
+        ("encoding", "compress"),
+        [
+            ("gzip", gzip.compress),
+            ("GZIP", gzip.compress),
+            ("gzip", lambda body: gzip.compress(body[:9]) + gzip.compress(body[9:])),
+            ("deflate", zlib.compress),
+            ("identity", bytes),
+        ],
+    )
+    def test_07_compressed_body_is_stored_uncompressed(
+        self, receiver: Receiver, client: httpx.Client, encoding: str, compress: type[bytes]
+    ) -> None:
+        body = encoded(metrics_request())
+        headers = {**PROTOBUF, "content-encoding": encoding}
+        response = client.post("/v1/metrics", content=compress(body), headers=headers)
+        assert response.status_code == 200
+        assert [batch.payload for batch in receiver.journal.batches] == [body]
+
+    @pytest.mark.parametrize("media", [PROTOBUF, JSON])
+    def test_08_body_that_is_not_as_compressed_as_it_says_is_malformed(
+        self, client: httpx.Client, media: dict[str, str]
+    ) -> None:
+        headers = {**media, "content-encoding": "gzip"}
+        response = client.post("/v1/metrics", content=b"plain text", headers=headers)
+        assert response.status_code == 400
+        assert response.headers["content-type"] == media["content-type"]
+        assert status_of(response).code == 3
+
+    @pytest.mark.parametrize("encoding", ["zstd", "snappy", "br", "gzip, gzip"])
+    def test_09_unknown_encoding_is_malformed_and_answered_in_json_without_a_media_type(
+        self, client: httpx.Client, encoding: str
+    ) -> None:
+        headers = {"content-encoding": encoding}
+        response = client.post("/v1/metrics", content=b"{}", headers=headers)
+        assert response.status_code == 400
+        assert response.headers["content-type"] == "application/json"
+        assert "gzip" in status_of(response).message
+
+    @pytest.mark.parametrize("level", [1, 9])
+    def test_10_bomb_is_too_large(self, small: tuple[Receiver, httpx.Client], level: int) -> None:
+        receiver, client = small
+        bomb = gzip.compress(bytes(2_000_000), compresslevel=level)
+        headers = {**PROTOBUF, "content-encoding": "gzip"}
+        response = client.post("/v1/metrics", content=bomb, headers=headers)
+        assert response.status_code == 413
+        assert receiver.journal.take() == []
+
+    @pytest.mark.parametrize(
+        ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+    )
+    def test_10_cut_off_stream_is_malformed_wherever_it_is_cut(
+        self, receiver: Receiver, client: httpx.Client, encoding: str, compress: type[bytes]
+    ) -> None:
+        body = compress(encoded(metrics_request()))
+        headers = {**PROTOBUF, "content-encoding": encoding}
+        for end in range(1, len(body)):
+            response = client.post("/v1/metrics", content=body[:end], headers=headers)
+            assert response.status_code == 400, end
+        assert receiver.journal.batches == []
+
+
+class TestLimits:
+    def test_11_request_at_the_limit_is_taken_and_one_byte_more_is_too_large(
+        self, small: tuple[Receiver, httpx.Client]
+    ) -> None:
+        receiver, client = small
+        fits, over = sized_body(LIMIT_BYTES), sized_body(LIMIT_BYTES + 1)
+        assert client.post("/v1/metrics", content=fits, headers=PROTOBUF).status_code == 200
+        response = client.post("/v1/metrics", content=over, headers=PROTOBUF)
+        assert response.status_code == 413
+        assert status_of(response).code == 8
+        assert "retry-after" not in response.headers
+        assert [batch.payload for batch in receiver.journal.take()] == [fits]
+
+    def test_11_default_limit_is_64_mib(self) -> None:
+        assert ReceiveLimits().max_body_bytes == 64 << 20
+
+    def test_11_large_refused_body_is_read_so_that_the_sender_sees_the_answer(
+        self, small: tuple[Receiver, httpx.Client]
+    ) -> None:
+        # More than socket buffers hold: a server that closed early would reset the connection.
+        body = bytes(32 << 20)
+        response = small[1].post("/v1/metrics", content=body, headers=PROTOBUF, timeout=20)
+        assert response.status_code == 413
+
+    def test_12_answer_stays_small_whatever_is_refused(self, client: httpx.Client) -> None:
+        name = "long" * 50_000
+        response = client.post(
+            "/v1/metrics", content=encoded(metrics_request(gauge(name=name))), headers=PROTOBUF
+        )
+        assert response.status_code == 200
+        assert len(response.content) < 4096
+
+
+class TestErrors:
+    @pytest.mark.parametrize("path", PATHS.values())
+    @pytest.mark.parametrize("media", [PROTOBUF, JSON])
+    @pytest.mark.parametrize("garbage", [b"\xff\xfe garbage", b"{", b"\x0a\xff\xff\xff\xff\x7f"])
+    def test_13_undecodable_body_is_malformed_in_the_encoding_of_the_request(
+        self, client: httpx.Client, path: str, media: dict[str, str], garbage: bytes
+    ) -> None:
+        response = client.post(path, content=garbage, headers=media)
+        assert response.status_code == 400
+        assert response.headers["content-type"] == media["content-type"]
+        status = status_of(response)
+        assert status.code == 3
+        assert status.message
+
+    @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+    def test_14_other_methods_are_answered_405_in_words(
+        self, client: httpx.Client, method: str
+    ) -> None:
+        response = client.request(method, "/v1/metrics")
+        assert response.status_code == 405
+        assert response.headers["content-type"].startswith("text/plain")
+        assert response.text == "405 method not allowed, supported: [POST]"
+
+    @pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": ""}])
+    def test_14_other_media_types_are_answered_415_in_words(
+        self, client: httpx.Client, headers: dict[str, str]
+    ) -> None:
+        response = client.post("/v1/metrics", content=b"{}", headers=headers)
+        assert response.status_code == 415
+        assert response.headers["content-type"].startswith("text/plain")
+        assert "application/x-protobuf" in response.text
+
+    @pytest.mark.parametrize("path", ["/", "/v1/logs", "/v1/metrics/", "/docs", "/openapi.json"])
+    def test_15_unknown_path_is_not_found(self, client: httpx.Client, path: str) -> None:
+        response = client.post(path, content=b"x", headers=PROTOBUF)
+        assert response.status_code == 404
+        assert path in status_of(response).message
+
+    @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/metrics"), ("POST", "/nowhere")])
+    def test_16_error_pages_of_the_framework_are_replaced(
+        self, client: httpx.Client, method: str, path: str
+    ) -> None:
+        assert '"detail"' not in client.request(method, path, headers=JSON).text
+
+
+class TestRetry:
+    def test_17_unforeseen_error_is_retryable_counted_and_not_described(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        before = receiver.counts().get(("exceptions", "http"), 0)
+        receiver.journal.error = RuntimeError("a secret")
+        response = client.post("/v1/metrics", content=encoded(metrics_request()), headers=PROTOBUF)
+        assert response.status_code == 503
+        assert "secret" not in status_of(response).message
+        assert receiver.counts()["exceptions", "http"] == before + 1
+
+    @pytest.mark.parametrize("media", [PROTOBUF, JSON])
+    @pytest.mark.parametrize("error", [JournalFull("no room"), JournalClosed("stopping")])
+    def test_18_back_pressure_is_503(
+        self,
+        receiver: Receiver,
+        client: httpx.Client,
+        media: dict[str, str],
+        error: Exception,
+    ) -> None:
+        receiver.journal.error = error
+        body = encoded(metrics_request()) if media is PROTOBUF else JSON_GAUGE
+        response = client.post("/v1/metrics", content=body, headers=media)
+        assert response.status_code == 503
+        assert status_of(response).code == 14
+        assert str(error) in status_of(response).message
+
+    def test_19_retry_after_is_whole_seconds_and_stands_on_503_only(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        body = encoded(metrics_request())
+        assert (
+            "retry-after"
+            not in client.post("/v1/metrics", content=b"\xff", headers=PROTOBUF).headers
+        )
+        receiver.journal.error = JournalFull("no room")
+        response = client.post("/v1/metrics", content=body, headers=PROTOBUF)
+        assert response.headers["retry-after"] == "1"
+        retry = RetryInfo()
+        assert status_of(response).details[0].Unpack(retry)
+        assert retry.retry_delay.seconds == 1
+
+    def test_21_request_is_acknowledged_only_after_accept_returned(self) -> None:
+        durable, waiting = threading.Event(), threading.Event()
+
+        def wait_for_disk() -> None:
+            waiting.set()
+            durable.wait(10)
+
+        with http_receiver() as receiver, ThreadPoolExecutor(1) as sender:
+            receiver.journal.before = wait_for_disk
+            answer = sender.submit(post, receiver, encoded(metrics_request()))
+            assert waiting.wait(10)
+            assert not answer.done()
+            durable.set()
+            assert answer.result(10).status_code == 200
+
+    def test_22_repeated_request_is_handed_on_as_often_as_it_is_sent(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        body = encoded(metrics_request())
+        for _ in range(2):
+            assert client.post("/v1/metrics", content=body, headers=PROTOBUF).status_code == 200
+        assert [batch.payload for batch in receiver.journal.batches] == [body, body]
+
+
+class TestPartialSuccess:
+    def test_23_refused_points_are_counted_and_explained_and_the_rest_is_stored(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        request = metrics_request(gauge(point(), point(time_ns=5)))
+        response = client.post("/v1/metrics", content=encoded(request), headers=PROTOBUF)
+        assert response.status_code == 200
+        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_data_points == 1
+        assert "time" in partial.error_message
+        (stored,) = receiver.journal.metrics()
+        assert len(stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 1
+
+    def test_23_refused_points_are_told_in_json_too(self, client: httpx.Client) -> None:
+        body = JSON_GAUGE.replace(b"rl.experiment.name", b"other")
+        response = client.post("/v1/metrics", content=body, headers=JSON)
+        partial = response.json()["partialSuccess"]
+        assert partial["rejectedDataPoints"] == "1"
+        assert "rl.experiment.name" in partial["errorMessage"]
+
+    def test_23_refused_spans_are_counted_as_spans(self, client: httpx.Client) -> None:
+        body = trace_request(3, resource={}).SerializeToString()
+        response = client.post("/v1/traces", content=body, headers=PROTOBUF)
+        partial = ExportTraceServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_spans == 3
+
+    def test_24_points_taken_without_some_exemplars_are_a_warning(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        with_exemplars = point()
+        with_exemplars.exemplars.add(as_double=1, time_unix_nano=time.time_ns())
+        with_exemplars.exemplars.add(as_double=2, time_unix_nano=7)
+        body = encoded(metrics_request(gauge(with_exemplars)))
+        response = client.post("/v1/metrics", content=body, headers=PROTOBUF)
+        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_data_points == 0
+        assert "Exemplars refused: 1" in partial.error_message
+        (stored,) = receiver.journal.metrics()
+        (kept,) = stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+        assert [exemplar.as_double for exemplar in kept.exemplars] == [1]
+
+
+class TestJson:
+    def test_25_ids_are_hexadecimal(self, receiver: Receiver, client: httpx.Client) -> None:
+        span = {
+            "traceId": "0123456789ABCDEF0123456789abcdef",
+            "spanId": "0123456789abcdef",
+            "name": "rl.train",
+        }
+        body = json.dumps(
+            {
+                "resourceSpans": [
+                    {
+                        "resource": {
+                            "attributes": [
+                                {"key": "rl.experiment.name", "value": {"stringValue": "x"}}
+                            ]
+                        },
+                        "scopeSpans": [{"spans": [span]}],
+                    }
+                ]
+            }
+        )
+        assert client.post("/v1/traces", content=body, headers=JSON).content == b"{}"
+        (batch,) = receiver.journal.take()
+        request = ExportTraceServiceRequest.FromString(batch.payload)
+        stored = request.resource_spans[0].scope_spans[0].spans[0]
+        assert stored.trace_id.hex() == "0123456789abcdef" * 2
+        assert stored.span_id.hex() == "0123456789abcdef"
+
+    def test_25_id_of_wrong_length_is_malformed(self, client: httpx.Client) -> None:
+        body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"0123"}]}]}]}'
+        response = client.post("/v1/traces", content=body, headers=JSON)
+        assert response.status_code == 400
+        assert "resourceSpans[0].scopeSpans[0].spans[0].traceId" in status_of(response).message
+
+    def test_28_nan_literal_is_malformed_and_the_string_is_a_number(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        literal = client.post(
+            "/v1/metrics", content=JSON_GAUGE.replace(b"1.5", b"NaN"), headers=JSON
+        )
+        assert literal.status_code == 400
+        string = client.post(
+            "/v1/metrics", content=JSON_GAUGE.replace(b"1.5", b'"NaN"'), headers=JSON
+        )
+        assert string.content == b"{}"
+        (stored,) = receiver.journal.metrics()
+        (kept,) = stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+        assert math.isnan(kept.as_double)
+
+    @pytest.mark.parametrize("depth", [50, 1000, 100_000])
+    def test_29_deep_nesting_never_fails_the_server(self, client: httpx.Client, depth: int) -> None:
+        value = b'{"arrayValue":{"values":[' * depth + b"]}}" * depth
+        body = JSON_GAUGE.replace(b'{"stringValue": "x"}', value)
+        assert client.post("/v1/metrics", content=body, headers=JSON).status_code in (200, 400)
+
+    @pytest.mark.parametrize("media", [PROTOBUF, JSON])
+    def test_29_invalid_utf8_is_malformed(
+        self, client: httpx.Client, media: dict[str, str]
+    ) -> None:
+        body = encoded(metrics_request()) if media is PROTOBUF else JSON_GAUGE
+        body = body.replace(b"loss", b"l\xffss")
+        assert client.post("/v1/metrics", content=body, headers=media).status_code == 400
+
+
+class TestMetrics:
+    def test_30_every_type_of_metric_is_stored_as_sent(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        now_ns = time.time_ns()
+        integer = gauge(name="integer")
+        integer.gauge.data_points[0].as_int = -(2**63)
+        delta = Metric(name="delta")
+        delta.sum.data_points.add(as_double=1, time_unix_nano=now_ns)
+        delta.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+        total = Metric(name="total")
+        total.sum.data_points.add(as_int=1, start_time_unix_nano=1, time_unix_nano=now_ns)
+        total.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+        total.sum.is_monotonic = True
+        full = Metric(name="full")
+        full.histogram.data_points.add(
+            count=3, sum=6, min=1, max=3, bucket_counts=[1, 2], explicit_bounds=[1.5]
+        )
+        bare = Metric(name="bare")
+        bare.histogram.data_points.add(count=3)
+        exponential = Metric(name="exponential")
+        scaled = exponential.exponential_histogram.data_points.add(
+            count=4, scale=3, zero_count=1, zero_threshold=1e-9, time_unix_nano=now_ns
+        )
+        scaled.positive.offset = -4
+        scaled.positive.bucket_counts.extend([1, 0, 1])
+        scaled.negative.bucket_counts.extend([1])
+        summary = Metric(name="summary")
+        summary.summary.data_points.add(count=1, sum=1).quantile_values.add(quantile=0.5, value=1)
+        no_data = Metric(name="no_data")
+        body = encoded(
+            metrics_request(integer, delta, total, full, bare, exponential, summary, no_data)
+        )
+        assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
+        assert [batch.payload for batch in receiver.journal.batches] == [body]
+
+    def test_31_flags_exemplars_start_times_zero_times_and_nan_are_stored_as_sent(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        now_ns = time.time_ns()
+        no_value = point(0.0, now_ns)
+        no_value.flags = 1
+        timeless = point(math.nan, 0)
+        exact = point(math.inf, now_ns)
+        exact.start_time_unix_nano = 1
+        exemplar = exact.exemplars.add(
+            as_double=math.nan, time_unix_nano=now_ns, trace_id=b"t" * 16, span_id=b"s" * 8
+        )
+        exemplar.filtered_attributes.extend(key_values({"rl.loop.iteration": 3}))
+        exact.exemplars.add(as_int=3)
+        body = encoded(metrics_request(gauge(no_value, timeless, exact)))
+        assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
+        assert [batch.payload for batch in receiver.journal.batches] == [body]
+
+
+class TestRobustness:
+    def test_35_port_in_use_fails_at_start_and_names_port_and_setting(
+        self, receiver: Receiver
+    ) -> None:
+        port = int(receiver.server.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=rf"{port}.*--http"):
+            HttpServer(create_idle_app(), port=port)
+
+    def test_36_stop_finishes_what_is_in_flight_and_takes_nothing_afterwards(self) -> None:
+        durable, waiting = threading.Event(), threading.Event()
+
+        def wait_for_disk() -> None:
+            waiting.set()
+            durable.wait(10)
+
+        with http_receiver() as receiver, ThreadPoolExecutor(2) as threads:
+            receiver.journal.before = wait_for_disk
+            answer = threads.submit(post, receiver, encoded(metrics_request()))
+            assert waiting.wait(10)
+            stopped = threads.submit(receiver.server.stop, 5)
+            wait_until(lambda: not is_listening(receiver))
+            durable.set()
+            stopped.result(10)
+            assert answer.result(10).status_code == 200
+            assert len(receiver.journal.batches) == 1
+            with pytest.raises(httpx.TransportError):
+                post(receiver, encoded(metrics_request()))
+            receiver.server.stop()
+            assert len(receiver.journal.batches) == 1
+
+    def test_36_stop_leaves_no_thread_and_no_port(self) -> None:
+        before = set(threading.enumerate())
+        with http_receiver() as receiver:
+            assert post(receiver, encoded(metrics_request())).status_code == 200
+            started = set(threading.enumerate()) - before
+            assert "otel-rl-http" in {thread.name for thread in started}
+            port = int(receiver.server.address.rpartition(":")[2])
+        assert not any(thread.is_alive() for thread in started)
+        HttpServer(create_idle_app(), port=port).stop()
+
+    def test_36_request_cut_off_by_stop_is_not_stored(self) -> None:
+        with http_receiver() as receiver, connection(receiver) as half_sent:
+            body = encoded(metrics_request())
+            half_sent.sendall(head(len(body)) + body[:-1])
+            receiver.server.stop(grace_s=0)
+            assert receiver.journal.batches == []
+
+    @settings(
+        max_examples=100,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(
+        body=st.one_of(
+            st.binary(max_size=200),
+            st.builds(
+                lambda at, junk: JSON_GAUGE[:at] + junk + JSON_GAUGE[at:],
+                st.integers(0, len(JSON_GAUGE)),
+                st.binary(min_size=1, max_size=3),
+            ),
+            st.builds(
+                lambda at, junk: PROTOBUF_GAUGE[:at] + junk + PROTOBUF_GAUGE[at + 1 :],
+                st.integers(0, len(PROTOBUF_GAUGE)),
+                st.binary(min_size=1, max_size=3),
+            ),
+        ),
+        media=st.sampled_from([PROTOBUF, JSON]),
+        signal=st.sampled_from(list(PATHS)),
+        encoding=st.sampled_from(["identity", "gzip", "deflate"]),
+    )
+    def test_37_no_bytes_fail_the_server_and_the_next_request_is_served(
+        self,
+        receiver: Receiver,
+        client: httpx.Client,
+        body: bytes,
+        media: dict[str, str],
+        signal: Signal,
+        encoding: str,
+    ) -> None:
+        headers = {**media, "content-encoding": encoding}
+        assert client.post(PATHS[signal], content=body, headers=headers).status_code in (200, 400)
+        good = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
+        assert (good.status_code, good.content) == (200, b"")
+
+    def test_38_counts_match_what_was_acknowledged(self) -> None:
+        outcomes = [None, JournalFull("full"), RuntimeError("bug"), MalformedRequest("bad"), None]
+        with http_receiver() as receiver:
+            for error in outcomes:
+                receiver.journal.error = error
+                post(receiver, encoded(metrics_request(gauge(point(), point(time_ns=5)))))
+            assert receiver.counts() == {
+                ("requests", "partial"): 2,
+                ("requests", "no_room"): 1,
+                ("requests", "failed"): 1,
+                ("requests", "malformed"): 1,
+                ("exceptions", "http"): 1,
+                ("points.accepted", ""): 2,
+                ("points.refused", "time_out_of_range"): 2,
+            }
+
+    @pytest.mark.parametrize(
+        ("error", "http_status", "code"),
+        [
+            (MalformedRequest("x"), 400, 3),
+            (RequestTooLarge("x"), 413, 8),
+            (Overloaded("x"), 503, 14),
+            (SlowSender("x"), 503, 14),
+            (JournalFull("x"), 503, 14),
+            (JournalClosed("x"), 503, 14),
+            (JournalLocked("x"), 503, 14),
+            (OtelRLError("x"), 503, 14),
+            (OSError(28, "x"), 503, 14),
+            (MemoryError(), 503, 14),
+        ],
+        ids=repr,
+    )
+    def test_39_every_error_has_its_answer(
+        self,
+        receiver: Receiver,
+        client: httpx.Client,
+        error: Exception,
+        http_status: int,
+        code: int,
+    ) -> None:
+        receiver.journal.error = error
+        response = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
+        assert (response.status_code, status_of(response).code) == (http_status, code)
+
+    def test_slow_body_is_given_up(self, small: tuple[Receiver, httpx.Client]) -> None:
+        with connection(small[0]) as slow:
+            slow.sendall(head(100) + b"half")
+            assert slow.recv(100).startswith(b"HTTP/1.1 503")
+        assert small[0].journal.take() == []
+
+    def test_half_open_headers_are_closed(self, small: tuple[Receiver, httpx.Client]) -> None:
+        with connection(small[0]) as silent, connection(small[0]) as half_open:
+            half_open.sendall(head(10)[:-6])
+            assert half_open.recv(100) == b""
+            assert silent.recv(100) == b""
+
+    def test_half_open_headers_of_a_second_request_are_closed(
+        self, small: tuple[Receiver, httpx.Client]
+    ) -> None:
+        with connection(small[0]) as reused:
+            reused.sendall(head(0))
+            assert reused.recv(1000).startswith(b"HTTP/1.1 200")
+            reused.sendall(b"POST /v1/metrics HT")
+            assert reused.recv(100) == b""
+
+    def test_sender_that_disconnects_is_counted_and_nothing_is_stored(self) -> None:
+        with http_receiver() as receiver:
+            with connection(receiver) as gone:
+                gone.sendall(head(100) + b"half")
+            wait_until(lambda: receiver.counts() == {("requests", "disconnected"): 1})
+            assert receiver.journal.batches == []
+
+    def test_too_many_bytes_in_flight_are_back_pressure(self) -> None:
+        limits = ReceiveLimits(max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=LIMIT_BYTES)
+        durable, waiting = threading.Event(), threading.Event()
+
+        def wait_for_disk() -> None:
+            waiting.set()
+            durable.wait(10)
+
+        with http_receiver(limits) as receiver, ThreadPoolExecutor(1) as sender:
+            receiver.journal.before = wait_for_disk
+            first = sender.submit(post, receiver, sized_body(LIMIT_BYTES))
+            assert waiting.wait(10)
+            assert post(receiver, PROTOBUF_GAUGE).status_code == 503
+            durable.set()
+            assert first.result(10).status_code == 200
+            assert post(receiver, PROTOBUF_GAUGE).status_code == 200
+
+    def test_requests_that_wait_for_the_disk_wait_together(self) -> None:
+        together = threading.Barrier(16)
+        with http_receiver() as receiver, ThreadPoolExecutor(16) as senders:
+            receiver.journal.before = lambda: together.wait(10)
+            answers = list(senders.map(post, [receiver] * 16, [PROTOBUF_GAUGE] * 16))
+            assert {answer.status_code for answer in answers} == {200}
+
+
+def many_attributes() -> ExportMetricsServiceRequest:
+    crowded = point()
+    crowded.attributes.extend(key_values({f"k{i}": i for i in range(10_000)}))
+    return metrics_request(gauge(crowded))
+
+
+def nan_everywhere() -> ExportMetricsServiceRequest:
+    nan = math.nan
+    histogram = Metric(name="histogram")
+    histogram.histogram.data_points.add(
+        count=1, sum=nan, min=nan, max=nan, bucket_counts=[1, 0], explicit_bounds=[1.0]
+    )
+    summary = Metric(name="summary")
+    summary.summary.data_points.add(sum=nan).quantile_values.add(quantile=nan, value=nan)
+    value = point(nan)
+    value.exemplars.add(as_double=nan)
+    return metrics_request(gauge(value), histogram, summary)
+
+
+# name, body, headers, status, points refused
+BAD_INPUT = [
+    ("garbage bytes", b"\xde\xad\xbe\xef" * 50, PROTOBUF, 400, 0),
+    ("garbage text", b"hello", JSON, 400, 0),
+    ("wrong content type", PROTOBUF_GAUGE, {"content-type": "text/html"}, 415, 0),
+    ("protobuf sent as JSON", PROTOBUF_GAUGE, JSON, 400, 0),
+    ("JSON sent as protobuf", JSON_GAUGE, PROTOBUF, 400, 0),
+    ("no experiment", encoded(metrics_request(resource={})), PROTOBUF, 200, 1),
+    (
+        "empty experiment",
+        encoded(metrics_request(resource={"rl.experiment.name": ""})),
+        PROTOBUF,
+        200,
+        1,
+    ),
+    ("time 1970", encoded(metrics_request(gauge(point(time_ns=1)))), PROTOBUF, 200, 1),
+    ("time 2554", encoded(metrics_request(gauge(point(time_ns=2**64 - 1)))), PROTOBUF, 200, 1),
+    ("NaN everywhere", encoded(nan_everywhere()), PROTOBUF, 200, 0),
+    ("10,000 attributes", encoded(many_attributes()), PROTOBUF, 200, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "n_refused"),
+    [case[1:] for case in BAD_INPUT],
+    ids=[case[0] for case in BAD_INPUT],
+)
+def test_bad_input_gets_its_answer_and_the_next_good_request_is_served(
+    receiver: Receiver,
+    client: httpx.Client,
+    body: bytes,
+    headers: dict[str, str],
+    status: int,
+    n_refused: int,
+) -> None:
+    response = client.post("/v1/metrics", content=body, headers=headers)
+    assert response.status_code == status
+    if status == 200:
+        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_data_points == n_refused
+        assert bool(partial.error_message) == bool(n_refused)
+    receiver.journal.take()
+    good = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
+    assert (good.status_code, good.content) == (200, b"")
+    assert [batch.payload for batch in receiver.journal.batches] == [PROTOBUF_GAUGE]
+
+
+def test_python_metric_exporter_delivers(receiver: Receiver) -> None:
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(endpoint=f"{receiver.url}/v1/metrics"), export_interval_millis=60_000
+    )
+    provider = MeterProvider([reader], resource=Resource({"rl.experiment.name": "x"}))
+    provider.get_meter("test").create_counter("tokens").add(5)
+    assert provider.force_flush(10_000)
+    provider.shutdown()
+    names = {
+        metric.name
+        for request in receiver.journal.metrics()
+        for resource_metrics in request.resource_metrics
+        for scope_metrics in resource_metrics.scope_metrics
+        for metric in scope_metrics.metrics
+    }
+    assert "tokens" in names
+
+
+def test_python_span_exporter_delivers(receiver: Receiver) -> None:
+    provider = TracerProvider(resource=Resource({"rl.experiment.name": "x"}))
+    exporter = OTLPSpanExporter(endpoint=f"{receiver.url}/v1/traces")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("test").start_as_current_span("rl.train"):
+        pass
+    provider.shutdown()
+    (batch,) = receiver.journal.batches
+    assert batch.signal is Signal.TRACES
+    request = ExportTraceServiceRequest.FromString(batch.payload)
+    assert request.resource_spans[0].scope_spans[0].spans[0].name == "rl.train"

@@ -1,0 +1,152 @@
+"""OTLP requests and a bridge's receiving end, for tests."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
+
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.receive import GrpcServer, HttpServer, ReceiveLimits, create_app
+from otel_rl.records import Batch, Signal
+
+Attributes = Mapping[str, str | int]
+
+
+def key_values(attributes: Attributes) -> list[KeyValue]:
+    pairs = []
+    for key, value in attributes.items():
+        pair = KeyValue(key=key)
+        if isinstance(value, str):
+            pair.value.string_value = value
+        else:
+            pair.value.int_value = value
+        pairs.append(pair)
+    return pairs
+
+
+def metrics_request(
+    *metrics: Metric, resource: Attributes | None = None
+) -> ExportMetricsServiceRequest:
+    """One resource, by default of experiment "x", with these metrics or with one sound gauge."""
+    request = ExportMetricsServiceRequest()
+    resource_metrics = request.resource_metrics.add()
+    named: Attributes = {"rl.experiment.name": "x"} if resource is None else resource
+    resource_metrics.resource.attributes.extend(key_values(named))
+    resource_metrics.scope_metrics.add().metrics.extend(metrics or [gauge()])
+    return request
+
+
+def gauge(*points: NumberDataPoint, name: str = "loss") -> Metric:
+    metric = Metric(name=name)
+    metric.gauge.data_points.extend(points or [point()])
+    return metric
+
+
+def point(value: float = 1.0, time_ns: int | None = None) -> NumberDataPoint:
+    return NumberDataPoint(
+        as_double=value, time_unix_nano=time.time_ns() if time_ns is None else time_ns
+    )
+
+
+def trace_request(
+    n_spans: int = 1, resource: Attributes | None = None
+) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    named: Attributes = {"rl.experiment.name": "x"} if resource is None else resource
+    resource_spans.resource.attributes.extend(key_values(named))
+    spans = resource_spans.scope_spans.add().spans
+    for i in range(n_spans):
+        now_ns = time.time_ns()
+        spans.add(
+            name="rl.train",
+            trace_id=b"\1" * 16,
+            span_id=(i + 1).to_bytes(8),
+            start_time_unix_nano=now_ns - 1000,
+            end_time_unix_nano=now_ns,
+        )
+    return request
+
+
+class Journal:
+    """Stands for the durable part of the bridge: keeps batches, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.before: Callable[[], object] = bool
+        # _lock guards _batches.
+        self._lock = Lock()
+        self._batches: list[Batch] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self.before()
+        if self.error is not None:
+            raise self.error
+        with self._lock:
+            self._batches.append(batch)
+
+    @property
+    def batches(self) -> list[Batch]:
+        with self._lock:
+            return list(self._batches)
+
+    def take(self) -> list[Batch]:
+        """The batches so far; the next call gives only later ones."""
+        with self._lock:
+            taken, self._batches = self._batches, []
+        return taken
+
+    def metrics(self) -> list[ExportMetricsServiceRequest]:
+        """The metrics requests taken since the last call."""
+        return [
+            ExportMetricsServiceRequest.FromString(batch.payload)
+            for batch in self.take()
+            if batch.signal is Signal.METRICS
+        ]
+
+
+class Receiver:
+    """An HTTP or gRPC server with its journal and counters."""
+
+    def __init__(self, server: HttpServer | GrpcServer, journal: Journal, counters: Counters):
+        self.server = server
+        self.journal = journal
+        self.counters = counters
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.server.address}"
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """All counts that are not 0, without the common prefix of their names."""
+        return {
+            (name.removeprefix("otel_rl.bridge."), reason): n
+            for (name, reason), n in self.counters.snapshot().items()
+            if n
+        }
+
+
+@contextmanager
+def http_receiver(
+    limits: ReceiveLimits | None = None, *, header_timeout_s: float = 10.0
+) -> Iterator[Receiver]:
+    journal, counters = Journal(), Counters()
+    app = create_app(accept=journal, limits=limits or ReceiveLimits(), counters=counters)
+    with HttpServer(app, port=0, header_timeout_s=header_timeout_s) as server:
+        yield Receiver(server, journal, counters)
+
+
+@contextmanager
+def grpc_receiver(limits: ReceiveLimits | None = None) -> Iterator[Receiver]:
+    journal, counters = Journal(), Counters()
+    with GrpcServer(
+        accept=journal, limits=limits or ReceiveLimits(), counters=counters, port=0
+    ) as server:
+        yield Receiver(server, journal, counters)
