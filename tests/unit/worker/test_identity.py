@@ -107,7 +107,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_way_out(
     arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        worker(**arguments)
+        worker({}, **arguments)
     assert caught.value.hint
 
 

@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.util.types import AnyValue
 
 from otel_rl.worker.buffer import Buffer
 from otel_rl.worker.drops import DropReason, Drops
@@ -53,7 +54,7 @@ def test_a_dict_that_is_reused_for_the_next_step_changes_nothing(
     provider: BufferedMeterProvider, collect: Collect
 ) -> None:
     gauge = provider.get_meter("m").create_gauge("loss")
-    attributes = {STEP: 0, "kind": "a"}
+    attributes: dict[str, AnyValue] = {STEP: 0, "kind": "a"}
     for step in range(3):
         attributes[STEP] = step
         gauge.set(1.0, attributes)

@@ -157,7 +157,9 @@ def retry_info(code: grpc.StatusCode, seconds: int) -> bytes:
 def grpc_server() -> Iterator[GrpcServer]:
     servicer = GrpcServer()
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(servicer, server)
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        servicer, server
+    )
     servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     yield servicer

@@ -1,0 +1,112 @@
+import logging
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from opentelemetry import metrics, trace
+
+import otel_rl
+from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
+from tests.otlp_sink import Measurement, Sink
+
+
+@pytest.fixture(autouse=True)
+def fresh_counts() -> Iterator[None]:
+    session.GUARD.drops.reset()
+    yield
+    session.GUARD.drops.reset()
+
+
+def logged(sink: Sink) -> list[Measurement]:
+    assert otel_rl.flush(timeout_s=20)
+    return sink.measurements()
+
+
+def test_a_call_is_one_measurement_for_each_name(started: Sink) -> None:
+    otel_rl.mlogger.log({"loss": 0.5, "reward": 2}, step=7)
+    assert {(m.name, m.value, m.step) for m in logged(started)} == {
+        ("loss", 0.5, 7),
+        ("reward", 2, 7),
+    }
+
+
+def test_mlogger_and_the_plain_api_give_the_same_measurements(started: Sink) -> None:
+    meter = metrics.get_meter("mine", attributes={"rl.reduce": "max"})
+    tracer = trace.get_tracer("mine")
+    with tracer.start_as_current_span("step"):
+        for step, value in enumerate([0.5, math.inf, 3, -1.25]):
+            otel_rl.mlogger.log({"by.mlogger": value}, step=step, reduce="max")
+            meter.create_gauge("by.api").set(value, {"rl.loop.iteration": step})
+    found = logged(started)
+
+    def facts(name: str) -> list[tuple[object, ...]]:
+        return [
+            (m.value, type(m.value), m.step, m.attributes, m.scope, m.span_id)
+            for m in found
+            if m.name == name
+        ]
+
+    assert facts("by.mlogger") == facts("by.api")
+    assert len(facts("by.api")) == 4
+
+
+def test_a_dict_that_is_reused_for_the_next_step_changes_nothing(started: Sink) -> None:
+    values = {"loss": 0.0}
+    for step in range(3):
+        values["loss"] = float(step)
+        otel_rl.mlogger.log(values, step=step)
+    assert [m.value for m in logged(started)] == [0.0, 1.0, 2.0]
+
+
+def test_without_a_step_a_value_is_time_driven(started: Sink) -> None:
+    otel_rl.mlogger.log({"gpu": 0.9})
+    assert [m.step for m in logged(started)] == [None]
+
+
+def test_names_that_the_api_refuses_are_kept(started: Sink) -> None:
+    otel_rl.mlogger.log({"pass@1": 0.5, "KL (ref)": 0.1, "1st": 1.0}, step=1)
+    assert {m.name for m in logged(started)} == {"pass@1", "KL (ref)", "1st"}
+
+
+def test_arrays_of_one_element_and_numpy_steps_are_taken(started: Sink) -> None:
+    otel_rl.mlogger.log({"loss": np.array([0.25], np.float32)}, step=np.int64(3))  # type: ignore[arg-type]
+    assert [(m.value, m.step) for m in logged(started)] == [(0.25, 3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "step", "reduce", "counted"),
+    [
+        ({"a": "text", "b": None}, 1, None, {DropReason.NOT_A_NUMBER: 2}),
+        ({"a": np.zeros(3)}, 1, None, {DropReason.NOT_A_NUMBER: 1}),
+        (5, 1, None, {DropReason.NOT_A_NUMBER: 1}),
+        ({"a": 1.0, "b": 2.0}, "one", None, {DropReason.BAD_STEP: 2}),
+        ({"a": 1.0}, 1.5, None, {DropReason.BAD_STEP: 1}),
+        ({"a": 1.0, "b": 2.0}, 1, "median", {DropReason.BAD_REDUCE: 2}),
+        ({"a": 1.0}, 1, ["max"], {DropReason.BAD_REDUCE: 1}),
+        ({"": 1.0, "x" * 256: 1.0, 3: 1.0}, 1, None, {DropReason.BAD_NAME: 3}),
+    ],
+)
+def test_bad_calls_never_raise_and_are_counted(
+    started: Sink, values: object, step: object, reduce: object, counted: dict[DropReason, int]
+) -> None:
+    otel_rl.mlogger.log(values, step=step, reduce=reduce)  # type: ignore[arg-type]
+    assert logged(started) == []
+    assert session.GUARD.drops.counts() == counted
+
+
+def test_a_bad_value_does_not_cost_its_neighbours(started: Sink) -> None:
+    otel_rl.mlogger.log({"bad": "text", "good": 1.0}, step=1)  # type: ignore[dict-item]
+    assert [m.name for m in logged(started)] == ["good"]
+
+
+def test_before_init_a_call_is_counted_and_said_once(
+    clean_environment: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "otel_rl"):
+        for _ in range(10):
+            otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    assert len(caplog.records) == 1
+    assert "otel_rl.init(" in caplog.records[0].message
+    assert session.GUARD.drops.counts() == {DropReason.NOT_STARTED: 10}
