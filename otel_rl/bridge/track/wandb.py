@@ -49,6 +49,7 @@ MAX_UNCONFIRMED_ROWS = 20_000
 
 _QUERY_TIMEOUT_S = 10.0
 _POLL_S = 0.25
+_SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
 _ROW_COUNT_FILE = "otel_rl.rows"
 
@@ -77,19 +78,17 @@ class WandbTracker:
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         # Asked first, because a server that is away costs `init` its whole timeout and then some.
-        lines = self._line_count() if self._account.online else 0
+        lines = self._settled_line_count() if self._account.online else 0
         with _translated():
             self._run = _init(run, self._settings, self._account)
             self._run.define_metric("*", step_metric=STEP)
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
-        if start != lines:
-            # The SDK appends at the line count it has read and numbers from the last step it has
-            # read. If the two disagree, a later row would take the line of an earlier one.
+        if start != lines or (self._account.online and self._line_count() != lines):
             self._finish(exit_code=1)
             raise TrackerUnavailable(
-                f"The W&B run {run.run_id} has {lines} lines but stands at step {start}.",
-                hint="It is still taking late uploads, or something else writes to it.",
+                f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
+                hint="It still takes late uploads, or something else writes to it.",
             )
         self._next_row = self._safe_row = start  # offline the latter stays 0
         self._safe_since = time.monotonic()
@@ -158,12 +157,18 @@ class WandbTracker:
         """
         now = time.monotonic()
         try:
-            lines = min(self._line_count(), self._next_row)
+            lines = self._line_count()
         except TrackerUnavailable as exc:
             # wandb-core keeps the rows and tries for itself; ask again.
             lines, reason = self._safe_row, str(exc)
         else:
             reason = "Its answers say that it is well"
+        if lines > self._next_row:
+            raise TrackerUnavailable(
+                f"The W&B run {self._run_id} has {lines} lines, but only {self._next_row} rows were "
+                "written.",
+                hint="Something else writes to it. Give the trial another name.",
+            )
         if lines > self._safe_row or lines == self._next_row:
             self._safe_row, self._safe_since = lines, now
         elif now - self._safe_since > self._settings.stall_timeout_s:
@@ -172,6 +177,22 @@ class WandbTracker:
                 f"{now - self._safe_since:.0f} s ({self._next_row - lines} are waiting). {reason}"
             )
         return self._safe_row
+
+    def _settled_line_count(self) -> int:
+        """The line count of a run that nobody writes to.
+
+        The SDK numbers rows from one answer of the server and places them by another. If an upload
+        of a writer that was killed lands in between, a row would take the line of an earlier one.
+        So the count must be the same for a while, during `init`, and equal to the starting step.
+        """
+        lines = self._line_count()
+        if not lines:
+            return 0
+        time.sleep(_SETTLE_S)
+        settled = self._line_count()
+        if settled != lines:
+            raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
+        return lines
 
     def _line_count(self) -> int:
         return history_line_count(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)

@@ -1,0 +1,461 @@
+"""What every tracker promises to the delivery loop, shown with its real writer process."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.track import RunInfo, run_id
+from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import ExperimentKey, Row
+from tests.wandb_offline import read_offline_run, run_directories
+from tests.wandb_server import WandbServer
+
+pytestmark = pytest.mark.process
+
+KEY = ExperimentKey("grpo", "try-2")
+NOON_NS = 1_700_000_000_250_000_000
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tracker, set up to write somewhere, and a way to read what it wrote."""
+
+    name: str
+    tracker: str
+    run: RunInfo
+    history: Callable[[RunInfo], list[Row]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+PLACES = ("jsonl", "wandb-offline", "wandb-online")
+WANDB_PLACES = PLACES[1:]
+
+
+def _place(
+    name: str, directory: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> Place:
+    for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(directory))
+    experiment = ExperimentKey(key, KEY.trial)
+    run = RunInfo(experiment, run_id(experiment), directory)
+    if name == "jsonl":
+        return Place(name, "jsonl", run, read_jsonl)
+    if name == "wandb-offline":
+        return Place(name, "wandb", run, read_offline)
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    run = replace(run, attributes=(("stall_timeout_s", "15"), ("transmit_interval_s", "1")))
+    return Place(name, "wandb", run, lambda run: from_wandb(server.history(run.run_id)))
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    server: WandbServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Place:
+    return _place(request.param, tmp_path, server, monkeypatch, f"grpo-{request.node.name}")
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def finished(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: WandbServer
+) -> Iterator[Place]:
+    """A place with one finished run of ROWS, written by one session, shared by several tests."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        place = _place(
+            request.param, tmp_path_factory.mktemp("tracker"), server, monkeypatch, KEY.experiment
+        )
+        session(place, ROWS, exit_code=3)
+        yield place
+
+
+def rows(start: int, stop: int) -> list[Row]:
+    """Two rows a step; event times go back now and then, as late rows do."""
+    return [
+        Row(
+            number=number,
+            step=number // 2,
+            time_ns=NOON_NS + (number ^ 1) * 1_000_000_000,
+            values={"trainer/loss": 1 / (number + 1), "trainer/number": float(number)},
+            policy_version=number // 10 if number % 3 else None,
+        )
+        for number in range(start, stop)
+    ]
+
+
+ODD = {
+    "a/nan": math.nan,
+    "a/inf": math.inf,
+    "a/-inf": -math.inf,
+    "a/tiny": 5e-324,
+    "a.b": 1.0,
+    "a": 2.0,
+    "größe 🚀": 3.0,
+}
+ROWS = [*rows(0, 40), replace(rows(40, 41)[0], values=ODD)]
+
+
+def session(place: Place, rows: Sequence[Row], *, exit_code: int = 0) -> int:
+    """One whole life of a writer. Returns where the tracker stood."""
+    with WriterProcess(place.tracker) as writer:
+        start = writer.open(place.run)
+        writer.write([row for row in rows if row.number >= start])
+        writer.close(exit_code=exit_code)
+    return start
+
+
+def read_jsonl(run: RunInfo) -> list[Row]:
+    lines = (run.directory / f"{run.run_id}.jsonl").read_text().splitlines()
+    return [
+        Row(
+            number=record["number"],
+            step=record["step"],
+            time_ns=record["time_ns"],
+            values={key: float(value) for key, value in record["values"].items()},
+            policy_version=record["policy_version"],
+        )
+        for record in map(json.loads, lines)
+    ]
+
+
+def read_offline(run: RunInfo) -> list[Row]:
+    (directory,) = run_directories(run.directory, run.run_id)
+    return from_wandb(read_offline_run(directory).history)
+
+
+def from_wandb(history: Sequence[Mapping[str, float]]) -> list[Row]:
+    return [
+        Row(
+            number=int(line["_step"]),
+            step=int(line["step"]),
+            time_ns=round(line["_timestamp"] * 1e3) * 1_000_000,
+            values={
+                key: float(value)
+                for key, value in line.items()
+                if not key.startswith("_") and key not in {"step", "policy_version"}
+            },
+            policy_version=int(line["policy_version"]) if "policy_version" in line else None,
+        )
+        for line in history
+    ]
+
+
+def write_one_by_one(writer: WriterProcess, rows: Sequence[Row]) -> None:
+    for row in rows:
+        writer.write([row])
+
+
+def pid_of(writer: WriterProcess) -> int:
+    assert writer.pid is not None
+    return writer.pid
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
+        time.sleep(0.05)
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or only its exit status is left."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_every_row_is_in_the_run_once_and_in_order(finished: Place) -> None:
+    assert [row.number for row in finished.history(finished.run)] == list(range(len(ROWS)))
+
+
+def test_values_step_and_policy_version_arrive_as_they_were(finished: Place) -> None:
+    written = finished.history(finished.run)[:40]
+    assert [(r.values, r.step, r.policy_version) for r in written] == [
+        (r.values, r.step, r.policy_version) for r in ROWS[:40]
+    ]
+
+
+def test_nan_infinities_and_odd_names_survive(finished: Place) -> None:
+    assert repr(sorted(finished.history(finished.run)[-1].values.items())) == repr(
+        sorted(ODD.items())
+    )
+
+
+def test_the_time_of_a_row_is_its_event_time(finished: Place) -> None:
+    assert [r.time_ns for r in finished.history(finished.run)] == [r.time_ns for r in ROWS]
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_closed_run_is_continued(place: Place) -> None:
+    assert session(place, rows(0, 10)) == 0
+    session(place, rows(0, 25))
+    assert place.history(place.run) == rows(0, 25)
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
+    with WriterProcess(place.tracker) as writer:
+        start = writer.open(place.run)
+        writer.write(rows(start, 300))
+        helpers = children(pid_of(writer))
+        os.kill(pid_of(writer), signal.SIGKILL)
+        with pytest.raises(TrackerUnavailable, match="died"):
+            writer.write(rows(300, 301))
+    for pid in helpers:
+        wait_until(lambda pid=pid: is_gone(pid), "the tracker's helpers end")
+    session(place, rows(0, 310))
+    assert place.history(place.run) == rows(0, 310)
+
+
+@pytest.mark.parametrize("place", WANDB_PLACES, indirect=True)
+def test_a_run_whose_wandb_core_was_killed_is_continued_by_another_writer(place: Place) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        writer.write(rows(0, 200))
+        for pid in children(pid_of(writer)):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(TrackerUnavailable):
+            write_one_by_one(writer, rows(200, 100_000))
+    session(place, rows(0, 210))
+    assert place.history(place.run) == rows(0, 210)
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_only_one_writer_at_a_time_holds_a_run(place: Place) -> None:
+    with WriterProcess(place.tracker) as writer, WriterProcess(place.tracker) as other:
+        writer.open(place.run)
+        with pytest.raises(TrackerUnavailable, match="Another writer"):
+            other.open(place.run)
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_writer_ignores_the_terminal_and_the_supervisor(place: Place) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        os.killpg(pid_of(writer), signal.SIGINT)
+        os.kill(pid_of(writer), signal.SIGTERM)
+        writer.write(rows(0, 5))
+        writer.close(exit_code=0)
+    assert place.history(place.run) == rows(0, 5)
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_nothing_is_left_of_a_writer_after_close(place: Place) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        pids = [pid_of(writer), *children(pid_of(writer))]
+        writer.close(exit_code=0)
+        assert all(is_gone(pid) for pid in pids)
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.records import ExperimentKey
+
+tracker, run_id, directory = sys.argv[1:]
+writer = WriterProcess(tracker)
+writer.open(RunInfo(ExperimentKey("orphan"), run_id, Path(directory)))
+print(writer.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_writer_ends_when_its_parent_is_gone(place: Place) -> None:
+    parent = subprocess.run(
+        [sys.executable, "-c", PARENT, place.tracker, place.run.run_id, str(place.run.directory)],
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert parent.returncode == -signal.SIGKILL, parent.stderr.decode()
+    wait_until(lambda: is_gone(int(parent.stdout)), "the orphaned writer ends")
+    session(place, rows(0, 3))
+    assert place.history(place.run) == rows(0, 3)
+
+
+def test_rows_in_a_file_of_lines_are_safe_after_a_flush(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _place("jsonl", tmp_path, server, monkeypatch, "safe")
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        writer.write(rows(0, 7))
+        assert writer.flush(timeout_s=1) == 7
+
+
+@pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
+def test_rows_of_an_offline_run_are_never_safe_because_it_cannot_be_continued(
+    place: Place,
+) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        writer.write(rows(0, 7))
+        assert writer.flush(timeout_s=1) == 0
+        assert writer.close(exit_code=0) == 0
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_rows_of_an_online_run_are_safe_once_the_server_has_their_lines(
+    place: Place, server: WandbServer
+) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        server.fail(503, path="file_stream")
+        writer.write(rows(0, 7))
+        assert writer.flush(timeout_s=2) == 0
+        server.heal()
+        assert writer.flush(timeout_s=DEADLINE_S) == 7
+
+
+@pytest.mark.parametrize("finished", ["wandb-offline"], indirect=True)
+def test_a_finished_offline_run_says_what_it_is_and_how_it_ended(finished: Place) -> None:
+    (directory,) = run_directories(finished.run.directory, finished.run.run_id)
+    run = read_offline_run(directory)
+    assert (run.run_id, run.exit_code) == (finished.run.run_id, 3)
+    assert (run.display_name, run.group) == ("grpo/try-2", "grpo")
+    assert run.config["rl.trial.name"] == "try-2"
+    assert run.metrics["*"] == "step"
+
+
+@pytest.mark.parametrize("finished", ["wandb-online"], indirect=True)
+def test_a_finished_online_run_says_what_it_is_and_how_it_ended(
+    finished: Place, server: WandbServer
+) -> None:
+    run = server.run(finished.run.run_id)
+    assert (run.complete, run.exit_code) == (True, 3)
+    assert (run.project, run.display_name, run.group) == ("otel_rl", "grpo/try-2", "grpo")
+    assert "step" in json.dumps(run.config["_wandb"]), "define_metric is kept with the config"
+
+
+@pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
+def test_an_offline_run_that_was_written_anew_leaves_one_directory(place: Place) -> None:
+    for stop in (5, 10):
+        session(place, rows(0, stop))
+    assert len(run_directories(place.run.directory, place.run.run_id)) == 1
+
+
+@pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
+def test_a_directory_with_more_rows_is_never_removed(place: Place) -> None:
+    session(place, rows(0, 15))
+    session(place, rows(0, 5))
+    lengths = [
+        len(read_offline_run(directory).history)
+        for directory in run_directories(place.run.directory, place.run.run_id)
+    ]
+    assert sorted(lengths) == [5, 15]
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_a_late_line_count_overwrites_rows_only_with_themselves(
+    place: Place, server: WandbServer
+) -> None:
+    session(place, rows(0, 30))
+    server.lag(10)
+    assert session(place, rows(0, 40)) == 20
+    server.lag(0)
+    assert place.history(place.run) == rows(0, 40)
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_stop_in_the_ui_changes_nothing(place: Place, server: WandbServer) -> None:
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        server.press_stop(place.run.run_id)
+        writer.write(rows(0, 5))
+        assert writer.flush(timeout_s=DEADLINE_S) == 5
+        writer.write(rows(5, 10))
+        writer.close(exit_code=0)
+    assert place.history(place.run) == rows(0, 10)
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_a_server_that_is_away_is_unavailable_at_once(place: Place, server: WandbServer) -> None:
+    server.fail(503)
+    try:
+        with WriterProcess(place.tracker) as writer, pytest.raises(TrackerUnavailable, match="503"):
+            writer.open(place.run)
+    finally:
+        server.heal()
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_a_refused_key_is_rejected_with_a_hint(place: Place, server: WandbServer) -> None:
+    server.fail(401)
+    try:
+        with WriterProcess(place.tracker) as writer, pytest.raises(TrackerRejected) as caught:
+            writer.open(place.run)
+    finally:
+        server.heal()
+    assert "WANDB_API_KEY" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
+    place: Place, server: WandbServer
+) -> None:
+    place = replace(
+        place, run=replace(place.run, attributes=(("stall_timeout_s", "3"), *FAST_UPLOADS))
+    )
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        server.fail(401, path="file_stream")
+        writer.write(rows(0, 5))
+        wait_until(lambda: server.failed() > 0, "the upload is refused")
+        server.heal()
+        with pytest.raises(TrackerUnavailable, match="taken no row"):
+            writer.flush(timeout_s=DEADLINE_S)
+    session(place, rows(0, 8))
+    assert place.history(place.run) == rows(0, 8)
+
+
+FAST_UPLOADS = (("transmit_interval_s", "1"),)
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_no_otel_variable_of_the_bridge_reaches_the_server(
+    place: Place, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-secret=hunter2")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=hunter2")
+    session(place, rows(0, 3))
+    assert "hunter2" not in json.dumps(server.headers())
+
+
+def test_no_line_of_any_online_run_was_overwritten_by_another(server: WandbServer) -> None:
+    """Looks back at all tests above."""
+    assert {name: server.run(name).rewrites for name in server.run_ids()} == dict.fromkeys(
+        server.run_ids(), 0
+    )
+
+
+def test_the_server_knew_every_question_that_matters(server: WandbServer) -> None:
+    assert not set(server.unknown_operations()) & {"UpsertBucket", "RunLineCount"}

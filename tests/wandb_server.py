@@ -1,0 +1,350 @@
+"""A W&B server on loopback, good enough for the real SDK 0.31: runs, resume, history, failures.
+
+    with WandbServer() as server:
+        os.environ |= server.environment()
+        ...
+        assert [row["_step"] for row in server.history(run_id)] == [0, 1, 2]
+
+It keeps the lines of each file by their offset, as the real one does: a line that is sent again
+overwrites. ``rewrites`` counts the lines that came back with other content, which is data loss.
+"""
+
+import asyncio
+import base64
+import gzip
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+__all__ = ["API_KEY", "Run", "WandbServer"]
+
+API_KEY = "0123456789abcdef0123456789abcdef01234567"
+ENTITY = "test-entity"
+HISTORY = "wandb-history.jsonl"
+
+_START_TIMEOUT_S = 20.0
+_OPERATION = re.compile(r"^\s*(?:#[^\n]*\n\s*)*(?:mutation|query)\s+(\w+)", re.MULTILINE)
+
+Json = Mapping[str, object]
+
+
+@dataclass
+class Run:
+    """What the server knows of one run."""
+
+    name: str
+    project: str
+    entity: str = ENTITY
+    display_name: str = ""
+    group: str = ""
+    config: dict[str, object] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
+    files: dict[str, dict[int, str]] = field(default_factory=dict)
+    uploads: int = 0
+    resumed: int = 0
+    complete: bool | None = None
+    exit_code: int | None = None
+    stop_pressed: bool = False
+    rewrites: int = 0
+
+    @property
+    def id(self) -> str:
+        return base64.b64encode(f"Run:v1:{self.name}:{self.project}".encode()).decode()
+
+    def lines(self, file: str = HISTORY) -> list[str]:
+        stored = self.files.get(file, {})
+        return [stored[offset] for offset in sorted(stored)]
+
+    def take(self, file: str, offset: int, content: list[str]) -> None:
+        stored = self.files.setdefault(file, {})
+        for place, line in enumerate(content, offset):
+            self.rewrites += file == HISTORY and stored.get(place, line) != line
+            stored[place] = line
+
+
+@dataclass
+class _Failure:
+    status: int
+    until: float
+    path: str
+    hits: int = 0
+
+
+class WandbServer:
+    """Starts in a thread on a free port. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        # _lock guards everything below.
+        self._lock = threading.RLock()
+        self._runs: dict[str, Run] = {}
+        self._failure: _Failure | None = None
+        self._stale_lines = 0
+        self._unknown: list[str] = []
+        self._headers: list[dict[str, str]] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(
+            uvicorn.Config(self._app(), log_level="warning", timeout_graceful_shutdown=1)
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="wandb-server", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._server.started:
+            assert time.monotonic() < deadline, "the stand-in server did not start"
+            time.sleep(0.01)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.heal()
+        self._server.should_exit = True
+        self._thread.join(_START_TIMEOUT_S)
+        self._socket.close()
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs."""
+        return {"WANDB_BASE_URL": self.base_url, "WANDB_API_KEY": API_KEY, "WANDB_MODE": "online"}
+
+    def history(self, run_id: str) -> list[dict[str, float]]:
+        """The rows of a run, in the order of their lines."""
+        with self._lock:
+            run = self._runs.get(run_id)
+            return [json.loads(line) for line in run.lines()] if run else []
+
+    def run(self, run_id: str) -> Run:
+        """Everything about a run. Still growing while a client writes to it."""
+        with self._lock:
+            return self._runs[run_id]
+
+    def run_ids(self) -> list[str]:
+        """Of all runs, in the order in which they were made."""
+        with self._lock:
+            return list(self._runs)
+
+    def unknown_operations(self) -> list[str]:
+        """GraphQL operations that the server has no answer for."""
+        with self._lock:
+            return list(self._unknown)
+
+    def headers(self) -> list[dict[str, str]]:
+        """The headers of every request so far."""
+        with self._lock:
+            return list(self._headers)
+
+    def fail(self, status: int, *, seconds: float = float("inf"), path: str = "") -> None:
+        """Answer requests whose path contains ``path`` with ``status``, or with 0, not at all."""
+        with self._lock:
+            self._failure = _Failure(status, time.monotonic() + seconds, path)
+
+    def heal(self) -> None:
+        """End the failure."""
+        with self._lock:
+            self._failure = None
+
+    def failed(self) -> int:
+        """How many requests the present failure has hit."""
+        with self._lock:
+            return self._failure.hits if self._failure else 0
+
+    def lag(self, lines: int) -> None:
+        """Answer as if the last so many history lines of each run had not come yet."""
+        with self._lock:
+            self._stale_lines = lines
+
+    def press_stop(self, run_id: str) -> None:
+        """As the button in the UI does."""
+        with self._lock:
+            self._runs[run_id].stop_pressed = True
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._runs.clear()
+            self._unknown.clear()
+            self._headers.clear()
+            self._failure = None
+            self._stale_lines = 0
+
+    def _app(self) -> FastAPI:
+        app = FastAPI()
+
+        @app.middleware("http")
+        async def inject(
+            request: Request, call_next: Callable[[Request], asyncio.Future[Response]]
+        ) -> Response:
+            with self._lock:
+                self._headers.append(dict(request.headers))
+            status = self._injected(request.url.path)
+            while status == 0:
+                await asyncio.sleep(0.05)
+                status = self._injected(request.url.path)
+            if status is not None:
+                return Response(json.dumps({"error": "injected"}), status_code=status)
+            return await call_next(request)
+
+        @app.post("/graphql")
+        async def graphql(request: Request) -> Json:
+            body = json.loads(await request.body())
+            match = _OPERATION.search(body["query"])
+            with self._lock:
+                return self._answer(match[1] if match else "?", body.get("variables") or {})
+
+        @app.post("/files/{entity}/{project}/{name}/file_stream")
+        async def file_stream(entity: str, project: str, name: str, request: Request) -> Json:
+            raw = await request.body()
+            if request.headers.get("content-encoding") == "gzip":
+                raw = gzip.decompress(raw)
+            with self._lock:
+                return self._take(self._runs[name], json.loads(raw))
+
+        @app.put("/upload/{path:path}")
+        async def upload(path: str) -> Json:
+            return {}
+
+        @app.get("/healthz")
+        async def healthz() -> Json:
+            return {}
+
+        return app
+
+    def _injected(self, path: str) -> int | None:
+        with self._lock:
+            failure = self._failure
+            if failure is None or failure.path not in path or time.monotonic() > failure.until:
+                return None
+            failure.hits += 1
+            return failure.status
+
+    def _take(self, run: Run, stream: dict[str, object]) -> Json:
+        run.uploads += 1
+        files = stream.get("files") or {}
+        assert isinstance(files, dict)
+        for name, chunk in files.items():
+            run.take(name, chunk["offset"], chunk["content"])
+            if name == "wandb-summary.json":
+                run.summary.update(json.loads(chunk["content"][-1]))
+        if stream.get("complete") is not None:
+            run.complete = bool(stream["complete"])
+            exit_code = stream.get("exitcode")
+            run.exit_code = exit_code if isinstance(exit_code, int) else None
+        return {"stopped": run.stop_pressed}
+
+    def _answer(self, operation: str, variables: dict[str, str]) -> Json:
+        answers: dict[str, Callable[[dict[str, str]], Json]] = {
+            "CreateRunFiles": self._create_run_files,
+            "RunLineCount": self._resume_status,
+            "RunResumeStatus": self._resume_status,
+            "RunStoppedStatus": self._stopped_status,
+            "ServerFeaturesQuery": lambda _: {"serverInfo": {"features": []}},
+            "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.9"}}},
+            "UpsertBucket": self._upsert,
+            "Viewer": lambda _: {
+                "viewer": {
+                    "id": "VXNlcg==",
+                    "entity": ENTITY,
+                    "username": ENTITY,
+                    "email": "",
+                    "flags": "{}",
+                    "teams": {"edges": []},
+                }
+            },
+        }
+        if operation not in answers:
+            self._unknown.append(operation)
+            return {"data": None, "errors": [{"message": f"unknown operation {operation}"}]}
+        return {"data": answers[operation](variables)}
+
+    def _upsert(self, variables: dict[str, str]) -> Json:
+        name = variables.get("name") or variables.get("id") or ""
+        run = next((r for r in self._runs.values() if name in {r.name, r.id}), None)
+        inserted = run is None
+        if run is None:
+            run = Run(name, variables.get("project") or "uncategorized")
+            self._runs[name] = run
+        if variables.get("config"):
+            run.config = json.loads(variables["config"])
+        run.display_name = variables.get("displayName") or run.display_name
+        run.group = variables.get("groupName") or run.group
+        if variables.get("summaryMetrics"):
+            run.summary = json.loads(variables["summaryMetrics"])
+        return {"upsertBucket": {"bucket": _bucket(run, self._stale_lines), "inserted": inserted}}
+
+    def _resume_status(self, variables: dict[str, str]) -> Json:
+        run = self._runs.get(variables["name"])
+        if run is None:
+            return {"model": {"id": "x", "name": "", "entity": None, "bucket": None}}
+        return {
+            "model": {
+                "id": "x",
+                "name": run.project,
+                "entity": {"id": "x", "name": run.entity},
+                "bucket": _resume_bucket(run, self._stale_lines),
+            }
+        }
+
+    def _stopped_status(self, variables: dict[str, str]) -> Json:
+        run = self._runs.get(variables["runId"])
+        return {"project": {"run": {"stopped": bool(run and run.stop_pressed)}}}
+
+    def _create_run_files(self, variables: dict[str, str]) -> Json:
+        files = [
+            {"name": name, "uploadUrl": f"{self.base_url}/upload/{name}"}
+            for name in variables["files"]
+        ]
+        return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
+
+
+def _bucket(run: Run, stale_lines: int) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "name": run.name,
+        "displayName": run.display_name,
+        "description": None,
+        "config": json.dumps(run.config),
+        "sweepName": None,
+        "tags": [],
+        "notes": None,
+        "project": {
+            "id": "x",
+            "name": run.project,
+            "entity": {"id": "x", "name": run.entity},
+        },
+        "historyLineCount": max(0, len(run.lines()) - stale_lines),
+    }
+
+
+def _resume_bucket(run: Run, stale_lines: int) -> Json:
+    history = run.lines()
+    history = history[: max(0, len(history) - stale_lines)]
+    summary = run.summary
+    if stale_lines:
+        summary = json.loads(history[-1]) if history else {}
+    wandb_config = run.config.get("_wandb")
+    started = wandb_config["value"].get("t") if isinstance(wandb_config, dict) else None
+    return {
+        **_bucket(run, stale_lines),
+        "summaryMetrics": json.dumps(summary),
+        "logLineCount": 0,
+        "eventsLineCount": len(run.lines("wandb-events.jsonl")),
+        "historyTail": json.dumps(history[-1:]),
+        "eventsTail": "[]",
+        # The client takes a run whose config lacks "t" for one that never started.
+        "wandbConfig": json.dumps({"t": started} if started is not None else {}),
+    }
