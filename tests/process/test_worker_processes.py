@@ -1,0 +1,240 @@
+"""Forks, spawns and exits: each process reports its own measurements once, and all of them."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.otlp_sink import Sink, pairs, serve, sums
+
+pytestmark = pytest.mark.process
+
+PROLOGUE = """
+import multiprocessing, os, sys, threading, time
+from opentelemetry import metrics, trace
+import otel_rl
+
+def setup():
+    otel_rl.init(experiment="e", role="trainer", index=0, count=1, export_interval_s=60)
+
+def instruments():
+    meter = metrics.get_meter("mine")
+    return meter.create_gauge("loss"), meter.create_counter("tokens")
+"""
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with serve(Sink()) as serving:
+        yield serving
+
+
+def run(sink: Sink, tmp_path: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run ``program`` as a file, as multiprocessing's spawn needs it."""
+    file = tmp_path / "program.py"
+    file.write_text(PROLOGUE + textwrap.dedent(program), encoding="utf-8")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SLURM_"))}
+    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
+    finished = subprocess.run(
+        [sys.executable, str(file)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished
+
+
+def instances(sink: Sink) -> dict[object, set[object]]:
+    """Instance ids by process id."""
+    found: dict[object, set[object]] = {}
+    for resource in sink.resources():
+        found.setdefault(resource["process.pid"], set()).add(resource["service.instance.id"])
+    return found
+
+
+def test_a_clean_exit_delivers_everything(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        setup()
+        loss, tokens = instruments()
+        for step in range(5000):
+            loss.set(float(step), {"rl.loop.iteration": step})
+            tokens.add(1)
+        """,
+    )
+    assert [m.step for m in sink.measurements("loss")] == list(range(5000))
+    assert list(sums(sink.metrics, "tokens").values()) == [5000]
+
+
+def test_an_uncaught_exception_delivers_everything(sink: Sink, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROLOGUE + "setup()\ninstruments()[0].set(1.0)\n1 / 0\n", encoding="utf-8")
+    environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
+    finished = subprocess.run(
+        [sys.executable, str(file)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert "ZeroDivisionError" in finished.stderr
+    assert [m.value for m in sink.measurements("loss")] == [1.0]
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+def test_a_multiprocessing_child_delivers_everything_when_it_ends(
+    sink: Sink, tmp_path: Path, how: str
+) -> None:
+    run(
+        sink,
+        tmp_path,
+        f"""
+        def child(n):
+            if {how!r} != "fork":
+                otel_rl.init(experiment="e", role="env", export_interval_s=60)
+            loss, tokens = instruments()
+            loss.set(float(n), {{"rl.loop.iteration": n}})
+            tokens.add(n)
+
+        if __name__ == "__main__":
+            setup()
+            loss, tokens = instruments()
+            loss.set(0.0, {{"rl.loop.iteration": 0}})
+            tokens.add(100)
+            context = multiprocessing.get_context({how!r})
+            children = [context.Process(target=child, args=(n,)) for n in (1, 2)]
+            for process in children:
+                process.start()
+            for process in children:
+                process.join()
+        """,
+    )
+    assert Counter(m.step for m in sink.measurements("loss")) == {0: 1, 1: 1, 2: 1}
+    assert sorted(sums(sink.metrics, "tokens").values()) == [1, 2, 100]
+    assert len(instances(sink)) == 3
+
+
+def test_a_forked_child_is_a_new_worker_with_sums_of_its_own(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        setup()
+        loss, tokens = instruments()
+        metrics.get_meter("mine").create_observable_gauge(
+            "pid", [lambda _: [metrics.Observation(os.getpid())]]
+        )
+        loss.set(1.0, {"rl.loop.iteration": 1})
+        tokens.add(1000)
+        pid = os.fork()
+        if pid == 0:
+            loss.set(2.0, {"rl.loop.iteration": 2})
+            tokens.add(5)
+            otel_rl.mlogger.log({"by.mlogger": 3.0}, step=3)
+            with trace.get_tracer("mine").start_as_current_span("of the child"):
+                pass
+            sys.exit(0)
+        os.waitpid(pid, 0)
+        """,
+    )
+    by_step = {m.step: m for m in sink.measurements()}
+    parent, child = by_step[1].resource, by_step[2].resource
+    assert set(by_step) == {1, 2, 3}
+    assert len(sink.measurements()) == 3
+    assert parent["service.instance.id"] != child["service.instance.id"]
+    assert parent["process.pid"] != child["process.pid"]
+    assert parent["rl.worker.index"] == 0
+    assert "rl.worker.index" not in child
+    assert sums(sink.metrics, "tokens") == {
+        (parent["service.instance.id"],): 1000,
+        (child["service.instance.id"],): 5,
+    }
+    (spans,) = (pairs(r.resource.attributes) for t in sink.traces for r in t.resource_spans)
+    assert spans["service.instance.id"] == child["service.instance.id"]
+    assert spans["process.pid"] == child["process.pid"]
+
+
+def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        otel_rl.init(experiment="e", role="trainer", export_interval_s=0.001)
+        loss, tokens = instruments()
+        going = True
+
+        def busy():
+            while going:
+                loss.set(1.0)
+                tokens.add(1)
+                otel_rl.mlogger.log({"m": "not a number"}, step=1)
+
+        threads = [threading.Thread(target=busy) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for n in range(15):
+            pid = os.fork()
+            if pid == 0:
+                loss.set(float(n), {"rl.loop.iteration": n})
+                tokens.add(1)
+                ok = otel_rl.flush(timeout_s=30)
+                os._exit(0 if ok else 3)
+            assert os.waitpid(pid, 0)[1] == 0
+        going = False
+        for thread in threads:
+            thread.join()
+        """,
+    )
+    steps = [m.step for m in sink.measurements("loss") if m.step is not None]
+    assert sorted(steps) == list(range(15))
+
+
+def test_a_grandchild_is_a_worker_too(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        setup()
+        loss, _ = instruments()
+        for depth in (1, 2):
+            pid = os.fork()
+            if pid:
+                os.waitpid(pid, 0)
+                break
+            loss.set(float(depth), {"rl.loop.iteration": depth})
+        """,
+    )
+    found = {m.step: m.resource["service.instance.id"] for m in sink.measurements("loss")}
+    assert set(found) == {1, 2}
+    assert found[1] != found[2]
+
+
+def test_user_finalizers_may_still_record(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        from multiprocessing.util import Finalize
+
+        def child():
+            Finalize(None, lambda: instruments()[0].set(9.0), exitpriority=1)
+
+        if __name__ == "__main__":
+            setup()
+            process = multiprocessing.get_context("fork").Process(target=child)
+            process.start()
+            process.join()
+        """,
+    )
+    assert [m.value for m in sink.measurements("loss")] == [9.0]
