@@ -5,9 +5,6 @@ own: the delivery loop owns those. It runs in a writer process of its own, one p
 that a tracker library that hangs, exits or dies takes nothing else with it.
 """
 
-import hashlib
-import json
-from base64 import b32encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +12,7 @@ from typing import Protocol
 
 from otel_rl.records import ExperimentKey, Row
 
-__all__ = ["RunInfo", "Tracker", "run_id", "writer_file"]
-
-
-def run_id(key: ExperimentKey, /) -> str:
-    """Stable digest of experiment and trial, safe in paths and URLs: ``[a-z2-7]{16}``."""
-    # As JSON, ("a/b", "c") and ("a", "b/c") differ.
-    name = json.dumps([key.experiment, key.trial]).encode()
-    return b32encode(hashlib.sha256(name).digest()[:10]).decode().lower()
+__all__ = ["RunInfo", "Tracker", "writer_file"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Protocol
 
 from otel_rl.bridge.counters import Counter, Where
-from otel_rl.bridge.track import RunInfo, run_id
+from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.slots import Slots
 from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
+from otel_rl.semconv.run_id import run_id
 
 __all__ = [
     "Count",
@@ -176,7 +177,7 @@ class RunDelivery:
         self._settings = shared.settings
         self._info = RunInfo(
             key,
-            run_id(key),
+            run_id(key.experiment, key.trial),
             self._settings.directory,
             tuple(sorted(self._settings.attributes.items())),
         )
