@@ -67,8 +67,14 @@ class Run:
     def take(self, file: str, offset: int, content: list[str]) -> None:
         stored = self.files.setdefault(file, {})
         for place, line in enumerate(content, offset):
-            self.rewrites += file == HISTORY and stored.get(place, line) != line
+            if file == HISTORY and _row(stored.get(place, line)) != _row(line):
+                self.rewrites += 1
             stored[place] = line
+
+
+def _row(line: str) -> dict[str, object]:
+    """What the client gave. ``_runtime`` is the SDK's own and differs each time."""
+    return {key: value for key, value in json.loads(line).items() if key != "_runtime"}
 
 
 @dataclass
@@ -154,9 +160,10 @@ class WandbServer:
             self._failure = _Failure(status, time.monotonic() + seconds, path)
 
     def heal(self) -> None:
-        """End the failure."""
+        """End the failure and the lag."""
         with self._lock:
             self._failure = None
+            self._stale_lines = 0
 
     def failed(self) -> int:
         """How many requests the present failure has hit."""

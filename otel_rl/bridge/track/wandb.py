@@ -165,8 +165,7 @@ class WandbTracker:
             reason = "Its answers say that it is well"
         if lines > self._next_row:
             raise TrackerUnavailable(
-                f"The W&B run {self._run_id} has {lines} lines, but only {self._next_row} rows were "
-                "written.",
+                f"The W&B run {self._run_id} has {lines} lines after {self._next_row} rows.",
                 hint="Something else writes to it. Give the trial another name.",
             )
         if lines > self._safe_row or lines == self._next_row:
