@@ -30,6 +30,8 @@ _MAX_DEPTH = 100  # messages within messages; the limit of protobuf's own parser
 
 _ID_BYTES = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 
+_MAX_EXACT_FLOAT = 2.0**53  # above it a number with a point or exponent names no single integer
+
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -156,7 +158,7 @@ def _enum(enum: EnumDescriptor, value: Json) -> int:
 def _integer(value: Json) -> int:
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT_FLOAT:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value

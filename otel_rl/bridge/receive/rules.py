@@ -42,8 +42,8 @@ _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
 
 # Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
 _SCALES = range(-11, 21)
-# Powers of two that bound the doubles, the subnormal ones included, with room for one bucket.
-_MIN_EXPONENT, _MAX_EXPONENT = -1076.0, 1025.0
+# Every positive double is above the first of these powers of two and below the second.
+_MIN_EXPONENT, _MAX_EXPONENT = -1075.0, 1024.0
 
 _NS_PER_S = 1_000_000_000
 
@@ -255,9 +255,10 @@ class Rules:
                 ),
             )
         for side in sides:
-            first = math.ldexp(side.offset, -point.scale)
-            last = math.ldexp(side.offset + len(side.bucket_counts), -point.scale)
-            if side.bucket_counts and not _MIN_EXPONENT <= first <= last <= _MAX_EXPONENT:
+            n_buckets = len(side.bucket_counts)
+            first_upper = math.ldexp(side.offset + 1, -point.scale)
+            last_lower = math.ldexp(side.offset + n_buckets - 1, -point.scale)
+            if n_buckets and not (first_upper > _MIN_EXPONENT and last_lower < _MAX_EXPONENT):
                 return (
                     Refusal.INVALID_BUCKETS,
                     (

@@ -1,0 +1,101 @@
+"""No body takes more memory or time than the limits allow."""
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rl.bridge.receive.body import InFlight, decompress, drain, read
+from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+}
+
+
+async def chunks_of(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def endless() -> AsyncIterator[bytes]:
+    yield b"begin"
+    await asyncio.Event().wait()
+
+
+def read_all(chunks: AsyncIterator[bytes], max_bytes: int = 10, timeout_s: float = 5) -> bytes:
+    with InFlight(100).hold() as held:
+        return asyncio.run(read(chunks, max_bytes=max_bytes, timeout_s=timeout_s, held=held))
+
+
+@given(st.binary(max_size=5000), st.sampled_from(sorted(COMPRESS)))
+def test_decompress_undoes_compress_up_to_the_very_limit(body: bytes, encoding: str) -> None:
+    assert decompress(COMPRESS[encoding](body), encoding, max_bytes=len(body)) == body
+
+
+@given(st.binary(min_size=1, max_size=5000), st.sampled_from(["gzip", "deflate"]))
+def test_one_byte_over_the_limit_is_too_large(body: bytes, encoding: str) -> None:
+    with pytest.raises(RequestTooLarge):
+        decompress(COMPRESS[encoding](body), encoding, max_bytes=len(body) - 1)
+
+
+def test_limit_counts_over_all_streams_of_a_gzip_body() -> None:
+    body = gzip.compress(bytes(60)) * 2
+    assert decompress(body, "gzip", max_bytes=120) == bytes(120)
+    with pytest.raises(RequestTooLarge):
+        decompress(body, "gzip", max_bytes=119)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("change", ["empty", "cut", "followed", "flipped"])
+def test_damaged_stream_is_malformed(encoding: str, change: str) -> None:
+    sound = COMPRESS[encoding](b"telemetry" * 50)
+    damaged = {
+        "empty": b"",
+        "cut": sound[:-1],
+        "followed": sound + b"x",
+        "flipped": sound[:-3] + bytes([sound[-3] ^ 1]) + sound[-2:],  # the checksum
+    }[change]
+    with pytest.raises(MalformedRequest):
+        decompress(damaged, encoding, max_bytes=10_000)
+
+
+def test_chunks_are_joined_up_to_the_limit() -> None:
+    assert read_all(chunks_of(b"01234", b"", b"56789")) == b"0123456789"
+    with pytest.raises(RequestTooLarge):
+        read_all(chunks_of(b"01234", b"567890"))
+
+
+def test_body_that_does_not_arrive_is_given_up() -> None:
+    with pytest.raises(SlowSender):
+        read_all(endless(), timeout_s=0.01)
+
+
+def test_drain_ends_with_the_body_or_with_its_time() -> None:
+    asyncio.run(drain(chunks_of(b"x"), timeout_s=5))
+    asyncio.run(drain(endless(), timeout_s=0.01))
+
+
+def test_bytes_in_flight_are_bounded_over_all_requests_and_given_back() -> None:
+    in_flight = InFlight(10)
+    with in_flight.hold() as first, in_flight.hold() as second:
+        first.add(6)
+        with pytest.raises(Overloaded):
+            second.add(5)
+        second.add(4)
+    with in_flight.hold() as later:
+        later.add(10)
+
+
+def test_bytes_in_flight_are_given_back_after_an_error() -> None:
+    in_flight = InFlight(10)
+    with pytest.raises(RequestTooLarge), in_flight.hold() as held:
+        asyncio.run(read(chunks_of(bytes(9), b"xx"), max_bytes=10, timeout_s=5, held=held))
+    with in_flight.hold() as later:
+        later.add(10)

@@ -1,0 +1,81 @@
+"""The bound on the number of messages holds for every payload that protobuf can parse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
+from otel_rl.bridge.receive.wire import check_message_count
+from otel_rl.errors import MalformedRequest, RequestTooLarge
+from tests.otlp_requests import gauge, metrics_request, point
+
+ROOT = ExportMetricsServiceRequest.DESCRIPTOR
+
+
+def check(payload: bytes, max_messages: int) -> None:
+    check_message_count(payload, ROOT, max_messages)
+
+
+@given(st.integers(0, 20))
+def test_messages_at_every_depth_are_counted(n_points: int) -> None:
+    request = metrics_request(gauge(*[point() for _ in range(n_points)]))
+    payload = request.SerializeToString()
+    # ResourceMetrics, Resource, KeyValue, AnyValue, ScopeMetrics, Metric, Gauge, and the points
+    n_messages = 7 + max(n_points, 1)
+    check(payload, n_messages)
+    with pytest.raises(RequestTooLarge, match=f"more than {n_messages - 1} messages"):
+        check(payload, n_messages - 1)
+
+
+def test_empty_points_are_counted_before_they_take_memory() -> None:
+    points = b"\x0a\x00" * 1_000_000
+    payload = points
+    for tag in (b"\x2a", b"\x12", b"\x12", b"\x0a"):  # gauge, metric, scope, resource
+        payload = tag + varint(len(payload)) + payload
+    with pytest.raises(RequestTooLarge):
+        check(payload, 100_000)
+
+
+def test_short_payload_is_not_looked_at() -> None:
+    check(b"\xff" * 100, 51)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x0a\x7f" + b"x" * 50,  # longer than what holds it
+        b"\x0b" * 50,  # a group, which OTLP has none of
+        b"\xff" * 50,  # an endless number
+        b"\x09" + b"x" * 5,  # a number of eight bytes cut off
+    ],
+)
+def test_bytes_that_are_no_protobuf_are_malformed(payload: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        check(payload, 1)
+
+
+@given(st.binary(max_size=300))
+def test_what_protobuf_parses_is_never_malformed(payload: bytes) -> None:
+    try:
+        check(payload, 1)
+    except RequestTooLarge:
+        pass
+    except MalformedRequest:
+        has_group = True
+        try:
+            ExportMetricsServiceRequest.FromString(payload)
+        except Exception:  # noqa: BLE001  # any error means that protobuf refuses it too
+            has_group = False
+        # Unknown groups are the one thing that protobuf takes and OTLP has not.
+        assert not has_group or any(byte & 7 in (3, 4) for byte in payload)
+
+
+def varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
