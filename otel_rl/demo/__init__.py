@@ -18,6 +18,8 @@ them:
 * phase ``checkpoint`` and ``rl.generator.preemptions``: nothing is saved, and a request is admitted
   only if its room is sure, so none is thrown out.
 * ``rl.policy.kl.rollout``: generators and trainers compute the same thing with the same code.
+* ``rl.policy.kl.update``: it would need another forward pass after each update.
+* ``system.disk.io``, ``system.network.io``: the run uses loopback and no disk.
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 

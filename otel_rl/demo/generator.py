@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind
 
 from otel_rl.demo import tokenizer
 from otel_rl.demo.generator_metrics import GeneratorMetrics
+from otel_rl.demo.machine import observe_process
 from otel_rl.demo.messages import (
     Carrier,
     Completions,
@@ -203,7 +204,9 @@ class Generator:
 
 def main() -> None:
     """Serve until told to stop."""
-    Generator(Seat("generator"), GeneratorMetrics()).run()
+    seat = Seat("generator")
+    observe_process()
+    Generator(seat, GeneratorMetrics()).run()
 
 
 if __name__ == "__main__":

@@ -58,12 +58,14 @@ class Outcome:
         kl: Estimated KL(policy || reference), never negative.
         entropy: Of the policy's next-token distribution, in nats.
         clipped: Share of tokens whose gradient the clip cut off.
+        ratio: Mean importance ratio, policy over the policy that sampled the token.
     """
 
     loss: float
     kl: float
     entropy: float
     clipped: float
+    ratio: float
 
 
 def group_advantages(rewards: Floats) -> Floats:
@@ -120,5 +122,6 @@ def loss_and_gradient(
         kl=float((weight * kl).sum()),
         entropy=float((weight * entropy).sum()),
         clipped=float((weight * ~active).sum()),
+        ratio=float((weight * ratio).sum()),
     )
     return outcome, gradient

@@ -19,6 +19,7 @@ import numpy as np
 
 from otel_rl.demo.children import Child, Children
 from otel_rl.demo.feed import Feed
+from otel_rl.demo.machine import observe_host
 from otel_rl.demo.messages import (
     Address,
     Finished,
@@ -45,6 +46,7 @@ SETTINGS_FILE = "settings.json"
 TICK_S = 0.02
 START_TIMEOUT_S = 60.0  # a cold start of a dozen processes on a busy machine
 STOP_TIMEOUT_S = 15.0  # of one kind of process: its last work, and the flush of its telemetry
+DISMISS_TIMEOUT_S = 3.0
 STEP_TIMEOUT_S = 60.0
 MAX_RESTARTS = 3
 KILLED_REPLICA = 1
@@ -93,6 +95,7 @@ class Orchestrator:
             self._stop()
         except RunFailed as failure:
             reason = str(failure)
+            self._dismiss()
         finally:
             self._children.end_all()
             self._progress.close()
@@ -234,14 +237,28 @@ class Orchestrator:
     def _wait_until_gone(self, role: str) -> None:
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while self._children.alive(role):
-            for _ in self._switchboard.receive(timeout_s=TICK_S):
-                pass
+            self._stop_newcomers()
             self._fail_on([child for child in self._children.exited() if _how(child) != "exit 0"])
             self._check_outside()
             if time.monotonic() > deadline_s:
                 raise RunFailed(f"{role} did not stop in {STOP_TIMEOUT_S:.0f} s")
 
+    def _stop_newcomers(self) -> None:
+        """A replica that was being replaced may come up only now."""
+        for member, message in self._switchboard.receive(timeout_s=TICK_S):
+            if isinstance(message, Hello):
+                self._switchboard.send(member, Stop())
+
     # Failure
+
+    def _dismiss(self) -> None:
+        """The run has failed. Let everybody send the telemetry they have, but not for long."""
+        for role, index, _ in self._settings.members:
+            self._switchboard.send((role, index), Stop())
+        deadline_s = time.monotonic() + DISMISS_TIMEOUT_S
+        while len(self._children) and time.monotonic() < deadline_s:
+            self._stop_newcomers()
+            self._children.exited()
 
     def _check_outside(self) -> None:
         if self._interrupted:
@@ -282,6 +299,7 @@ def main() -> None:
     work_dir = Path(sys.argv[1])
     settings = DemoSettings.model_validate_json((work_dir / SETTINGS_FILE).read_text())
     with report_as("orchestrator", index=0, count=1):
+        observe_host()
         result = Orchestrator(settings, work_dir).run()
     (work_dir / RESULT_FILE).write_text(result.model_dump_json(indent=2))
     sys.exit(0 if result.ok else 1)

@@ -73,7 +73,8 @@ class Progress:
 
     def _is_due(self, status: Status) -> bool:
         every = max(1, status.steps // PLAIN_LINES)
-        return status.step >= self._shown_step + every or status.step == status.steps
+        steps_since = status.step - self._shown_step
+        return steps_since >= every or (steps_since > 0 and status.step == status.steps)
 
     def _line(self, status: Status, now_s: float) -> str:
         if now_s - self._tokens_at_s >= 1.0:

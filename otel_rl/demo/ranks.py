@@ -17,7 +17,7 @@ __all__ = ["Ranks"]
 class Ranks:
     """One rank's end of the group."""
 
-    def __init__(self, peers: "list[Connection]") -> None:
+    def __init__(self, peers: list[Connection]) -> None:
         """Use :meth:`gather` on rank 0 and :meth:`join` on the others."""
         self._peers = peers
 

@@ -14,7 +14,7 @@ from otel_rl.demo.messages import Done, Fetch, Group, Groups, Level, Reserve, Re
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import reporting
 from otel_rl.demo.wire import listen, serve
-from otel_rl.semconv import names
+from otel_rl.semconv import instruments, names
 
 __all__ = ["main"]
 
@@ -90,15 +90,13 @@ class _BufferMetrics:
 
     def __init__(self) -> None:
         meter = metrics.get_meter("otel_rl.demo.replay_buffer")
-        self.size = meter.create_up_down_counter(names.RL_REPLAY_BUFFER_SIZE, "{sample}")
-        self.limit = meter.create_up_down_counter(names.RL_REPLAY_BUFFER_LIMIT, "{sample}")
-        self.queue_depth = meter.create_up_down_counter(
-            names.RL_REPLAY_BUFFER_QUEUE_DEPTH, "{request}"
-        )
-        self.writes = meter.create_counter(names.RL_REPLAY_BUFFER_WRITES, "{sample}")
-        self.reads = meter.create_counter(names.RL_REPLAY_BUFFER_READS, "{sample}")
-        self._evictions = meter.create_counter(names.RL_REPLAY_BUFFER_EVICTIONS, "{sample}")
-        self._dropped = meter.create_counter(names.RL_SAMPLE_DROPPED, "{sample}")
+        self.size = instruments.create_rl_replay_buffer_size(meter)
+        self.limit = instruments.create_rl_replay_buffer_limit(meter)
+        self.queue_depth = instruments.create_rl_replay_buffer_queue_depth(meter)
+        self.writes = instruments.create_rl_replay_buffer_writes(meter)
+        self.reads = instruments.create_rl_replay_buffer_reads(meter)
+        self._evictions = instruments.create_rl_replay_buffer_evictions(meter)
+        self._dropped = instruments.create_rl_sample_dropped(meter)
         self._evicted_before = dict[str, int]()
 
     def evicted(self, by_reason: dict[str, int], *, group_size: int) -> None:

@@ -14,7 +14,7 @@ from otel_rl.demo.phases import PhaseClock
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import reporting
 from otel_rl.demo.wire import Remote, listen, serve
-from otel_rl.semconv import names
+from otel_rl.semconv import instruments, names
 
 __all__ = ["main", "rewards_of"]
 
@@ -38,11 +38,11 @@ class Verifier:
         self._buffer = buffer
         self._tracer = trace.get_tracer("otel_rl.demo.reward")
         meter = metrics.get_meter("otel_rl.demo.reward")
-        self._duration = meter.create_histogram(names.RL_REWARD_DURATION, "s")
-        self._step_duration = meter.create_histogram(names.RL_ENV_STEP_DURATION, "s")
-        self._episodes = meter.create_counter(names.RL_SAMPLE_EPISODES, "{episode}")
-        self._phase = meter.create_gauge(names.RL_PHASE_DURATION, "s")
-        self._iteration = meter.create_gauge(names.RL_ITERATION_DURATION, "s")
+        self._duration = instruments.create_rl_reward_duration(meter)
+        self._step_duration = instruments.create_rl_env_step_duration(meter)
+        self._episodes = instruments.create_rl_sample_episodes(meter)
+        self._phase = instruments.create_rl_phase_duration(meter)
+        self._iteration = instruments.create_rl_iteration_duration(meter)
 
     def answer(self, message: object) -> object:
         """Take :class:`Completions`; the answer comes when they are in the replay buffer."""

@@ -7,6 +7,7 @@ would stop it, so it ends itself at once.
 import os
 import queue
 import signal
+import sys
 import threading
 
 from otel_rl.demo.messages import Address, Hello, Start, Stop
@@ -40,6 +41,8 @@ class Seat:
         self._sending = threading.Lock()
         self._connection.send(Hello(role, self.index, address))
         start = self._connection.recv()
+        if isinstance(start, Stop):  # the run ended while this process came up
+            sys.exit(0)
         if not isinstance(start, Start):
             raise TypeError(f"expected Start, got {start!r}")
         self.start = start

@@ -1,8 +1,9 @@
 """What can be chosen about a run of the demo."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from otel_rl.demo import task, tokenizer
 from otel_rl.demo.model import Shape
@@ -77,6 +78,21 @@ class DemoSettings(BaseModel):
     """Prompts are fed until so many groups are in the buffer or being made."""
     max_staleness: int = Field(default=4, ge=1)
     """A group made by a policy more versions old than this is evicted, not trained on."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse settings under which the run would wait for ever."""
+        if self.min_digits > self.max_digits:
+            raise ValueError("min_digits: must not be more than max_digits")
+        if self.width % self.heads:
+            raise ValueError("width: must be a multiple of heads")
+        row_blocks = -(-self.shape.positions // self.cache_block_tokens)
+        needed = self.group_size * row_blocks * self.cache_block_tokens
+        if self.cache_tokens < needed:
+            raise ValueError(f"cache_tokens: one request needs {needed}")
+        if not self.groups_per_rank * self.trainers <= self.inventory_groups <= self.buffer_groups:
+            raise ValueError("inventory_groups: must hold all ranks' batches and fit in the buffer")
+        return self
 
     @property
     def shape(self) -> Shape:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import otel_rl
+from otel_rl.demo.machine import observe_process
 from otel_rl.demo.seat import Seat
 
 __all__ = ["has_receiver", "report_as", "reporting"]
@@ -31,6 +32,7 @@ def report_as(role: str, *, index: int, count: int) -> Iterator[None]:
         yield
         return
     otel_rl.init(role=role, index=index, count=count)
+    observe_process()
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from opentelemetry import metrics
 import otel_rl
 from otel_rl.demo.grpo import Outcome
 from otel_rl.demo.model import Floats
-from otel_rl.semconv import names
+from otel_rl.semconv import instruments, names
 
 __all__ = ["StepFigures", "TrainerMetrics"]
 
@@ -47,13 +47,13 @@ class TrainerMetrics:
 
     def __init__(self) -> None:
         meter = metrics.get_meter("otel_rl.demo.trainer")
-        self._phase = meter.create_gauge(names.RL_PHASE_DURATION, "s")
-        self._idle = meter.create_counter(names.RL_WORKER_IDLE_TIME, "s")
-        self._updates = meter.create_counter(names.RL_POLICY_UPDATES, "{update}")
-        self._steps = meter.create_counter(names.RL_TRAIN_STEPS, "{step}")
-        self._tokens = meter.create_counter(names.RL_TRAIN_TOKENS, "{token}")
-        self._staleness = meter.create_histogram(names.RL_POLICY_STALENESS, "{version}")
-        self._retrieval = meter.create_histogram(names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION, "s")
+        self._phase = instruments.create_rl_phase_duration(meter)
+        self._idle = instruments.create_rl_worker_idle_time(meter)
+        self._updates = instruments.create_rl_policy_updates(meter)
+        self._steps = instruments.create_rl_train_steps(meter)
+        self._tokens = instruments.create_rl_train_tokens(meter)
+        self._staleness = instruments.create_rl_policy_staleness(meter)
+        self._retrieval = instruments.create_rl_replay_buffer_retrieval_duration(meter)
 
     def step(
         self,
@@ -89,6 +89,7 @@ class TrainerMetrics:
                 names.RL_POLICY_KL_REFERENCE: outcome.kl,
                 names.RL_POLICY_ENTROPY: outcome.entropy,
                 names.RL_POLICY_CLIP_FRACTION: outcome.clipped,
+                names.RL_POLICY_IMPORTANCE_RATIO: outcome.ratio,
                 names.RL_POLICY_VERSION: step,
                 names.RL_REWARD_SUM: float(figures.rewards.sum()),
                 names.RL_REWARD_MEAN: float(figures.rewards.mean()),

@@ -27,7 +27,7 @@ def listen() -> tuple[Listener, Address]:
     return listener, (str(host), int(port))
 
 
-def connect(address: Address) -> "Connection[object, object]":
+def connect(address: Address) -> Connection:
     """Open a connection.
 
     Raises:
@@ -86,9 +86,7 @@ def exit_when_a_thread_fails() -> None:
     threading.excepthook = fail
 
 
-def _answer_all(
-    connection: "Connection[object, object]", answer: Callable[[object], object]
-) -> None:
+def _answer_all(connection: Connection, answer: Callable[[object], object]) -> None:
     with connection:
         while True:
             try:

@@ -68,6 +68,7 @@ class DecodeBatch:
         self._end = end
         self._rng = rng
         self._jobs: list[Job] = []
+        self._rows: list[_Row] = []
         self._sequences: list[Sequences] = []
 
     def add(self, job: Job) -> None:

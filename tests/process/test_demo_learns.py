@@ -1,0 +1,392 @@
+"""The demo's promises, kept by real processes with real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_rl.demo import DemoResult, DemoSettings, run
+from otel_rl.semconv import names
+from tests.otlp_sink import Measurement, Sink, pairs, serve
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc"),
+]
+
+MARK = "OTEL_RL_DEMO_TEST"
+DEADLINE_S = 60.0
+
+SMALL = {
+    "generators": 2,
+    "reward_workers": 1,
+    "groups_per_rank": 4,
+    "group_size": 4,
+    "inventory_groups": 16,
+    "buffer_groups": 20,
+    "width": 16,
+}
+
+# What the processes of each role have to report in every run; phases are compared apart.
+REPORTED = {
+    "trainer": {
+        names.RL_TRAIN_LOSS,
+        names.RL_TRAIN_GRAD_ABS_MAX,
+        names.RL_TRAIN_GRAD_MEAN_SQUARE,
+        names.RL_TRAIN_GRAD_NORM,
+        names.RL_TRAIN_LEARNING_RATE,
+        names.RL_TRAIN_MFU,
+        names.RL_TRAIN_UPDATE_NORM,
+        names.RL_TRAIN_STEPS,
+        names.RL_TRAIN_TOKENS,
+        names.RL_POLICY_ADVANTAGE_MIN,
+        names.RL_POLICY_ADVANTAGE_MAX,
+        names.RL_POLICY_ADVANTAGE_MEAN,
+        names.RL_POLICY_KL_REFERENCE,
+        names.RL_POLICY_ENTROPY,
+        names.RL_POLICY_CLIP_FRACTION,
+        names.RL_POLICY_IMPORTANCE_RATIO,
+        names.RL_POLICY_STALENESS,
+        names.RL_POLICY_UPDATES,
+        names.RL_POLICY_VERSION,
+        names.RL_REWARD_SUM,
+        names.RL_REWARD_MEAN,
+        names.RL_EPISODE_LENGTH,
+        names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
+        names.RL_ITERATION_DURATION,
+        names.RL_WORKER_IDLE_TIME,
+        names.PROCESS_CPU_UTILIZATION,
+    },
+    "generator": {
+        names.RL_GENERATOR_KV_CACHE_LIMIT,
+        names.RL_GENERATOR_KV_CACHE_USAGE,
+        names.RL_GENERATOR_KV_CACHE_UTILIZATION,
+        names.RL_GENERATOR_KV_CACHE_QUERIES,
+        names.RL_GENERATOR_KV_CACHE_HITS,
+        names.RL_GENERATOR_TOKENS,
+        names.RL_GENERATOR_REQUESTS,
+        names.RL_GENERATOR_REQUESTS_RUNNING,
+        names.RL_GENERATOR_QUEUE_DEPTH,
+        names.RL_GENERATOR_QUEUE_DURATION,
+        names.RL_GENERATOR_PROMPT_TOKENS,
+        names.RL_GENERATOR_RESPONSE_TOKENS,
+        names.RL_GENERATOR_TOKENIZE_DURATION,
+        names.RL_GENERATOR_SAMPLING_TEMPERATURE,
+        names.RL_GENERATOR_SAMPLING_TOP_P,
+        names.RL_GENERATOR_SAMPLING_MAX_TOKENS,
+        names.GEN_AI_SERVER_REQUEST_DURATION,
+        names.GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
+        names.GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
+        names.RL_POLICY_VERSION,
+        names.RL_POLICY_UPDATES,
+        names.RL_ITERATION_DURATION,
+        names.RL_WORKER_IDLE_TIME,
+    },
+    "replay_buffer": {
+        names.RL_REPLAY_BUFFER_SIZE,
+        names.RL_REPLAY_BUFFER_LIMIT,
+        names.RL_REPLAY_BUFFER_QUEUE_DEPTH,
+        names.RL_REPLAY_BUFFER_WRITES,
+        names.RL_REPLAY_BUFFER_READS,
+        names.RL_REPLAY_BUFFER_EVICTIONS,
+    },
+    "reward": {
+        names.RL_REWARD_DURATION,
+        names.RL_ENV_STEP_DURATION,
+        names.RL_SAMPLE_EPISODES,
+    },
+    "orchestrator": {
+        names.RL_REPLICA_FAILURES,
+        names.RL_REPLICA_QUEUE_DEPTH,
+        names.SYSTEM_CPU_UTILIZATION,
+    },
+}
+
+PHASES = {
+    "trainer": {
+        "collector_wait",
+        "replay_batch_wait",
+        "batch_create",
+        "h2d_copy",
+        "rank_barrier",
+        "reference",
+        "train",
+        "param_sync",
+        "weight_sync",
+        "weight_push",
+        "sync_coordination",
+    },
+    "generator": {
+        "model_load",
+        "sync_coordination",
+        "weight_sync",
+        "weight_pull",
+        "tokenize",
+        "action_select",
+        "replay",
+    },
+    "reward": {"env_step", "replay"},
+}
+
+PARTS = {"weight_push", "weight_pull"}  # lie inside weight_sync
+
+
+@dataclass
+class Running:
+    """A run of the demo, and how to find its processes."""
+
+    mark: str
+    future: Future[DemoResult]
+
+    def pids(self, role: str | None = None, index: int = 0) -> list[int]:
+        wanted = {f"{MARK}={self.mark}"}
+        if role is not None:
+            wanted |= {f"OTEL_RL_ROLE={role}", f"OTEL_RL_INDEX={index}"}
+        return [pid for pid, environment in environments() if wanted <= environment]
+
+    def orchestrator(self) -> int:
+        (pid,) = [
+            pid
+            for pid in self.pids()
+            if "otel_rl.demo.orchestrator" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
+        return pid
+
+
+def environments() -> Iterator[tuple[int, set[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                raw = (entry / "environ").read_bytes()
+            except OSError:  # not ours, or gone by now
+                continue
+            yield int(entry.name), set(raw.decode(errors="replace").split("\0"))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "not reached in time"
+        time.sleep(0.05)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith("OTEL_")
+    } | more
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[DemoSettings], Running]]:
+    """Starts runs in the background; nothing of them is left after the test."""
+    with ThreadPoolExecutor() as pool:
+        started: list[Running] = []
+
+        def begin(settings: DemoSettings, **environment: str) -> Running:
+            mark = uuid.uuid4().hex
+            env = clean_environment(**environment, **{MARK: mark})
+            settings = settings.model_copy(update={"work_dir": tmp_path})
+            started.append(Running(mark, pool.submit(run, settings, env)))
+            return started[-1]
+
+        yield begin
+        for running in started:
+            for pid in running.pids():
+                os.kill(pid, signal.SIGKILL)
+
+
+def small(steps: int, kill_share: float | None = None) -> DemoSettings:
+    return DemoSettings.model_validate({**SMALL, "steps": steps, "kill_share": kill_share})
+
+
+Start = Callable[..., Running]
+
+
+def test_a_run_without_any_bridge_makes_its_steps_and_leaves_no_process(start: Start) -> None:
+    running = start(small(steps=4))
+    result = running.future.result(DEADLINE_S)
+    assert result.ok, result.reason
+    assert result.steps == 4
+    assert running.pids() == []
+
+
+def test_a_killed_replica_is_replaced_and_its_requests_are_done_by_others(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    def serves_again() -> bool:
+        shown.append(capfd.readouterr().out)
+        return "generator-1 serves again" in "".join(shown)
+
+    running = start(small(steps=100_000, kill_share=0.0001))
+    wait_until(serves_again)
+    os.kill(running.orchestrator(), signal.SIGTERM)
+    result = running.future.result(DEADLINE_S)
+    assert result.failures == 1
+    assert result.rerouted > 0
+    assert len(result.recoveries_s) == 1
+    assert running.pids() == []
+
+
+def test_a_crashed_trainer_ends_the_run_and_is_named(start: Start) -> None:
+    running = start(small(steps=100_000))
+    wait_until(lambda: running.pids("trainer", 1))
+    os.kill(running.pids("trainer", 1)[0], signal.SIGKILL)
+    result = running.future.result(DEADLINE_S)
+    assert "trainer-1 ended (SIGKILL)" in result.reason
+    assert str(result.logs) in result.reason
+    assert running.pids() == []
+
+
+def test_no_process_outlives_a_killed_orchestrator(start: Start) -> None:
+    running = start(small(steps=100_000))
+    wait_until(lambda: running.pids("trainer", 1))
+    os.kill(running.orchestrator(), signal.SIGKILL)
+    assert not running.future.result(DEADLINE_S).ok
+    wait_until(lambda: not running.pids())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_and_leaves_no_process(number: int, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    running = Running(mark, Future())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "otel_rl.demo", "--steps", "100000"],
+        env=clean_environment(**{MARK: mark, "TMPDIR": str(tmp_path)}),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: running.pids("trainer", 1))
+        os.kill(process.pid if number == signal.SIGINT else running.orchestrator(), number)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 1
+        assert "interrupted" in output
+        assert running.pids() == []
+    finally:
+        process.kill()
+        process.wait()
+        for pid in running.pids():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sink]:
+    """What a bridge receives of a short run, configured as ``otel-rl run`` does."""
+    with serve(Sink()) as sink:
+        settings = small(steps=8).model_copy(update={"work_dir": tmp_path_factory.mktemp("demo")})
+        result = run(
+            settings,
+            clean_environment(
+                OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+                OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+                OTEL_RESOURCE_ATTRIBUTES="rl.experiment.name=demo,rl.trial.name=test",
+                OTEL_PYTHON_METER_PROVIDER="otel_rl",
+                OTEL_PYTHON_TRACER_PROVIDER="otel_rl",
+                OTEL_METRIC_EXPORT_INTERVAL="500",
+                OTEL_METRICS_EXEMPLAR_FILTER="always_on",
+                OTEL_RL_EXPERIMENT="demo",
+                OTEL_RL_TRIAL="test",
+            ),
+        )
+        assert result.ok, result.reason
+        yield sink
+
+
+def names_by_role(sink: Sink) -> dict[object, set[str]]:
+    found: dict[object, set[str]] = defaultdict(set)
+    for request in sink.metrics:
+        for resource in request.resource_metrics:
+            role = pairs(resource.resource.attributes)[names.RL_WORKER_ROLE]
+            for scope in resource.scope_metrics:
+                found[role] |= {metric.name for metric in scope.metrics}
+    return found
+
+
+@pytest.mark.parametrize("role", REPORTED)
+def test_each_role_reports_its_part_of_the_list(reported: Sink, role: str) -> None:
+    assert REPORTED[role] - names_by_role(reported)[role] == set()
+
+
+def test_every_reported_name_is_in_the_conventions(reported: Sink) -> None:
+    every = set().union(*names_by_role(reported).values())
+    assert {name for name in every if not name.startswith("otel_rl.")} - set(names.METRICS) == set()
+
+
+@pytest.mark.parametrize("role", PHASES)
+def test_each_role_reports_its_phases(reported: Sink, role: str) -> None:
+    phases = {
+        measured.attributes[names.RL_PHASE]
+        for measured in reported.measurements(names.RL_PHASE_DURATION)
+        if measured.resource[names.RL_WORKER_ROLE] == role
+    }
+    assert phases == PHASES[role]
+
+
+def test_every_step_of_the_loss_arrives_once_from_each_rank(reported: Sink) -> None:
+    steps: dict[object, list[int | None]] = defaultdict(list)
+    for measured in reported.measurements(names.RL_TRAIN_LOSS):
+        steps[measured.resource[names.RL_WORKER_INDEX]].append(measured.step)
+    assert steps == {0: [*range(1, 9)], 1: [*range(1, 9)]}
+
+
+def test_the_phases_of_a_trainer_step_never_exceed_its_wall_time(reported: Sink) -> None:
+    def key(measured: Measurement) -> tuple[object, object]:
+        return measured.resource[names.RL_WORKER_INDEX], measured.step
+
+    spent: dict[tuple[object, object], float] = defaultdict(float)
+    for measured in reported.measurements(names.RL_PHASE_DURATION):
+        is_trainer = measured.resource[names.RL_WORKER_ROLE] == "trainer"
+        if is_trainer and measured.attributes[names.RL_PHASE] not in PARTS:
+            spent[key(measured)] += measured.value
+    walls = {
+        key(measured): measured.value
+        for measured in reported.measurements(names.RL_ITERATION_DURATION)
+        if measured.resource[names.RL_WORKER_ROLE] == "trainer"
+    }
+    assert spent.keys() == walls.keys()
+    assert all(spent[each] <= walls[each] for each in walls)
+    assert sum(spent.values()) > 0.8 * sum(walls.values())
+
+
+def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> None:
+    spans = [
+        span
+        for request in reported.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    samples = {(span.trace_id, span.span_id) for span in spans if span.name == "rl.sample"}
+    rewards = [span for span in spans if span.name == "rl.reward"]
+    trains = [span for span in spans if span.name == "rl.train"]
+    assert len(trains) == 2 * 8
+    for train in trains:
+        assert len(train.links) == SMALL["groups_per_rank"]
+        assert {(link.trace_id, link.span_id) for link in train.links} <= samples
+    assert {(span.trace_id, span.parent_span_id) for span in rewards} <= samples
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_policy_learns_the_task_while_a_replica_dies(start: Start) -> None:
+    result = start(DemoSettings(steps=90)).future.result(200)
+    assert result.ok, result.reason
+    first, last = result.mean_reward(0), result.mean_reward(3)
+    assert first is not None
+    assert last is not None
+    assert last > first + 0.3
+    assert result.failures == 1
+    assert result.staleness is not None
+    assert result.staleness > 0
