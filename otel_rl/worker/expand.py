@@ -4,10 +4,9 @@ Everything here runs on the exporter thread, so that the training thread pays fo
 """
 
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Final, SupportsIndex
+from collections.abc import Iterable, Iterator
+from typing import Final, SupportsIndex, TypeGuard
 
-from opentelemetry.context import Context
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl import __version__
@@ -15,7 +14,7 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_REDUCE
 from otel_rl.semconv.spec import Reduction
 from otel_rl.worker.buffer import Logged, Measured
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.encode import Encoder, Request, Stream
+from otel_rl.worker.encode import Encoder, Measurement, Request, Stream
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.values import NotANumber, number
 
@@ -26,6 +25,9 @@ SCOPE_NAME: Final = "otel_rl"
 
 MAX_NAME_LENGTH: Final = 255
 """The limit of the OpenTelemetry specification for instrument names."""
+
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
 
 _MAX_CACHED_STREAMS: Final = 10_000
 """Bounds the cache against names that carry an id or a step."""
@@ -46,20 +48,7 @@ class Expander:
     def requests(self, entries: Iterable[Measured | Logged], resource: bytes) -> list[Request]:
         """Encode ``entries`` under ``resource``. A bad entry costs itself only."""
         encoder = Encoder(resource)
-        for entry in entries:
-            # One try for each: a with statement would cost as much as the encoding.
-            try:
-                if isinstance(entry, Logged):
-                    self._add_logged(encoder, entry)
-                else:
-                    stream, value, attributes, time_ns, context = entry
-                    if attributes is None:
-                        self._add(encoder, stream, value, None, None, time_ns, context)
-                    else:
-                        step = attributes.pop(RL_LOOP_ITERATION, None)
-                        self._add(encoder, stream, value, step, attributes, time_ns, context)
-            except Exception as error:  # noqa: BLE001  # nothing may end the exporter thread
-                self._guard.caught(error)
+        encoder.extend(self._measurements(entries), self._guard.caught)
         requests = encoder.requests()
         if encoder.too_large:
             self._guard.drop(
@@ -69,39 +58,61 @@ class Expander:
             )
         return requests
 
-    def _add(
-        self,
-        encoder: Encoder,
-        stream: Stream,
-        value: object,
-        step: object,
-        attributes: Mapping[str, object] | None,
-        time_ns: int,
-        context: Context,
-    ) -> None:
-        measured = value if type(value) is float else number(value)
+    def _measurements(self, entries: Iterable[Measured | Logged]) -> Iterator[Measurement]:
+        for entry in entries:
+            # One try for each: a with statement would cost as much as the encoding.
+            try:
+                if isinstance(entry, Logged):
+                    yield from self._logged(entry)
+                    continue
+                stream, value, attributes, time_ns, context = entry
+                step = attributes.pop(RL_LOOP_ITERATION, None) if attributes else None
+                # What nearly all are; spelled out, because a call would cost a tenth of it all.
+                if type(value) is float and (
+                    step is None or (type(step) is int and _INT64_MIN <= step <= _INT64_MAX)
+                ):
+                    yield stream, value, step, attributes, time_ns, context
+                else:
+                    checked = self._checked(stream.name, value, step)
+                    if checked is not None:
+                        yield stream, *checked, attributes, time_ns, context
+            except Exception as error:  # noqa: BLE001  # nothing may end the exporter thread
+                self._guard.caught(error)
+
+    def _logged(self, logged: Logged) -> Iterator[Measurement]:
+        values, step, reduce, time_ns, context = logged
+        scope = None if reduce is None else self._checked_reduce(reduce, len(values))
+        if reduce is not None and scope is None:
+            return
+        for name, value in values.items():
+            stream = self._streams.get((name, scope)) or self._new_stream(name, scope)
+            if stream is None:
+                continue
+            checked = self._checked(name, value, step)
+            if checked is not None:
+                yield stream, *checked, None, time_ns, context
+
+    def _checked(self, name: str, value: object, step: object) -> tuple[float, int | None] | None:
+        """(value, step) as the encoder takes them, or None if one is bad and was counted."""
+        measured = number(value)
         if isinstance(measured, NotANumber):
             self._guard.drop(
                 DropReason.NOT_A_NUMBER,
-                f"{stream.name}: not a number (got {measured.description}). It is dropped. "
+                f"{name}: not a number (got {measured.description}). It is dropped. "
                 "Log Python numbers, or arrays and tensors of one element.",
             )
-        elif step is None or (type(step) is int and -(1 << 63) <= step < 1 << 63):
-            encoder.add(stream, measured, step, attributes, time_ns, context)
-        else:
-            checked = self._checked_step(stream.name, step)
-            if checked is not None:
-                encoder.add(stream, measured, checked, attributes, time_ns, context)
-
-    def _add_logged(self, encoder: Encoder, logged: Logged) -> None:
-        reduce = self._checked_reduce(logged.reduce, len(logged.values))
-        if reduce is not None:
-            scope = reduce or None
-            for name, value in logged.values.items():
-                stream = self._streams.get((name, scope)) or self._new_stream(name, scope)
-                if stream is not None:
-                    step, time_ns, context = logged.step, logged.time_ns, logged.context
-                    self._add(encoder, stream, value, step, None, time_ns, context)
+            return None
+        if step is None or _is_plain_step(step):
+            return measured, step
+        found = _as_step(step)
+        if found is None:
+            self._guard.drop(
+                DropReason.BAD_STEP,
+                f"{name}: the step must be an integer of 64 bits (got {str(step)[:80]!r}). "
+                "The measurement is dropped.",
+            )
+            return None
+        return measured, found
 
     def _new_stream(self, name: object, reduce: str | None) -> Stream | None:
         if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH:
@@ -122,9 +133,7 @@ class Expander:
         return stream
 
     def _checked_reduce(self, reduce: object, count: int) -> str | None:
-        """The reduction's name, "" for none given, or None if it is bad and was counted."""
-        if reduce is None:
-            return ""
+        """The reduction's name, or None if it is none and was counted."""
         try:
             return Reduction(str(reduce)).value
         except ValueError:
@@ -137,21 +146,19 @@ class Expander:
             )
             return None
 
-    def _checked_step(self, name: str, step: object) -> int | None:
-        """The step as an int of 64 bits, or None if it is none and was counted."""
-        if isinstance(step, float) and step.is_integer():
-            step = int(step)
-        if isinstance(step, SupportsIndex) and not isinstance(step, bool):
-            try:
-                found = operator.index(step)
-            except (TypeError, ValueError):
-                pass
-            else:
-                if -(1 << 63) <= found < 1 << 63:
-                    return found
-        self._guard.drop(
-            DropReason.BAD_STEP,
-            f"{name}: the step must be an integer (got {str(step)[:80]!r}). "
-            "The measurement is dropped.",
-        )
-        return None
+
+def _is_plain_step(step: object) -> TypeGuard[int]:
+    return type(step) is int and _INT64_MIN <= step <= _INT64_MAX
+
+
+def _as_step(step: object) -> int | None:
+    """An integer of any library, or a float that is one; None for all else."""
+    found: int | None = None
+    if isinstance(step, float) and step.is_integer():
+        found = int(step)
+    elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
+        try:
+            found = operator.index(step)
+        except (TypeError, ValueError):
+            return None
+    return found if _is_plain_step(found) else None

@@ -60,7 +60,7 @@ def test_every_measurement_is_read_back_as_it_was_made(
     streams = [Stream(SCOPE, f"metric.{n}", "1", "about") for n in range(3)]
     encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
     for which, value, step, attributes, time_ns, ids in made:
-        encoder.add(streams[which], value, step, attributes, time_ns, in_span(ids))
+        encoder.extend([(streams[which], value, step, attributes, time_ns, in_span(ids))])
     expected = sorted(
         key(
             f"metric.{which}",
@@ -88,7 +88,7 @@ def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
     stream = Stream(SCOPE, "m")
     encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
     for _, value, step, attributes, time_ns, _ in made:
-        encoder.add(stream, value, step, attributes, time_ns, None)
+        encoder.extend([(stream, value, step, attributes, time_ns, None)])
     for request in parse(encoder):
         for point in request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points:
             last = point.exemplars[-1]
@@ -103,7 +103,7 @@ def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_byte
     encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=max_bytes, max_exemplars=4)
     streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]
     for step in range(count):
-        encoder.add(streams[step % 7], float(step), step, {"k": step % 3}, step, None)
+        encoder.extend([(streams[step % 7], float(step), step, {"k": step % 3}, step, None)])
     requests = encoder.requests()
     assert all(len(request.payload) <= max_bytes for request in requests)
     assert sum(request.measurements for request in requests) == count
@@ -114,15 +114,15 @@ def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_byte
 def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -> None:
     encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=2000)
     stream = Stream(SCOPE, "m")
-    encoder.add(stream, 1.0, 1, {"text": "x" * 3000}, 1, None)
-    encoder.add(stream, 2.0, 2, None, 2, None)
+    encoder.extend([(stream, 1.0, 1, {"text": "x" * 3000}, 1, None)])
+    encoder.extend([(stream, 2.0, 2, None, 2, None)])
     assert [m.value for m in measurements(parse(encoder))] == [2.0]
     assert encoder.too_large == 1
 
 
 def test_resource_and_scope_arrive_whole() -> None:
     encoder = Encoder(encode_resource(RESOURCE))
-    encoder.add(Stream(SCOPE, "m", "By", "what it is"), 1, None, None, 1, None)
+    encoder.extend([(Stream(SCOPE, "m", "By", "what it is"), 1, None, None, 1, None)])
     (request,) = parse(encoder)
     resource = request.resource_metrics[0]
     assert pairs(resource.resource.attributes) == {
@@ -146,7 +146,7 @@ def test_attributes_that_python_calls_equal_are_different_series() -> None:
     encoder = Encoder(encode_resource(RESOURCE))
     stream = Stream(SCOPE, "m")
     for value in (1, 1.0, True):
-        encoder.add(stream, 0.5, None, {"a": value}, 1, None)
+        encoder.extend([(stream, 0.5, None, {"a": value}, 1, None)])
     (request,) = parse(encoder)
     assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 3
 
@@ -154,8 +154,8 @@ def test_attributes_that_python_calls_equal_are_different_series() -> None:
 def test_the_order_of_attributes_makes_no_new_series() -> None:
     encoder = Encoder(encode_resource(RESOURCE))
     stream = Stream(SCOPE, "m")
-    encoder.add(stream, 1.0, None, {"a": 1, "b": 2}, 1, None)
-    encoder.add(stream, 2.0, None, {"b": 2, "a": 1}, 2, None)
+    encoder.extend([(stream, 1.0, None, {"a": 1, "b": 2}, 1, None)])
+    encoder.extend([(stream, 2.0, None, {"b": 2, "a": 1}, 2, None)])
     (request,) = parse(encoder)
     assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 1
 
@@ -164,7 +164,7 @@ def test_measurements_of_a_series_stay_in_order() -> None:
     encoder = Encoder(encode_resource(RESOURCE))
     stream = Stream(SCOPE, "m")
     for step in range(3000):
-        encoder.add(stream, math.sqrt(step), step, None, step, None)
+        encoder.extend([(stream, math.sqrt(step), step, None, step, None)])
     steps = [m.step for m in measurements(parse(encoder))]
     assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
     assert len(steps) == 3000
@@ -187,5 +187,5 @@ def test_varints_are_protobufs(value: int, expected: bytes) -> None:
 @given(st.text())
 def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
     encoder = Encoder(encode_resource(RESOURCE))
-    encoder.add(Stream(SCOPE, text or "m"), 1.0, None, {"label": text}, 1, None)
+    encoder.extend([(Stream(SCOPE, text or "m"), 1.0, None, {"label": text}, 1, None)])
     assert len(list(measurements(parse(encoder)))) == 1
