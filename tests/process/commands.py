@@ -1,0 +1,83 @@
+"""Runs the ``otel-rl`` command as a user does: a process of its own in a directory of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.semconv.run_id import run_id
+from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
+
+__all__ = ["OTEL_RL", "Finished", "Row", "clean_environment", "jsonl_rows", "otel_rl", "wandb_run"]
+
+OTEL_RL = [sys.executable, "-m", "otel_rl.cli"]
+TIMEOUT_S = 90
+
+_FOREIGN = ("OTEL_", "WANDB_", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE")
+
+
+def clean_environment(home: Path, **extra: str) -> dict[str, str]:
+    """The environment of a fresh login: no key, no settings, no launcher."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_FOREIGN) or name == "OTEL_RL_TEST_RUN"
+    }
+    return {**kept, "HOME": str(home), **extra}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def otel_rl(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Finished:
+    """Run ``otel-rl`` to its end."""
+    done = subprocess.run(
+        [*OTEL_RL, *map(str, arguments)],
+        cwd=cwd,
+        env=dict(env) if env is not None else clean_environment(cwd),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a JSON-lines run."""
+
+    number: int
+    step: int
+    time_ns: int
+    values: dict[str, float]
+
+
+def jsonl_rows(directory: Path, experiment: str, trial: str = "default") -> Sequence[Row]:
+    """The rows of the run, wherever under ``directory`` it is; there is exactly one file of it."""
+    (path,) = directory.rglob(f"{run_id(experiment, trial)}.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        Row(
+            line["number"],
+            line["step"],
+            line["time_ns"],
+            {key: float(value) for key, value in line["values"].items()},
+        )
+        for line in lines
+    ]
+
+
+def wandb_run(directory: Path, experiment: str, trial: str = "default") -> OfflineRun:
+    """The W&B offline run; there is exactly one."""
+    (path,) = run_directories(directory, run_id(experiment, trial))
+    return read_offline_run(path)

@@ -1,0 +1,311 @@
+"""``otel-rl bridge`` as a service: several experiments, bad input, restarts, a clean stop."""
+
+import gzip
+import json
+import math
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+
+pytestmark = pytest.mark.process
+
+S = 1_000_000_000
+
+
+@dataclass
+class Service:
+    """A running ``otel-rl bridge``."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+    def post(
+        self, content: bytes, kind: str = "application/json", **headers: str
+    ) -> httpx.Response:
+        return httpx.post(
+            f"{self.url}/v1/metrics",
+            content=content,
+            headers={"content-type": kind, **{k.replace("_", "-"): v for k, v in headers.items()}},
+            timeout=30,
+        )
+
+    def log(self, experiment: str, loss: dict[int, float], **resource: str) -> httpx.Response:
+        return self.post(json.dumps(otlp(experiment, loss, **resource)).encode())
+
+    def stop(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err
+
+
+@contextmanager
+def bridge(directory: Path, *options: str) -> Iterator[Service]:
+    process = subprocess.Popen(
+        [
+            *OTEL_RL, "bridge", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+            "--data", str(directory / "data"), *options,
+        ],
+        cwd=directory,
+        env=clean_environment(directory),
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        address = line.partition("OTLP/HTTP on ")[2].partition(",")[0]
+        assert address, line
+        yield Service(process, f"http://{address}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def otlp(
+    experiment: str, loss: dict[int, float], *, name: str = "loss", **resource: str
+) -> dict[str, object]:
+    """An OTLP/JSON request with one exact gauge."""
+    now = time.time_ns()
+    attributes = {
+        "rl.experiment.name": experiment,
+        "rl.worker.role": "trainer",
+        "rl.worker.index": "0",
+        "service.instance.id": "one",
+        **{key.replace("__", "."): value for key, value in resource.items()},
+    }
+    points = [
+        {
+            "timeUnixNano": str(now + step),
+            "asDouble": repr(value) if math.isfinite(value) else "NaN",
+            "attributes": [{"key": "rl.loop.iteration", "value": {"intValue": str(step)}}],
+        }
+        for step, value in loss.items()
+    ]
+    return {
+        "resourceMetrics": [
+            {
+                "resource": {
+                    "attributes": [
+                        {"key": key, "value": {"stringValue": value}}
+                        for key, value in attributes.items()
+                        if value
+                    ]
+                },
+                "scopeMetrics": [{"metrics": [{"name": name, "gauge": {"dataPoints": points}}]}],
+            }
+        ]
+    }
+
+
+def losses(directory: Path, experiment: str) -> list[tuple[int, float]]:
+    return [
+        (row.step, row.values["trainer/loss"])
+        for row in jsonl_rows(directory, experiment)
+        if "trainer/loss" in row.values
+    ]
+
+
+def test_experiments_of_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        for step in range(20):
+            for number, experiment in enumerate(("a", "b")):
+                assert service.log(experiment, {step: step + number / 2}).status_code == 200
+        status, _ = service.stop()
+    assert status == 0
+    assert losses(tmp_path, "a") == [(step, float(step)) for step in range(20)]
+    assert losses(tmp_path, "b") == [(step, step + 0.5) for step in range(20)]
+
+
+def test_trials_of_one_experiment_are_runs_of_their_own(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        for trial in ("x", "y"):
+            service.log("a", {0: 1.0}, rl__trial__name=trial)
+        service.stop()
+    for trial in ("x", "y"):
+        assert len(jsonl_rows(tmp_path, "a", trial)) == 1
+
+
+def test_nothing_acknowledged_is_lost_at_a_clean_stop(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        acknowledged = [step for step in range(200) if service.log("a", {step: 1.0}).is_success]
+        status, err = service.stop()
+    assert status == 0
+    assert [step for step, _ in losses(tmp_path, "a")] == acknowledged
+    assert "200 rows in jsonl" in err
+
+
+def test_a_restarted_bridge_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    for begin in (0, 5):
+        with bridge(tmp_path) as service:
+            for step in range(begin, begin + 5):
+                assert service.log("a", {step: float(step)}).is_success
+            status, _ = service.stop()
+            assert status == 0
+    run = wandb_run(tmp_path / "data", "a")
+    assert [row["trainer/loss"] for row in run.history] == list(range(10))
+    assert [row["_step"] for row in run.history] == list(range(10))
+
+
+def test_what_was_acknowledged_before_kill_9_is_in_the_run_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        for step in range(50):
+            assert service.log("a", {step: float(step)}).is_success
+        service.process.kill()
+        service.process.wait()
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        service.stop()
+    assert losses(tmp_path, "a") == [(step, float(step)) for step in range(50)]
+
+
+def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        service.log("a", {1: 1.0})
+        service.log("a", {2: 2.0})
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.rglob("*.jsonl")) or not losses(tmp_path, "a"):
+            assert time.monotonic() < deadline, "no row while the bridge runs"
+            time.sleep(0.05)
+        assert losses(tmp_path, "a") == [(1, 1.0)]
+        service.stop()
+    assert losses(tmp_path, "a") == [(1, 1.0), (2, 2.0)]
+
+
+def _many_attributes() -> bytes:
+    request = otlp("a", {1: 1.0})
+    (resource,) = request["resourceMetrics"]  # type: ignore[misc]  # JSON of our own
+    point = resource["scopeMetrics"][0]["metrics"][0]["gauge"]["dataPoints"][0]
+    point["attributes"] += [{"key": f"k{i}", "value": {"stringValue": "v"}} for i in range(10_000)]
+    return json.dumps(request).encode()
+
+
+def _at(time_ns: int) -> bytes:
+    request = otlp("a", {1: 1.0})
+    (resource,) = request["resourceMetrics"]  # type: ignore[misc]  # JSON of our own
+    resource["scopeMetrics"][0]["metrics"][0]["gauge"]["dataPoints"][0]["timeUnixNano"] = str(
+        time_ns
+    )
+    return json.dumps(request).encode()
+
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+
+BAD = {
+    # name: (body, content type, content encoding, status, refused points)
+    "garbage protobuf": (b"\xff\xfe garbage", PROTOBUF, "", 400, 0),
+    "garbage json": (b"{]", JSON, "", 400, 0),
+    "NaN that is no JSON": (b'{"resourceMetrics": NaN}', JSON, "", 400, 0),
+    "wrong content type": (b"hello", "text/plain", "", 415, 0),
+    "not gzip": (b"hello", PROTOBUF, "gzip", 400, 0),
+    "half of a gzip": (gzip.compress(b"x" * 9999)[:-9], PROTOBUF, "gzip", 400, 0),
+    "unknown encoding": (b"hello", PROTOBUF, "br", 400, 0),
+    "no experiment": (json.dumps(otlp("", {1: 1.0})).encode(), JSON, "", 200, 1),
+    "time of the dinosaurs": (_at(1), JSON, "", 200, 1),
+    "time of the far future": (_at(2**63), JSON, "", 200, 1),
+    "10,000 attributes": (_many_attributes(), JSON, "", 200, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with bridge(tmp_path_factory.mktemp("bad"), "--tracker", "jsonl") as service:
+        yield service
+        status, _ = service.stop()
+        assert status == 0
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_bad_input_is_answered_and_the_next_good_request_is_served(
+    shared: Service, name: str
+) -> None:
+    body, kind, encoding, status, refused = BAD[name]
+    headers = {"content_encoding": encoding} if encoding else {}
+    answer = shared.post(body, kind, **headers)
+    assert answer.status_code == status
+    if refused:
+        partial = answer.json()["partialSuccess"]
+        assert int(partial["rejectedDataPoints"]) == refused
+        assert partial["errorMessage"]
+    good = shared.log(f"good after {name}", {1: 1.0})
+    assert (good.status_code, good.json()) == (200, {})
+
+
+def test_nan_everywhere_is_data(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        assert service.log("a", dict.fromkeys(range(5), math.nan)).json() == {}
+        service.stop()
+    found = losses(tmp_path, "a")
+    assert [step for step, _ in found] == list(range(5))
+    assert all(math.isnan(value) for _, value in found)
+
+
+def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = otel_rl("bridge", "--http", address, "--grpc", "127.0.0.1:0", cwd=tmp_path)
+    assert done.status == 2
+    assert address.partition(":")[2] in done.err
+    assert "--http HOST:PORT" in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[align]\nwindow = 5\n", "bridge.align.window: there is no such setting"),
+        ("[http]\nport = 'x'\n", "bridge.http.port"),
+        ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
+        ("[[[", "is not TOML"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "bridge.toml").write_text(content)
+    done = otel_rl("bridge", "--config", "bridge.toml", cwd=tmp_path)
+    assert done.status == 2
+    assert message in done.err
+
+
+def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*OTEL_RL, "bridge", "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0", "--tracker", "jsonl"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        assert "WARNING" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
+    free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
+    well = otel_rl(
+        "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
+    )
+    assert (well.status, "FAIL" in well.out) == (0, False), well.out
+    ill = otel_rl(
+        "doctor",
+        "--tracker",
+        "jsonl",
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", **free),
+    )
+    assert ill.status == 1
+    assert "FAIL endpoint" in ill.out
+    assert "Start `otel-rl bridge`" in ill.out

@@ -1,0 +1,110 @@
+"""``otel-rl demo``: what a stranger sees after the first command."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from otel_rl.semconv import names
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.process.test_bridge_command import bridge
+from tests.wandb_offline import OfflineRun
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> OfflineRun:
+    directory = tmp_path_factory.mktemp("demo")
+    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory)
+    assert done.status == 0, done.out + done.err
+    assert f"{STEPS} GRPO steps" in done.out
+    assert "run grpo-demo/t" in done.err
+    return wandb_run(directory, "grpo-demo", "t")
+
+
+def column(run: OfflineRun, key: str) -> list[float]:
+    return [row[key] for row in run.history if key in row]
+
+
+def test_every_trainer_step_of_the_loss_is_there_once(run: OfflineRun) -> None:
+    steps = [row["step"] for row in run.history if "trainer/loss" in row]
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_every_row_has_step_and_event_time(run: OfflineRun) -> None:
+    assert all("step" in row and row["_timestamp"] > 1.6e9 for row in run.history)
+    assert [row["_step"] for row in run.history] == list(range(len(run.history)))
+
+
+def test_five_roles_and_more_report(run: OfflineRun) -> None:
+    roles = {key.split("/")[0] for row in run.history for key in row}
+    assert {"trainer", "generator", "replay_buffer", "reward"} <= roles
+    assert any(key.startswith("service/orchestrator/") for row in run.history for key in row)
+
+
+def test_the_reward_rises(run: OfflineRun) -> None:
+    rewards = column(run, "trainer/reward/mean")
+    quarter = len(rewards) // 4
+    first, last = sum(rewards[:quarter]) / quarter, sum(rewards[-quarter:]) / quarter
+    assert last > first + 0.1
+
+
+def test_the_killed_generator_and_its_recovery_are_in_the_run(run: OfflineRun) -> None:
+    failures = [
+        row[key]
+        for row in run.history
+        for key in row
+        if key.startswith("service/orchestrator/failures/killed/generator-1")
+        and not key.endswith("/rate")
+    ]
+    assert max(failures) == 1
+    assert column(run, "service/orchestrator/recovery/duration/generator-1")[-1] > 0
+
+
+def test_samples_are_really_stale(run: OfflineRun) -> None:
+    assert max(column(run, "trainer/policy/staleness/max")) >= 1
+
+
+def test_the_phases_of_an_iteration_fit_into_its_wall_time(run: OfflineRun) -> None:
+    parts = {name for name, spec in names.PHASES.items() if spec.part_of is None}
+    for row in run.history:
+        if "trainer/iteration/duration" in row:
+            spent = sum(
+                value
+                for key, value in row.items()
+                if key.startswith("phase/trainer/") and key.removeprefix("phase/trainer/") in parts
+            )
+            assert 0 < spent <= row["trainer/iteration/duration"] * 1.001
+
+
+def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        address = service.url.removeprefix("http://")
+        demos = [
+            subprocess.Popen(
+                [
+                    *OTEL_RL, "demo", "--endpoint", address, "--experiment", name, "--trial", "t",
+                    "--steps", "12", "--seed", str(seed), "--no-kill",
+                ],
+                cwd=tmp_path,
+                env=clean_environment(tmp_path),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for seed, name in enumerate(("one", "two"))
+        ]  # fmt: skip
+        for demo in demos:
+            _, err = demo.communicate(timeout=200)
+            assert demo.returncode == 0, err
+        status, _ = service.stop()
+        assert status == 0
+    losses = {}
+    for name in ("one", "two"):
+        rows = [r for r in jsonl_rows(tmp_path, name, "t") if "trainer/loss" in r.values]
+        assert [row.step for row in rows] == list(range(1, 13))
+        losses[name] = [row.values["trainer/loss"] for row in rows]
+    assert losses["one"] != losses["two"]

@@ -1,0 +1,356 @@
+"""``otel-rl run -- CMD``, as a user runs it."""
+
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+
+pytestmark = pytest.mark.process
+
+PYTHON = sys.executable
+
+
+def script(directory: Path, text: str, name: str = "train.py") -> Path:
+    path = directory / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+STRANGER = """
+    import multiprocessing
+    import time
+
+    from opentelemetry import metrics
+
+
+    def work(number):
+        gauge = metrics.get_meter("stranger").create_gauge("x")
+        begin = time.monotonic()
+        for i in range(1000):
+            gauge.set(number * 1000 + i)
+            # One second in all: wait for the moment of the next measurement.
+            time.sleep(max(0.0, begin + (i + 1) / 1000 - time.monotonic()))
+
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("{method}")
+        processes = [context.Process(target=work, args=(n,)) for n in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert all(process.exitcode == 0 for process in processes)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
+    tmp_path: Path, method: str
+) -> None:
+    path = script(tmp_path, STRANGER.replace("{method}", method))
+    done = otel_rl(
+        "run", "--experiment", "stranger", "--per-worker", "--", PYTHON, path, cwd=tmp_path
+    )
+    assert done.status == 0, done.err
+    run = wandb_run(tmp_path, "stranger")
+    values: dict[str, list[float]] = {}
+    for row in run.history:
+        for key, value in row.items():
+            if key.startswith("workers/"):
+                values.setdefault(key, []).append(value)
+    assert sorted(values) == [f"workers/worker/{n}/x" for n in range(4)]
+    assert all(found == sorted(found) for found in values.values()), "in the order they were made"
+    assert sorted(v for found in values.values() for v in found) == list(range(4000))
+
+
+def test_every_step_is_in_the_run_once_with_its_axes(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        for step in range(50):
+            otel_rl.mlogger.log({"loss": 1 / (step + 1), "kl": float(step)}, step=step)
+        """,
+    )
+    done = otel_rl("run", "--experiment", "e", "--trial", "t", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 0, done.err
+    run = wandb_run(tmp_path, "e", "t")
+    assert [row["step"] for row in run.history] == list(range(50))
+    assert [row["trainer/kl"] for row in run.history] == list(range(50))
+    assert all(row["_timestamp"] > 1.6e9 for row in run.history)
+    assert "otel-rl: run e/t: 50 rows in wandb" in done.err
+
+
+def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
+    by_api = script(
+        tmp_path,
+        """
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter("any")
+        loss, worst = meter.create_gauge("loss"), metrics.get_meter(
+            "other", attributes={"rl.reduce": "max"}
+        ).create_gauge("worst")
+        for step in range(5):
+            loss.set(float("nan") if step == 3 else step, {"rl.loop.iteration": step})
+            worst.set(float("inf") if step == 4 else step, {"rl.loop.iteration": step})
+        """,
+        "by_api.py",
+    )
+    by_mlogger = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init()
+        for step in range(5):
+            otel_rl.mlogger.log({"loss": float("nan") if step == 3 else step}, step=step)
+            otel_rl.mlogger.log(
+                {"worst": float("inf") if step == 4 else step}, step=step, reduce="max"
+            )
+        """,
+        "by_mlogger.py",
+    )
+    rows = {}
+    for path in (by_api, by_mlogger):
+        done = otel_rl(
+            "run", "--experiment", path.stem, "--role", "trainer", "--tracker", "jsonl",
+            "--", PYTHON, path, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.status == 0, done.err
+        rows[path.stem] = [
+            (row.step, {key: repr(value) for key, value in row.values.items()})
+            for row in jsonl_rows(tmp_path, path.stem)
+        ]
+    assert rows["by_api"] == rows["by_mlogger"]
+    assert rows["by_api"][3][1]["trainer/loss"] == "nan"
+    assert rows["by_api"][4][1]["trainer/worst"] == "inf"
+
+
+def test_ranks_of_a_launcher_are_reduced_and_told_apart(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os
+        import subprocess
+        import sys
+
+        if "RANK" not in os.environ:  # what torchrun does
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, __file__],
+                    env={**os.environ, "RANK": str(r), "WORLD_SIZE": "3"},
+                )
+                for r in range(3)
+            ]
+            sys.exit(max(rank.wait() for rank in ranks))
+
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        for step in range(10):
+            otel_rl.mlogger.log({"loss": float(os.environ["RANK"])}, step=step)
+        """,
+    )
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--per-worker", "--", PYTHON, path,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    assert [row.step for row in rows] == list(range(10))
+    for row in rows:
+        assert row.values["trainer/loss"] == 1.0
+        assert [row.values[f"workers/trainer/{rank}/loss"] for rank in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_exit_status_is_that_of_the_command(tmp_path: Path, status: int) -> None:
+    path = script(
+        tmp_path,
+        f"""
+        import sys
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({{"loss": 1}}, step=0)
+        sys.exit({status})
+        """,
+    )
+    done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == status
+    assert wandb_run(tmp_path, "e").exit_code == status
+
+
+def test_a_command_that_is_not_there_is_127_and_leaves_nothing(tmp_path: Path) -> None:
+    done = otel_rl("run", "--", "no-such-command", cwd=tmp_path)
+    assert (done.status, done.err) == (127, "otel-rl: no-such-command: command not found\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_killed_by_a_signal_is_128_and_its_number(tmp_path: Path) -> None:
+    path = script(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 128 + signal.SIGKILL
+
+
+def test_a_command_that_reports_nothing_is_told_why(tmp_path: Path) -> None:
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, "-c", "pass", cwd=tmp_path)
+    assert done.status == 0
+    assert "nothing was reported" in done.err
+
+
+def test_standard_output_belongs_to_the_command(tmp_path: Path) -> None:
+    done = otel_rl("run", "--tracker", "jsonl", "--", "echo", "hello", cwd=tmp_path)
+    assert done.out == "hello\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: signal.Signals) -> None:
+    path = script(
+        tmp_path,
+        """
+        import signal
+        import sys
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
+        otel_rl.mlogger.log({"loss": 0.5}, step=1)
+        print("ready", flush=True)
+        signal.pause()
+        """,
+    )
+    process = subprocess.Popen(
+        [*OTEL_RL, "run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, str(path)],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(60) == 9
+    assert [row.values for row in jsonl_rows(tmp_path, "e")] == [{"trainer/loss": 0.5}]
+
+
+def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import sys
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        for step in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
+            otel_rl.mlogger.log({"loss": float(step)}, step=step)
+        """,
+    )
+    for first in ("0", "5"):
+        done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, first, cwd=tmp_path)
+        assert done.status == 0, done.err
+    run = wandb_run(tmp_path, "e")
+    assert [row["trainer/loss"] for row in run.history] == list(range(10))
+
+
+def test_two_runs_of_the_same_trial_at_once_are_refused_with_a_hint(tmp_path: Path) -> None:
+    wait = "print('ready', flush=True); input()"
+    command = ["run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, "-c"]
+    first = subprocess.Popen(
+        [*OTEL_RL, *command, wait],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "ready\n"
+    second = otel_rl(*command, "pass", cwd=tmp_path)
+    first.communicate("\n", timeout=60)
+    assert second.status == 2
+    assert "is in use by process" in second.err
+    assert "--data" in second.err
+
+
+def test_a_training_loop_survives_values_that_are_no_numbers(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({"loss": "high", "kl": None, "ok": 1.0}, step=0)
+        otel_rl.mlogger.log("nonsense", step="x")
+        otel_rl.mlogger.log({"lost": 2.0}, step=1, reduce="median")
+        otel_rl.mlogger.log({"ok": 3.0}, step=1)
+        """,
+    )
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path
+    )
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    assert [row.values["trainer/ok"] for row in rows if "trainer/ok" in row.values] == [1.0, 3.0]
+    prefix = "otel_rl/trainer/measurements/dropped/"
+    dropped = {
+        key.removeprefix(prefix): value
+        for row in rows
+        for key, value in row.values.items()
+        if key.startswith(prefix) and not key.endswith("/rate")
+    }
+    assert dropped == {"not_a_number": 3, "bad_reduce": 1}
+
+
+def test_a_bad_argument_of_init_is_a_clear_error_before_anything_starts(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer", index=5, count=2)
+        """,
+    )
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 1
+    assert "ConfigError" in done.err
+    assert "index" in done.err
+    assert "5" in done.err
+
+
+def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
+    environment = {
+        name: value
+        for name, value in clean_environment(tmp_path).items()
+        if name in {"PATH", "HOME", "OTEL_RL_TEST_RUN", "LD_LIBRARY_PATH"}
+    }
+    path = script(
+        tmp_path,
+        """
+        from opentelemetry import metrics
+
+        metrics.get_meter("m").create_gauge("loss").set(1.0, {"rl.loop.iteration": 3})
+        """,
+    )
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path,
+        cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    (row,) = jsonl_rows(tmp_path, "e")
+    assert (row.step, row.values) == (3, {"worker/loss": 1.0})
+    assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
