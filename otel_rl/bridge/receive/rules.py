@@ -130,13 +130,28 @@ class Rules:
             )
         return buckets
 
-    def are_sound(self, exemplars: Iterable[Exemplar]) -> bool:
+    def are_sound_numbers(self, points: Iterable[NumberDataPoint]) -> bool:
+        """Whether no point can have a problem. Fast; False says only: ask ``point``."""
+        earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
+        for point in points:
+            if (
+                not earliest_ns <= point.time_unix_nano <= latest_ns
+                or point.ByteSize() > size
+                or point.exemplars
+            ):
+                return False
+        return True
+
+    def are_sound_exemplars(self, exemplars: Iterable[Exemplar]) -> bool:
         """Whether no exemplar can have a problem. Fast; False says only: ask ``exemplar``."""
         earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
-        return all(
-            earliest_ns <= exemplar.time_unix_nano <= latest_ns and exemplar.ByteSize() <= size
-            for exemplar in exemplars
-        )
+        for exemplar in exemplars:
+            if (
+                not earliest_ns <= exemplar.time_unix_nano <= latest_ns
+                or exemplar.ByteSize() > size
+            ):
+                return False
+        return True
 
     def exemplar(self, metric: str, exemplar: Exemplar) -> Problem:
         """Of a time near now, with few and short attributes."""

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Exemplar,
     Metric,
+    NumberDataPoint,
     ResourceMetrics,
     ScopeMetrics,
     SummaryDataPoint,
@@ -25,6 +26,8 @@ from otel_rl.bridge.receive.refusals import Refusals
 from otel_rl.bridge.receive.rules import EXPERIMENT_ATTRIBUTE, DataPoint, Rules
 
 __all__ = ["Screen"]
+
+_NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
 M = TypeVar("M", bound=Message)
 
@@ -74,11 +77,16 @@ class Screen:
         return True
 
     def _keeps_metric(self, metric: Metric) -> bool:
-        points = _points(metric)
+        kind = metric.WhichOneof("data")
+        points = _points(metric, kind)
         problem = self._rules.metric_name(metric.name)
         if problem is not None:
             return self._refuse(problem, len(points))
-        self._filter(points, partial(self._keeps_point, metric.name))
+        is_sound = kind in _NUMBERS and self._rules.are_sound_numbers(
+            cast("MutableSequence[NumberDataPoint]", points)
+        )
+        if not is_sound:
+            self._filter(points, partial(self._keeps_point, metric.name))
         self.accepted += len(points)
         return True
 
@@ -86,7 +94,9 @@ class Screen:
         problem = self._rules.point(metric, point)
         if problem is not None:
             return self._refuse(problem)
-        if not isinstance(point, SummaryDataPoint) and not self._rules.are_sound(point.exemplars):
+        if isinstance(point, SummaryDataPoint):
+            return True
+        if not self._rules.are_sound_exemplars(point.exemplars):
             self._filter(point.exemplars, partial(self._keeps_exemplar, metric))
         return True
 
@@ -137,13 +147,14 @@ class Screen:
             self.has_changed = True
 
 
-def _points(metric: Metric) -> MutableSequence[DataPoint]:
-    kind = metric.WhichOneof("data")
+def _points(metric: Metric, kind: str | None) -> MutableSequence[DataPoint]:
     # A metric of a type that is newer than this code has no data here: nothing to take or refuse.
     return (
-        [] if kind is None else cast(MutableSequence[DataPoint], getattr(metric, kind).data_points)
+        []
+        if kind is None
+        else cast("MutableSequence[DataPoint]", getattr(metric, kind).data_points)
     )
 
 
 def _count_points(scope_metrics: ScopeMetrics) -> int:
-    return sum(len(_points(metric)) for metric in scope_metrics.metrics)
+    return sum(len(_points(metric, metric.WhichOneof("data"))) for metric in scope_metrics.metrics)
