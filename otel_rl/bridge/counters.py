@@ -43,7 +43,23 @@ class Counter(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How one export request ended."""
+    """How one export request ended.
+
+    Attributes:
+        OK: Everything in it was taken.
+        PARTIAL: Some of it was refused; the answer says what and why.
+        MALFORMED: The bytes are not OTLP.
+        TOO_LARGE: Over ``receive.max_body_bytes`` or ``receive.max_messages_per_request``.
+        UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON by its ``Content-Type``.
+        WRONG_METHOD: Not a POST.
+        NOT_FOUND: Another path than ``/v1/metrics`` and ``/v1/traces``. Logs are not taken.
+        DISCONNECTED: The sender went away before the request was complete.
+        SLOW: The body took longer than ``receive.body_timeout_s``; the sender retries.
+        OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once; the sender retries.
+        NO_ROOM: The journal or its disk is full; the sender retries.
+        STOPPING: The bridge is ending; the sender retries.
+        FAILED: The bridge could not store it, and its log says why; the sender retries.
+    """
 
     OK = "ok"
     PARTIAL = "partial"
@@ -61,7 +77,21 @@ class Outcome(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a point, span or exemplar of a well-formed request was not taken."""
+    """Why a point, span or exemplar of a well-formed request was not taken.
+
+    Attributes:
+        NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and there is no
+            ``receive.default_experiment``.
+        INVALID_NAME: Experiment, trial or role is no text, is empty, too long or unprintable.
+        INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
+        INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
+        INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
+        TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point or a span.
+        ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit.
+        TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
+        TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars`` in one point.
+        TIME_OUT_OF_RANGE: Older than ``receive.max_age_s`` or ahead by ``receive.max_future_s``.
+    """
 
     NO_EXPERIMENT = "no_experiment"
     INVALID_NAME = "invalid_name"
@@ -76,7 +106,15 @@ class Refusal(StrEnum):
 
 
 class SampleDrop(StrEnum):
-    """Why an accepted sample cannot become part of a row."""
+    """Why an accepted sample cannot become part of a row.
+
+    Attributes:
+        TOO_MANY_SERIES: The experiment has ``align.max_series`` series and this is another one.
+        INVALID_KEY: No tracker key can be made of its name.
+        NO_RECORDED_VALUE: The sender marked the point as having no value.
+        UNDECODABLE: A whole batch could not be read and was set aside in the journal: a defect of
+            otel_rl, with a logged traceback.
+    """
 
     TOO_MANY_SERIES = "too_many_series"
     INVALID_KEY = "invalid_key"
@@ -85,7 +123,15 @@ class SampleDrop(StrEnum):
 
 
 class Where(StrEnum):
-    """The edge at which an unexpected exception was caught."""
+    """The edge at which an unexpected exception was caught.
+
+    Attributes:
+        HTTP: While a request over HTTP was answered; its sender retries.
+        GRPC: While a request over gRPC was answered; its sender retries.
+        DRAIN: While rows were made; the batches are kept and read again.
+        DELIVERY: While a run was written; the rows are kept and written again.
+        SPANS: While spans were read.
+    """
 
     HTTP = "http"
     GRPC = "grpc"
