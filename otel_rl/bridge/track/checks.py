@@ -109,7 +109,7 @@ def _check_server(base_url: str) -> CheckResult:
 
 def _check_writable(directory: Path) -> CheckResult:
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not os.access(nearest, os.W_OK):
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return CheckResult(
             "tracker directory",
             f"{nearest} cannot be written to.",

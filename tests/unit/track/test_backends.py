@@ -1,0 +1,65 @@
+"""The table of trackers, and the checks that a person runs."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.track.backends import BACKENDS, backend
+from otel_rl.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC", "WANDB_CONFIG_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_an_unknown_tracker_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="Known trackers: wandb, jsonl"):
+        backend("wanbd")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_works_without_settings(name: str, tmp_path: Path) -> None:
+    backend(name).validate({})
+    assert all(result.ok for result in backend(name).check({}, tmp_path))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_names_an_unknown_setting(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        backend(name).validate({"colour": "red"})
+    (failed,) = [r for r in backend(name).check({"colour": "red"}, tmp_path) if not r.ok]
+    assert "colour" in failed.message
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_check_says_that_the_directory_cannot_be_written_to(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    results = backend(name).check({}, tmp_path / "file" / "below")
+    assert [result.ok for result in results if result.name == "tracker directory"] == [False]
+
+
+def test_a_check_says_that_runs_are_offline_without_a_key(tmp_path: Path) -> None:
+    messages = [result.message for result in backend("wandb").check({}, tmp_path)]
+    assert "There is no API key, so runs are written to files." in messages
+
+
+def test_a_check_says_that_the_server_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    last = backend("wandb").check({}, tmp_path)[-1]
+    assert (last.name, last.ok) == ("wandb server", False)
+
+
+def test_the_table_loads_no_tracker_library() -> None:
+    code = "import sys, otel_rl.bridge.track.delivery; sys.exit('wandb' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

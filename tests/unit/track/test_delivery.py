@@ -1,0 +1,405 @@
+"""The delivery loop with real writer processes: nothing lost, nothing doubled, nobody delayed."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey, Row
+from otel_rl.semconv.run_id import run_id
+from tests.wandb_offline import read_offline_run, run_directories
+from tests.wandb_server import WandbServer
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 40.0
+A, B, C = ExperimentKey("a"), ExperimentKey("b"), ExperimentKey("c")
+
+
+class Rows:
+    """A row source in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[ExperimentKey, list[Row]] = {}
+        self._kept_from: dict[ExperimentKey, int] = {}
+        self.confirmations: dict[ExperimentKey, int] = {}
+
+    def add(self, key: ExperimentKey, n: int) -> None:
+        with self._lock:
+            rows = self._rows.setdefault(key, [])
+            first = len(rows)
+            rows.extend(
+                Row(number=i, step=i, time_ns=10**18 + i * 10**9, values={"x": float(i)})
+                for i in range(first, first + n)
+            )
+
+    def prune(self, key: ExperimentKey, kept_from: int) -> None:
+        with self._lock:
+            self._kept_from[key] = kept_from
+
+    def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        with self._lock:
+            first = max(start, self._kept_from.get(key, 0))
+            return self._rows.get(key, [])[first : first + limit]
+
+    def next_row(self, key: ExperimentKey, /) -> int:
+        with self._lock:
+            return len(self._rows.get(key, []))
+
+    def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
+        with self._lock:
+            self.confirmations[key] = next_row
+
+
+class Bench:
+    """A delivery under test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.source = Rows()
+        self.counts: Tally[str] = Tally()
+        self.settings = DeliverySettings(
+            tracker="jsonl",
+            directory=directory,
+            attributes={},
+            confirm_interval_s=0.2,
+            first_retry_s=0.05,
+            max_retry_s=0.5,
+            rejected_retry_s=0.5,
+        )
+        self._delivery: Delivery | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        if self._delivery is None:
+            self._delivery = Delivery(self.source, self.settings, self._count)
+        return self._delivery
+
+    def _count(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+        self.counts[counter] += n
+
+    def feed(self, key: ExperimentKey, n: int) -> None:
+        self.source.add(key, n)
+        self.delivery.notify(key)
+
+    def status(self, key: ExperimentKey) -> RunStatus:
+        return next(status for status in self.delivery.status() if status.key == key)
+
+    def wait_for(self, key: ExperimentKey, what: Callable[[RunStatus], bool]) -> RunStatus:
+        deadline = time.monotonic() + DEADLINE_S
+        while not what(status := self.status(key)):
+            assert time.monotonic() < deadline, f"waited in vain; it stands at {status}"
+            time.sleep(0.02)
+        return status
+
+    def wait_until_written(self, key: ExperimentKey) -> RunStatus:
+        return self.wait_for(key, lambda status: status.pending == 0)
+
+    def stop(self, *, timeout_s: float = DEADLINE_S, exit_code: int = 0) -> dict[str, RunStatus]:
+        if self._delivery is None:
+            return {}
+        statuses = self._delivery.stop(timeout_s=timeout_s, exit_code=exit_code)
+        return {status.key.experiment: status for status in statuses}
+
+    def lines(self, key: ExperimentKey) -> list[int]:
+        path = self.settings.directory / f"{run_id(key.experiment, key.trial)}.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line)["number"] for line in path.read_text().splitlines()]
+
+    def writer_pid(self, key: ExperimentKey) -> int | None:
+        """The process that holds the lock of the run."""
+        lock = f"{run_id(key.experiment, key.trial)}.lock"
+        for fd in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):
+                if fd.readlink().name == lock:
+                    return int(fd.parts[2])
+        return None
+
+
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "runs")
+    yield bench
+    bench.stop(timeout_s=0.5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+@pytest.fixture
+def online(bench: Bench, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    attributes = {"transmit_interval_s": "1", "stall_timeout_s": "4", "finish_timeout_s": "10"}
+    bench.settings = replace(bench.settings, tracker="wandb", attributes=attributes)
+    yield bench
+    server.heal()
+    bench.stop(timeout_s=5)
+    server.reset()
+
+
+def numbers(server: WandbServer, key: ExperimentKey) -> list[float]:
+    return [row["_step"] for row in server.history(run_id(key.experiment, key.trial))]
+
+
+def test_rows_reach_the_tracker_as_they_come(bench: Bench) -> None:
+    bench.feed(A, 3)
+    bench.wait_until_written(A)
+    bench.feed(A, 4)
+    bench.wait_until_written(A)
+    assert bench.lines(A) == list(range(7))
+
+
+def test_stop_writes_the_last_row_and_closes_every_run(bench: Bench) -> None:
+    bench.feed(A, 1200)
+    bench.feed(B, 5)
+    statuses = bench.stop()
+    assert [(s.state, s.pending) for s in statuses.values()] == [(RunState.FINISHED, 0)] * 2
+    assert (bench.lines(A), bench.lines(B)) == (list(range(1200)), list(range(5)))
+
+
+def test_nothing_runs_after_stop(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.stop()
+    assert bench.writer_pid(A) is None
+    assert not [t for t in threading.enumerate() if t.name.startswith("otel-rl-delivery")]
+
+
+def test_confirmed_rows_are_reported_to_the_source(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 5)
+    assert bench.source.confirmations == {A: 5}
+
+
+def test_rows_are_counted_as_written_and_confirmed(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.stop()
+    assert bench.counts == {Counter.ROWS_WRITTEN: 5, Counter.ROWS_CONFIRMED: 5}
+
+
+def test_a_run_without_rows_is_never_opened(bench: Bench) -> None:
+    bench.delivery.notify(A)
+    bench.delivery.finish(A, 0)
+    statuses = bench.stop()
+    assert (statuses["a"].state, statuses["a"].location) == (RunState.FINISHED, "")
+    assert bench.lines(A) == []
+
+
+def test_a_finished_run_takes_late_rows_and_is_finished_again(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.delivery.finish(A, 0)
+    bench.wait_for(A, lambda status: status.state is RunState.FINISHED)
+    bench.feed(A, 2)
+    bench.wait_for(A, lambda status: status.pending == 0 and status.state is RunState.FINISHED)
+    assert bench.lines(A) == list(range(7))
+
+
+def test_a_new_delivery_goes_on_where_the_tracker_stands(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.stop()
+    successor = Bench(bench.settings.directory)
+    successor.source.add(A, 5)
+    successor.feed(A, 4)
+    successor.stop()
+    assert successor.lines(A) == list(range(9))
+    assert successor.counts[Counter.ROWS_WRITTEN] == 4
+
+
+def test_rows_arrive_once_however_often_the_writer_is_killed(bench: Bench) -> None:
+    for _ in range(12):
+        bench.feed(A, 300)
+        deadline = time.monotonic() + DEADLINE_S
+        while (pid := bench.writer_pid(A)) is None:
+            assert time.monotonic() < deadline
+        os.kill(pid, signal.SIGKILL)
+    statuses = bench.stop()
+    assert statuses["a"].pending == 0
+    assert bench.lines(A) == list(range(12 * 300))
+    assert bench.counts[Counter.TRACKER_RETRIES] >= 1
+
+
+def test_a_writer_that_hangs_delays_no_other_run(bench: Bench) -> None:
+    bench.feed(A, 1)
+    bench.wait_until_written(A)
+    pid = bench.writer_pid(A)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    bench.feed(A, 1)
+    started = time.monotonic()
+    bench.feed(B, 5)
+    bench.wait_until_written(B)
+    assert time.monotonic() - started < 5
+    assert bench.status(A).pending == 1
+
+
+def test_stop_ends_in_time_and_says_what_is_left(bench: Bench) -> None:
+    bench.feed(A, 1)
+    bench.wait_until_written(A)
+    pid = bench.writer_pid(A)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    bench.feed(A, 7)
+    started = time.monotonic()
+    statuses = bench.stop(timeout_s=1)
+    assert time.monotonic() - started < 5
+    assert statuses["a"].pending == 7
+    assert statuses["a"].state is not RunState.FINISHED
+
+
+def test_more_live_runs_than_writers_take_turns(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, max_writers=1, min_hold_s=0.1)
+    for _ in range(3):
+        for key in (A, B, C):
+            bench.feed(key, 10)
+    for key in (A, B, C):
+        bench.wait_until_written(key)
+    bench.stop()
+    assert [bench.lines(key) for key in (A, B, C)] == [list(range(30))] * 3
+
+
+def test_a_tracker_that_is_ahead_of_the_rows_is_left_alone(bench: Bench) -> None:
+    bench.feed(A, 9)
+    bench.stop()
+    amnesiac = Bench(bench.settings.directory)
+    amnesiac.feed(A, 2)
+    status = amnesiac.wait_for(A, lambda status: status.state is RunState.REJECTED)
+    assert "another name" in status.last_error
+    amnesiac.feed(A, 20)
+    assert amnesiac.stop()["a"].pending == 22
+    assert amnesiac.lines(A) == list(range(9))
+
+
+def test_a_tracker_that_is_behind_the_kept_rows_gets_no_hole(bench: Bench) -> None:
+    bench.source.add(A, 9)
+    bench.source.prune(A, 4)
+    bench.delivery.notify(A)
+    status = bench.wait_for(A, lambda status: status.state is RunState.RETRYING)
+    assert "not kept" in status.last_error
+    assert bench.lines(A) == []
+
+
+def test_an_unexpected_exception_is_counted_and_delivery_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, broken = bench.source.rows, [RuntimeError("disk"), RuntimeError("disk")]
+
+    def flaky(key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        if broken:
+            raise broken.pop()
+        return rows(key, start=start, limit=limit)
+
+    monkeypatch.setattr(bench.source, "rows", flaky)
+    bench.feed(A, 5)
+    bench.wait_until_written(A)
+    assert bench.counts[Counter.EXCEPTIONS] == 2
+    assert bench.lines(A) == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "attributes"),
+    [("wanbd", {}), ("jsonl", {"colour": "red"}), ("wandb", {"mode": ""})],
+)
+def test_wrong_settings_are_refused_at_start(
+    bench: Bench, tracker: str, attributes: Mapping[str, str]
+) -> None:
+    settings = replace(bench.settings, tracker=tracker, attributes=attributes)
+    with pytest.raises(ConfigError):
+        Delivery(bench.source, settings, bench._count)
+
+
+def test_an_offline_run_is_written_anew_and_one_directory_is_left(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, tracker="wandb")
+    bench.feed(A, 50)
+    bench.wait_until_written(A)
+    pid = bench.writer_pid(A)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    bench.feed(A, 50)
+    assert bench.stop(exit_code=3)["a"].pending == 0
+    (directory,) = run_directories(bench.settings.directory, run_id("a", "default"))
+    run = read_offline_run(directory)
+    assert [row["_step"] for row in run.history] == list(range(100))
+    assert run.exit_code == 3
+    assert bench.source.confirmations == {}, "rows of an offline run stay in the journal"
+
+
+def test_an_outage_of_the_server_loses_no_row(online: Bench, server: WandbServer) -> None:
+    online.feed(A, 20)
+    online.wait_for(A, lambda status: status.safe_row == 20)
+    server.fail(503)
+    online.feed(A, 20)
+    status = online.wait_for(A, lambda status: status.state is RunState.RETRYING)
+    assert "503" in status.last_error
+    server.heal()
+    online.wait_for(A, lambda status: status.safe_row == 40)
+    online.stop()
+    assert numbers(server, A) == list(range(40))
+
+
+def test_a_refused_key_keeps_the_rows_until_it_is_fixed(online: Bench, server: WandbServer) -> None:
+    server.fail(401)
+    online.feed(A, 20)
+    status = online.wait_for(A, lambda status: status.state is RunState.REJECTED)
+    assert (status.pending, "WANDB_API_KEY" in status.last_error) == (20, True)
+    server.heal()
+    online.wait_for(A, lambda status: status.safe_row == 20)
+    online.stop()
+    assert numbers(server, A) == list(range(20))
+
+
+def test_a_key_that_is_refused_half_way_keeps_the_rows(online: Bench, server: WandbServer) -> None:
+    online.feed(A, 20)
+    online.wait_for(A, lambda status: status.safe_row == 20)
+    server.fail(401)
+    online.feed(A, 20)
+    online.wait_for(A, lambda status: status.state is RunState.REJECTED)
+    server.heal()
+    online.wait_for(A, lambda status: status.safe_row == 40)
+    assert numbers(server, A) == list(range(40))
+
+
+def test_stop_does_not_wait_for_a_tracker_that_refuses(online: Bench, server: WandbServer) -> None:
+    server.fail(401)
+    online.feed(A, 20)
+    online.wait_for(A, lambda status: status.state is RunState.REJECTED)
+    started = time.monotonic()
+    statuses = online.stop()
+    assert time.monotonic() - started < 10
+    assert (statuses["a"].state, statuses["a"].pending) == (RunState.REJECTED, 20)
+
+
+def test_a_run_whose_uploads_hang_delays_no_other(online: Bench, server: WandbServer) -> None:
+    server.fail(0, path=f"{run_id('a', 'default')}/file_stream")
+    online.feed(A, 20)
+    online.wait_until_written(A)
+    started = time.monotonic()
+    online.feed(B, 20)
+    online.wait_for(B, lambda status: status.safe_row == 20)
+    assert time.monotonic() - started < 8
+    assert online.status(A).safe_row == 0
+    server.heal()
+    online.wait_for(A, lambda status: status.safe_row == 20)
+    assert (numbers(server, A), numbers(server, B)) == (list(range(20)), list(range(20)))
