@@ -18,6 +18,7 @@ class DropReason(StrEnum):
         BUFFER_FULL: More measurements between two exports than the buffer holds.
         QUEUE_FULL: The endpoint was away for longer than the queue of requests lasts.
         NOT_A_NUMBER: The value was no number: text, None, an array of several elements.
+        NOT_ADDABLE: A counter or histogram was given NaN, infinity, or less than zero.
         BAD_STEP: The step was no integer of 64 bits.
         BAD_REDUCE: The reduction is not one of ``Reduction``.
         BAD_NAME: The name was no text of 1 to 255 characters.
@@ -32,6 +33,7 @@ class DropReason(StrEnum):
     BUFFER_FULL = "buffer_full"
     QUEUE_FULL = "queue_full"
     NOT_A_NUMBER = "not_a_number"
+    NOT_ADDABLE = "not_addable"
     BAD_STEP = "bad_step"
     BAD_REDUCE = "bad_reduce"
     BAD_NAME = "bad_name"

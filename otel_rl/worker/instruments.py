@@ -4,6 +4,7 @@ After a fork the SDK's sums belong to the parent, so the child gets a new SDK pr
 keeps its instruments, so these stand between: ``rebind`` makes the SDK instrument anew.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +24,7 @@ from opentelemetry.util.types import Attributes
 
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.values import NotANumber, hold, number
 
 __all__ = [
     "BoundCounter",
@@ -50,8 +52,10 @@ class _AddInstrument:
 
     Args:
         make: Creates the SDK instrument; called again after a fork.
-        guard: Catches what the SDK raises on values that are no numbers.
+        guard: Counts amounts that cannot be added.
     """
+
+    lowest = 0.0
 
     def __init__(self, make: Callable[[], Counter | UpDownCounter], guard: Guard) -> None:
         self._make = make
@@ -68,9 +72,11 @@ class _AddInstrument:
         context: Context | None = None,
     ) -> None:
         try:
-            self._sdk.add(amount, attributes, context)
+            addable = _addable(amount, self.lowest, self._guard)
+            if addable is not None:
+                self._sdk.add(addable, attributes, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
-            _refused(self._guard, amount, error)
+            self._guard.caught(error)
 
 
 class BoundCounter(_AddInstrument, Counter):
@@ -80,13 +86,15 @@ class BoundCounter(_AddInstrument, Counter):
 class BoundUpDownCounter(_AddInstrument, UpDownCounter):
     """An SDK up-down counter behind a stable face. Never raises."""
 
+    lowest = -math.inf
+
 
 class BoundHistogram(Histogram):
     """An SDK histogram behind a stable face. Never raises.
 
     Args:
         make: Creates the SDK instrument; called again after a fork.
-        guard: Catches what the SDK raises on values that are no numbers.
+        guard: Counts amounts that cannot be recorded.
     """
 
     def __init__(self, make: Callable[[], Histogram], guard: Guard) -> None:
@@ -106,9 +114,11 @@ class BoundHistogram(Histogram):
     ) -> None:
         """See ``opentelemetry.metrics.Histogram.record``."""
         try:
-            self._sdk.record(amount, attributes, context)
+            addable = _addable(amount, 0.0, self._guard)
+            if addable is not None:
+                self._sdk.record(addable, attributes, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
-            _refused(self._guard, amount, error)
+            self._guard.caught(error)
 
 
 class _Observable:
@@ -134,28 +144,57 @@ class BoundObservableGauge(_Observable, ObservableGauge):
     """An SDK observable gauge that comes back after a fork."""
 
 
+def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
+    """The amount as the SDK takes it, or None if it cannot be added and was counted.
+
+    The SDK drops such amounts too, but uncounted and with a log line for each.
+    """
+    plain = amount if isinstance(amount, int | float) else number(hold(amount))
+    if isinstance(plain, NotANumber):
+        guard.drop(
+            DropReason.NOT_A_NUMBER,
+            f"A counter or histogram takes numbers (got {plain.description}). It is dropped.",
+        )
+        return None
+    # False for NaN too.
+    if lowest <= plain < math.inf and plain > -math.inf:
+        return plain
+    guard.drop(
+        DropReason.NOT_ADDABLE,
+        f"A counter or histogram cannot take {plain}. It is dropped. "
+        "Use a gauge for what may be NaN, and an up-down counter for what may fall.",
+    )
+    return None
+
+
 def plain_callbacks(
-    callbacks: Sequence[CallbackT] | None,
+    callbacks: Sequence[CallbackT] | None, guard: Guard
 ) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
-    """Callbacks as functions that may be registered any number of times.
+    """Callbacks as functions that never raise and may be registered any number of times.
 
     The API also takes generators; the SDK starts them on registration, which only works once.
     """
     return [
-        _Generated(callback) if isinstance(callback, Generator) else callback
+        _Callback(_Generated(callback) if isinstance(callback, Generator) else callback, guard)
         for callback in callbacks or ()
     ]
 
 
-def _refused(guard: Guard, amount: object, error: Exception) -> None:
-    """Count what the SDK raised on: mostly amounts that are no numbers."""
-    if isinstance(amount, int | float):
-        guard.caught(error)
-    else:
-        guard.drop(
-            DropReason.NOT_A_NUMBER,
-            f"A counter or histogram takes numbers (got {type(amount).__name__}). It is dropped.",
-        )
+class _Callback:
+    """A callback whose failure is logged once a minute, not at every export."""
+
+    def __init__(
+        self, callback: Callable[[CallbackOptions], Iterable[Observation]], guard: Guard
+    ) -> None:
+        self._callback = callback
+        self._guard = guard
+
+    def __call__(self, options: CallbackOptions) -> Iterable[Observation]:
+        try:
+            return list(self._callback(options))
+        except Exception as error:  # noqa: BLE001  # one sensor must not cost the export
+            self._guard.warn("callback", "A metric callback failed; it has no value.", error=error)
+            return ()
 
 
 class _Generated:

@@ -271,7 +271,7 @@ class _BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableCounter:
         """The SDK's observable counter, cumulative; read once per export by the exporter."""
-        plain = plain_callbacks(callbacks)
+        plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableCounter:
             return BoundObservableCounter(
@@ -289,7 +289,7 @@ class _BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableGauge:
         """The SDK's observable gauge; read once per export by the exporter."""
-        plain = plain_callbacks(callbacks)
+        plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableGauge:
             return BoundObservableGauge(
@@ -307,7 +307,7 @@ class _BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableUpDownCounter:
         """The SDK's observable up-down counter; read once per export by the exporter."""
-        plain = plain_callbacks(callbacks)
+        plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableUpDownCounter:
             return BoundObservableUpDownCounter(
@@ -340,7 +340,7 @@ class _BufferedMeter(Meter):
             return cast("InstrumentT", found)
         except Exception as error:  # noqa: BLE001  # the SDK raises bare Exceptions on bad names
             self._provider.guard.warn(
-                f"instrument:{name!r}",
+                "instrument",
                 f"The {kind} {name!r} cannot be made ({error}). It records nothing. "
                 "Use up to 255 letters, digits and _ . - / after a letter.",
             )

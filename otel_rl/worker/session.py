@@ -41,6 +41,9 @@ DEFAULT_ROLE: Final = "worker"
 EXIT_TIMEOUT_S: Final = 5.0
 """How long the end of a process may wait for the endpoint."""
 
+_CHANGE_TIMEOUT_S: Final = 1.0
+"""How long ``init`` may wait to deliver what was recorded under a guess to another endpoint."""
+
 _CROWDED: Final = 0.25
 """Fill of the buffer at which it is emptied before the interval is over."""
 
@@ -88,13 +91,16 @@ class Session:
 
     def correct(self, identity: Identity) -> None:
         """Take the identity that ``init`` gives for the one that was guessed."""
-        self.identity = identity
         self.is_guess = False
+        if identity == self.identity:
+            return  # a good guess: the sums so far are right
+        self.identity = identity
         self.providers.restart(_resource(identity), keep_buffer=True)
 
     def restart_after_fork(self) -> None:
         """Become a worker of one's own in a forked child."""
         self.identity = self.identity.without_place()
+        self.is_guess = True  # it may call init and say who it is
         GUARD.drops.reset()
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
@@ -198,8 +204,8 @@ def init(
     with _lock:
         if _session is None:
             _start(identity, settings, is_guess=False)
-        elif _session.is_guess and _session.settings == settings:
-            _session.correct(identity)
+        elif _session.is_guess:
+            _replace_guess(_session, identity, settings)
         elif _session.identity != identity or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
@@ -262,9 +268,18 @@ def implicit_session() -> Session | None:
         return _start(identity, settings, is_guess=True)
 
 
+def _replace_guess(guess: Session, identity: Identity, settings: Settings) -> None:
+    """Go on as the worker that ``init`` names. The caller holds the lock."""
+    if guess.settings == settings:
+        guess.correct(identity)
+    else:
+        shutdown(timeout_s=_CHANGE_TIMEOUT_S)
+        _start(identity, settings, is_guess=False)
+
+
 def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session | None:
     """Start the session. The caller holds the lock."""
-    global _session, _providers  # one session per process
+    global _session, _providers, _has_ended  # one session per process
     if settings.disabled:
         return None
     if _providers is None:
@@ -275,6 +290,7 @@ def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session
     else:
         _providers.restart(_resource(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess)
+    _has_ended = False
     _flush_at_end_of_multiprocessing_child(_session)
     multiprocessing_util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
     return _session

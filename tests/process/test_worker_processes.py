@@ -165,6 +165,27 @@ def test_a_forked_child_is_a_new_worker_with_sums_of_its_own(sink: Sink, tmp_pat
     assert spans["process.pid"] == child["process.pid"]
 
 
+def test_a_forked_child_may_say_who_it_is(sink: Sink, tmp_path: Path) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        def child():
+            otel_rl.init(experiment="e", role="env", index=4, export_interval_s=60)
+            instruments()[0].set(1.0)
+
+        if __name__ == "__main__":
+            setup()
+            process = multiprocessing.get_context("fork").Process(target=child)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        """,
+    )
+    (measured,) = sink.measurements("loss")
+    assert (measured.resource["rl.worker.role"], measured.resource["rl.worker.index"]) == ("env", 4)
+
+
 def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path: Path) -> None:
     run(
         sink,

@@ -102,6 +102,21 @@ def test_init_says_who_a_process_is_whose_libraries_asked_for_a_meter_first(sink
     assert roles == [(1.0, "trainer"), (2.0, "trainer")]
 
 
+def test_init_may_also_send_elsewhere_than_the_environment_says(sink: Sink) -> None:
+    finished = run(
+        "from opentelemetry import metrics\n"
+        "gauge = metrics.get_meter('library').create_gauge('g')\n"
+        "import otel_rl\n"
+        f"otel_rl.init(role='trainer', endpoint={sink.url!r})\n"
+        "gauge.set(2.0)\n",
+        **PLUGINS,
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert finished.returncode == 0
+    assert [m.value for m in sink.measurements("g")] == [2.0]
+
+
 def test_a_program_with_its_own_provider_is_told_how_to_keep_every_measurement(
     sink: Sink,
 ) -> None:

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Generator, Iterable
 
+import numpy as np
 import pytest
 from opentelemetry import trace
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -183,11 +184,35 @@ def test_an_instrument_that_the_sdk_refuses_records_nothing_and_raises_nothing(
     assert provider.collect() == []
 
 
-def test_a_counter_takes_no_text_and_raises_nothing(
-    provider: BufferedMeterProvider, drops: Drops
+@pytest.mark.parametrize(
+    ("amount", "reason"),
+    [
+        ("2", DropReason.NOT_A_NUMBER),
+        (None, DropReason.NOT_A_NUMBER),
+        (math.nan, DropReason.NOT_ADDABLE),
+        (math.inf, DropReason.NOT_ADDABLE),
+        (-1, DropReason.NOT_ADDABLE),
+    ],
+)
+def test_what_cannot_be_added_is_counted_and_raises_nothing(
+    provider: BufferedMeterProvider, drops: Drops, amount: object, reason: DropReason
 ) -> None:
-    provider.get_meter("m").create_counter("c").add("2")  # type: ignore[arg-type]
-    assert drops.counts() == {DropReason.NOT_A_NUMBER: 1}
+    meter = provider.get_meter("m")
+    meter.create_counter("c").add(amount)  # type: ignore[arg-type]  # bad types are the point
+    meter.create_histogram("h").record(amount)  # type: ignore[arg-type]
+    assert drops.counts() == {reason: 2}
+
+
+def test_an_up_down_counter_may_fall(provider: BufferedMeterProvider) -> None:
+    provider.get_meter("m").create_up_down_counter("depth").add(-3)
+    (point,) = sdk_metrics(provider)["depth"].sum.data_points
+    assert point.as_int == -3
+
+
+def test_a_histogram_takes_what_arrays_hold(provider: BufferedMeterProvider) -> None:
+    provider.get_meter("m").create_histogram("h").record(np.float32(0.5))  # type: ignore[arg-type]
+    (point,) = sdk_metrics(provider)["h"].exponential_histogram.data_points
+    assert (point.count, point.sum) == (1, 0.5)
 
 
 def test_after_a_restart_instruments_report_for_the_new_resource_from_zero(
