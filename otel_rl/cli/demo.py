@@ -30,7 +30,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--experiment", metavar="NAME", default="grpo-demo", help="(%(default)s)")
     parser.add_argument("--trial", metavar="NAME", help="default: the time, so each is a new run")
-    parser.add_argument("--steps", type=int, metavar="N", help="policy updates (120)")
+    parser.add_argument("--steps", type=int, metavar="N", help="policy updates (100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-kill", action="store_true", help="let every generator live")
     parser.add_argument(

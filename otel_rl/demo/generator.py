@@ -71,6 +71,7 @@ class Generator:
             )
         metrics.phases(self._clock.take())
         metrics.cache(self._cache.pool)
+        metrics.policy_version.set(self._version)
         self._weight_store = Remote(seat.address("weight_store"))
         self._reward_workers = itertools.cycle(
             [Remote(seat.address("reward", i)) for i in range(settings.reward_workers)]

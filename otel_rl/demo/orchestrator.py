@@ -184,8 +184,7 @@ class Orchestrator:
         for child in exited:
             if child.role != "generator" or self._replicas.failures >= MAX_RESTARTS:
                 self._fail_on([child])
-            killed = child.process.returncode < 0
-            requests = self._replicas.lost(child.index, reason="killed" if killed else "crash")
+            requests = self._replicas.lost(child.index)
             self._progress.note(
                 f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
                 "starting it again."

@@ -44,12 +44,8 @@ class Replicas:
         self._router.add_replica(replica)
         self._failures.add(0, _attributes(replica))
 
-    def lost(self, replica: int, *, reason: str) -> int:
+    def lost(self, replica: int) -> int:
         """A replica is dead.
-
-        Args:
-            replica: Its index.
-            reason: One word.
 
         Returns:
             How many of its requests go to others.
@@ -58,7 +54,7 @@ class Replicas:
         self.failures += 1
         self.rerouted += requests
         self._failed_at_s[replica] = time.monotonic()
-        self._failures.add(1, _attributes(replica) | {names.RL_REASON: reason})
+        self._failures.add(1, _attributes(replica))
         self._queue_depth.add(-requests, _attributes(replica))
         return requests
 

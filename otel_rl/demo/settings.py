@@ -25,7 +25,7 @@ class DemoSettings(BaseModel):
     seed: int = 0
     """Of weights, prompts and sampling. The processes race, so two runs still differ."""
 
-    steps: int = Field(default=120, ge=1)
+    steps: int = Field(default=100, ge=1)
     """Policy updates."""
     kill_share: float | None = Field(default=0.5, gt=0, lt=1)
     """Generator 1 is killed after this share of the steps; None lets it live."""
@@ -54,9 +54,9 @@ class DemoSettings(BaseModel):
 
     min_digits: int = Field(default=3, ge=1)
     """Digits in the shortest prompt."""
-    max_digits: int = Field(default=4, ge=1)
+    max_digits: int = Field(default=5, ge=1)
     """Digits in the longest prompt."""
-    width: int = Field(default=48, ge=4)
+    width: int = Field(default=64, ge=4)
     """The transformer's residual stream."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; must divide the width."""
