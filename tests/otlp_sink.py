@@ -41,11 +41,13 @@ class Sink:
     traces: list[ExportTraceServiceRequest] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    trace_ports: list[int] = field(default_factory=list)
+    """The sender's port of each trace request: one port is one connection."""
     requests: int = 0
     url: str = ""
     _changed: Condition = field(default_factory=Condition)
 
-    def receive(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def receive(self, path: str, headers: dict[str, str], body: bytes, port: int) -> Answer:
         with self._changed:
             number = self.requests
             self.requests += 1
@@ -59,6 +61,7 @@ class Sink:
                     self.metrics.append(ExportMetricsServiceRequest.FromString(payload))
                     self.sizes.append(len(payload))
                 else:
+                    self.trace_ports.append(port)
                     self.traces.append(ExportTraceServiceRequest.FromString(payload))
             self._changed.notify_all()
         return status, reply_headers, reply
@@ -142,7 +145,9 @@ def serve(sink: Sink) -> Iterator[Sink]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {key.lower(): value for key, value in self.headers.items()}
-            status, reply_headers, reply = sink.receive(self.path, headers, body)
+            status, reply_headers, reply = sink.receive(
+                self.path, headers, body, self.client_address[1]
+            )
             try:
                 self.send_response(status)
                 for key, value in reply_headers.items():

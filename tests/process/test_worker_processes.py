@@ -186,6 +186,26 @@ def test_a_forked_child_may_say_who_it_is(sink: Sink, tmp_path: Path) -> None:
     assert (measured.resource["rl.worker.role"], measured.resource["rl.worker.index"]) == ("env", 4)
 
 
+def test_a_forked_child_does_not_speak_on_its_parents_connection(
+    sink: Sink, tmp_path: Path
+) -> None:
+    run(
+        sink,
+        tmp_path,
+        """
+        setup()
+        for name in ("before", "after"):
+            with trace.get_tracer("mine").start_as_current_span(name):
+                pass
+            otel_rl.flush(timeout_s=30)
+            if name == "before" and (pid := os.fork()):
+                os.waitpid(pid, 0)
+        """,
+    )
+    assert len(sink.traces) == 3
+    assert len(set(sink.trace_ports)) == 2
+
+
 def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path: Path) -> None:
     run(
         sink,
