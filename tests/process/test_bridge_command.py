@@ -40,7 +40,7 @@ class Service:
         )
 
     def log(self, experiment: str, loss: dict[int, float], **resource: str) -> httpx.Response:
-        return self.post(json.dumps(otlp(experiment, loss, **resource)).encode())
+        return self.post(otlp(experiment, loss, **resource))
 
     def stop(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGTERM)
@@ -72,23 +72,38 @@ def bridge(directory: Path, *options: str) -> Iterator[Service]:
         process.communicate()
 
 
-def otlp(
-    experiment: str, loss: dict[int, float], *, name: str = "loss", **resource: str
-) -> dict[str, object]:
+def otlp(experiment: str, loss: dict[int, float], **resource: str) -> bytes:
     """An OTLP/JSON request with one exact gauge."""
-    now = time.time_ns()
+    return json.dumps(_otlp(experiment, loss, resource=resource)).encode()
+
+
+def _otlp(
+    experiment: str,
+    loss: dict[int, float],
+    *,
+    resource: dict[str, str] | None = None,
+    time_ns: int | None = None,
+    attributes_per_point: int = 0,
+) -> dict[str, object]:
+    now = time.time_ns() if time_ns is None else time_ns
     attributes = {
         "rl.experiment.name": experiment,
         "rl.worker.role": "trainer",
         "rl.worker.index": "0",
         "service.instance.id": "one",
-        **{key.replace("__", "."): value for key, value in resource.items()},
+        **{key.replace("__", "."): value for key, value in (resource or {}).items()},
     }
     points = [
         {
             "timeUnixNano": str(now + step),
             "asDouble": repr(value) if math.isfinite(value) else "NaN",
-            "attributes": [{"key": "rl.loop.iteration", "value": {"intValue": str(step)}}],
+            "attributes": [
+                {"key": "rl.loop.iteration", "value": {"intValue": str(step)}},
+                *(
+                    {"key": f"k{i}", "value": {"stringValue": "v"}}
+                    for i in range(attributes_per_point)
+                ),
+            ],
         }
         for step, value in loss.items()
     ]
@@ -102,7 +117,7 @@ def otlp(
                         if value
                     ]
                 },
-                "scopeMetrics": [{"metrics": [{"name": name, "gauge": {"dataPoints": points}}]}],
+                "scopeMetrics": [{"metrics": [{"name": "loss", "gauge": {"dataPoints": points}}]}],
             }
         ]
     }
@@ -184,20 +199,11 @@ def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def _many_attributes() -> bytes:
-    request = otlp("a", {1: 1.0})
-    (resource,) = request["resourceMetrics"]  # type: ignore[misc]  # JSON of our own
-    point = resource["scopeMetrics"][0]["metrics"][0]["gauge"]["dataPoints"][0]
-    point["attributes"] += [{"key": f"k{i}", "value": {"stringValue": "v"}} for i in range(10_000)]
-    return json.dumps(request).encode()
+    return json.dumps(_otlp("a", {1: 1.0}, attributes_per_point=10_000)).encode()
 
 
 def _at(time_ns: int) -> bytes:
-    request = otlp("a", {1: 1.0})
-    (resource,) = request["resourceMetrics"]  # type: ignore[misc]  # JSON of our own
-    resource["scopeMetrics"][0]["metrics"][0]["gauge"]["dataPoints"][0]["timeUnixNano"] = str(
-        time_ns
-    )
-    return json.dumps(request).encode()
+    return json.dumps(_otlp("a", {0: 1.0}, time_ns=time_ns)).encode()
 
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -211,7 +217,7 @@ BAD = {
     "not gzip": (b"hello", PROTOBUF, "gzip", 400, 0),
     "half of a gzip": (gzip.compress(b"x" * 9999)[:-9], PROTOBUF, "gzip", 400, 0),
     "unknown encoding": (b"hello", PROTOBUF, "br", 400, 0),
-    "no experiment": (json.dumps(otlp("", {1: 1.0})).encode(), JSON, "", 200, 1),
+    "no experiment": (otlp("", {1: 1.0}), JSON, "", 200, 1),
     "time of the dinosaurs": (_at(1), JSON, "", 200, 1),
     "time of the far future": (_at(2**63), JSON, "", 200, 1),
     "10,000 attributes": (_many_attributes(), JSON, "", 200, 1),
