@@ -35,8 +35,11 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
     (work_dir / "settings.json").write_text(settings.model_dump_json(indent=2))
     (work_dir / RESULT_FILE).unlink(missing_ok=True)
     environment = demo_environment(os.environ if env is None else env)
-    environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
-    environment.setdefault("OTEL_RL_TRIAL", settings.trial)
+    named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if "rl.experiment.name=" not in named:
+        environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
+    if "rl.trial.name=" not in named:
+        environment.setdefault("OTEL_RL_TRIAL", settings.trial)
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
         orchestrator = subprocess.Popen(  # noqa: S603  # our own module, no shell
@@ -61,7 +64,7 @@ def _wait(orchestrator: "subprocess.Popen[bytes]") -> None:
         orchestrator.send_signal(signal.SIGTERM)
         try:
             orchestrator.wait(TEARDOWN_S)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             # Its children notice that their control connection is gone, and end.
             orchestrator.kill()
             orchestrator.wait()

@@ -1,5 +1,6 @@
 """Shows how the run goes: one live line on a terminal, a line now and then anywhere else."""
 
+import shutil
 import time
 from dataclasses import dataclass
 from typing import TextIO
@@ -8,7 +9,7 @@ __all__ = ["Progress", "Status"]
 
 LIVE_INTERVAL_S = 0.1
 PLAIN_LINES = 12  # of a whole run
-REWARD_BAR = 20
+REWARD_BAR = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class Progress:
         if self._live:
             if now_s - self._shown_at_s >= LIVE_INTERVAL_S:
                 self._shown_at_s = now_s
-                self._stream.write("\r\x1b[K" + self._line(status, now_s))
+                # A line that wraps cannot be written over.
+                room = shutil.get_terminal_size().columns - 1
+                self._stream.write("\r\x1b[K" + self._line(status, now_s)[:room])
                 self._stream.flush()
         elif self._is_due(status):
             self._shown_step = status.step
