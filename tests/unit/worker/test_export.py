@@ -195,14 +195,3 @@ def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
     rig.record(b"a")
     assert rig.exporter.flush(PATIENCE_S)
     assert rig.endpoint.accepted == [b"a"]
-
-
-def test_after_a_fork_the_queue_is_empty_and_a_thread_runs(rig: Rig) -> None:
-    rig.endpoint.answer = lambda _body: AWAY
-    rig.record(b"parent's")
-    rig.exporter.flush(0.05)
-    rig.exporter.restart_after_fork()
-    rig.endpoint.answer = lambda _body: ACCEPTED
-    rig.record(b"child's")
-    assert rig.exporter.flush(PATIENCE_S)
-    assert b"child's" in rig.endpoint.accepted
