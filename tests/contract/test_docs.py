@@ -1,0 +1,230 @@
+"""The documentation says what the code does: its tables, links, commands and examples hold."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl import cli, errors
+from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.counters import COUNTERS
+from otel_rl.semconv.run_id import run_id
+from otel_rl.worker.drops import DropReason
+from tests.docs_examples import blocks, examples
+from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+EXAMPLES = dict(examples(GUIDES))
+READS_ONLY = "trackers-0"
+
+# Variables that tests and the demo use among themselves.
+PRIVATE = {"OTEL_RL_DEMO_CONTROL", "OTEL_RL_DEMO_KEY"}
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+# Tables
+
+
+def test_generated_tables_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = page("README")
+    missing = [path.name for path in DOCS.glob("*.md") if f"({path.name})" not in contents]
+    assert missing == ["README.md"]
+
+
+@pytest.mark.parametrize("setting", ["data", "http.port", "align.window_s", "tracker.options"])
+def test_settings_of_every_depth_stand_in_the_table(setting: str) -> None:
+    assert f"| `{setting}` |" in page("bridge")
+
+
+def test_every_counter_and_reason_is_documented() -> None:
+    reasons = {reason for spec in COUNTERS.values() for reason in spec.reasons or ()}
+    named = [*COUNTERS, *reasons, *DropReason]
+    assert [name for name in named if f"| `{name}` |" not in page("operations")] == []
+
+
+def test_every_exception_says_what_to_do() -> None:
+    table = page("operations").partition("| exception | what to do |")[2]
+    leaves = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.OtelRLError)
+        and not kind.__subclasses__()
+    }
+    assert {name for name in leaves if f"| `{name}` |" not in table} == set()
+
+
+def test_every_option_of_every_command_is_documented() -> None:
+    documented = page("cli")
+    missing = [
+        (command, option)
+        for command, parser in commands().items()
+        for option in re.findall(r"--[a-z-]+", parser.format_usage())
+        if option not in documented or command not in documented
+    ]
+    assert missing == []
+
+
+def test_every_environment_variable_that_the_code_names_is_documented() -> None:
+    named = {
+        variable
+        for part in ("worker", "cli", "bridge")
+        for path in (ROOT / "otel_rl" / part).rglob("*.py")
+        for variable in re.findall(r'["\'](OTEL_[A-Z_]+[A-Z])["\']', path.read_text())
+    }
+    documented = "".join(path.read_text(encoding="utf-8") for path in GUIDES)
+    assert {name for name in named - PRIVATE if name not in documented} <= {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",  # documented as OTEL_EXPORTER_OTLP_METRICS_*
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    }
+
+
+# Links
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """(file, anchor) of every relative link, code blocks left out."""
+    text = re.sub(r"(?ms)^```.*?^```", "", path.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", target):
+            file, _, anchor = target.partition("#")
+            yield file, anchor
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    broken = [
+        f"{file}#{anchor}"
+        for file, anchor in links(path)
+        if not (path.parent / file).exists()
+        or (anchor and anchor not in anchors(path.parent / file if file else path))
+    ]
+    assert broken == []
+
+
+# Shell and TOML
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    parser = cli._parser()
+    (found,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def command_lines() -> Iterator[list[str]]:
+    for path in [*GUIDES, ROOT / "CONTRIBUTING.md"]:
+        for line in "".join(blocks(path, "bash")).splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+@pytest.mark.parametrize("words", list(command_lines()), ids=" ".join)
+def test_shell_examples_parse(words: list[str]) -> None:
+    program, *arguments = words
+    match program:
+        case "otel-rl":
+            cli._parser().parse_args(arguments)
+        case "make":
+            makefile = (ROOT / "Makefile").read_text()
+            targets = [word for word in arguments if "=" not in word]
+            assert [t for t in targets if f"\n{t}:" not in makefile] == []
+        case "pip":
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            (extra,) = re.findall(r"\[(\w+)\]", " ".join(arguments))
+            assert extra in extras["optional-dependencies"]
+        case _:
+            assert program in {"git", "python", "wandb", ".venv/bin/python", ".venv/bin/towncrier"}
+
+
+def test_toml_examples_are_settings(tmp_path: Path) -> None:
+    found = [block for path in GUIDES for block in blocks(path, "toml")]
+    for block in found:
+        file = tmp_path / "bridge.toml"
+        file.write_text(block)
+        load_settings(file)
+    assert found
+
+
+# Python
+
+
+@pytest.fixture(scope="module")
+def run_of_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of one bridge under which every example has run."""
+    directory = tmp_path_factory.mktemp("examples")
+    script = ROOT / "tests" / "docs_examples.py"
+    command = ["run", "--tracker", "jsonl", "--experiment", "grpo-7b", "--role", "trainer", "--"]
+    done = otel_rl(
+        *command,
+        sys.executable,
+        script,
+        *GUIDES,
+        cwd=directory,
+        env=clean_environment(directory, PYTHONPATH=str(ROOT)),
+    )
+    assert done.status == 0, done.err
+    assert "counted as" not in done.err
+    return directory
+
+
+def values(directory: Path, example: str) -> list[tuple[int, dict[str, float]]]:
+    """(step, values) of each row that an example brought into its run, in order of time."""
+    return [(row.step, row.values) for row in jsonl_rows(directory, "grpo-7b", example)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != READS_ONLY])
+def test_python_examples_run_and_report(run_of_examples: Path, name: str) -> None:
+    assert values(run_of_examples, name)
+
+
+@pytest.mark.process
+def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Path) -> None:
+    def losses(name: str) -> list[tuple[int, float]]:
+        rows = values(run_of_examples, name)
+        return [(step, row["trainer/loss"]) for step, row in rows if "trainer/loss" in row]
+
+    assert losses("README-0") == [(step, 1 / step) for step in range(1, 6)]
+    assert losses("README-1") == losses("README-0")
+
+
+@pytest.mark.process
+def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
+    scope: dict[str, object] = {}
+    exec(EXAMPLES[READS_ONLY], scope)
+    history = scope["history"]
+    assert callable(history)
+    run = next(run_of_examples.rglob(f"{run_id('grpo-7b', 'README-0')}.jsonl"))
+    assert list(history(run, "trainer/loss")) == [(step, 1 / step) for step in range(1, 6)]
