@@ -131,6 +131,16 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
     assert broken == []
 
 
+# Changelog
+
+
+def test_every_fragment_is_of_a_kind_that_towncrier_knows() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in settings["type"])
+    names = [path.name for path in (ROOT / settings["directory"]).glob("*.md")]
+    assert [name for name in names if not re.fullmatch(rf"\d+\.({kinds})(\.\d+)?\.md", name)] == []
+
+
 # Shell and TOML
 
 
