@@ -96,7 +96,7 @@ class DeliverySettings:
     max_writers: int = 32
     min_hold_s: float = 30.0
     batch_rows: int = 500
-    confirm_interval_s: float = 10.0
+    confirm_interval_s: float = 30.0
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0
     rejected_retry_s: float = 60.0

@@ -48,7 +48,7 @@ MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 MAX_UNCONFIRMED_ROWS = 20_000
 
 _QUERY_TIMEOUT_S = 10.0
-_POLL_S = 0.25
+_POLL_S = 0.5
 _SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
 _ROW_COUNT_FILE = "otel_rl.rows"

@@ -153,7 +153,7 @@ def server() -> Iterator[WandbServer]:
 def online(bench: Bench, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
-    attributes = {"transmit_interval_s": "1", "stall_timeout_s": "4", "finish_timeout_s": "10"}
+    attributes = {"transmit_interval_s": "1", "stall_timeout_s": "3", "finish_timeout_s": "10"}
     bench.settings = replace(bench.settings, tracker="wandb", attributes=attributes)
     yield bench
     server.heal()
