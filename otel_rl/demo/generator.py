@@ -80,17 +80,19 @@ class Generator:
     def run(self) -> None:
         """Serve until told to stop."""
         self._seat.tell(Serving())
+        begun_s = time.perf_counter()
         while True:
-            begun_s = time.perf_counter()
+            waiting_s = time.perf_counter()
             with self._clock.phase("sync_coordination"):
                 going_on = self._wait_for_requests()
-            idle_s = time.perf_counter() - begun_s
+            idle_s = time.perf_counter() - waiting_s
             if not going_on:
                 return
             with self._clock.phase("weight_sync"):
                 self._refresh_policy()
             self._serve_one_batch()
-            duration_s = time.perf_counter() - begun_s
+            # The next round begins here, so that reporting this one is part of it.
+            duration_s, begun_s = time.perf_counter() - begun_s, time.perf_counter()
             self._metrics.iteration(self._clock.take(), duration_s=duration_s, idle_s=idle_s)
 
     def _wait_for_requests(self) -> bool:

@@ -32,7 +32,8 @@ from otel_rl.demo.messages import (
     Stop,
 )
 from otel_rl.demo.model import Parameters
-from otel_rl.demo.progress import Progress, Status
+from otel_rl.demo.progress import Progress
+from otel_rl.demo.record import RunRecord
 from otel_rl.demo.replicas import Replicas
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
@@ -75,14 +76,7 @@ class Orchestrator:
         self._parent = os.getppid()
         self._kill_is_due = False
         self._interrupted = False
-        self._begun_s: float | None = None
-        self._last_step: StepDone | None = None
-        self._last_step_s = time.monotonic()
-        self._rewards: list[float] = []
-        self._staleness: list[float] = []
-        self._level = Level(0, 0)
-        self._tokens = 0
-        self._requests = 0
+        self._record = RunRecord(settings)
 
     def run(self) -> DemoResult:
         """The whole run, whatever becomes of it. Afterwards no process is left."""
@@ -99,7 +93,7 @@ class Orchestrator:
         finally:
             self._children.end_all()
             self._progress.close()
-        return self._result(reason)
+        return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
     def _interrupt(self, *_: object) -> None:
         self._interrupted = True
@@ -127,7 +121,7 @@ class Orchestrator:
                 raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
         for member in here:
             self._switchboard.send(member, self._start_message())
-        self._begun_s = self._last_step_s = time.monotonic()
+        self._record.everybody_is_here()
 
     def _register(self, member: tuple[str, int], hello: Hello) -> None:
         if hello.address is not None:
@@ -141,18 +135,15 @@ class Orchestrator:
 
     def _train(self) -> None:
         """Until the last step is done, or somebody asked for the end."""
-        while not self._is_over():
+        while not self._record.is_complete:
             for member, message in self._switchboard.receive(timeout_s=TICK_S):
                 self._handle(member, message)
             self._replace_generators(self._children.exited())
             self._feed_replicas()
             self._show()
             self._check_outside()
-            if time.monotonic() - self._last_step_s > STEP_TIMEOUT_S:
+            if self._record.since_last_step_s() > STEP_TIMEOUT_S:
                 raise RunFailed(f"no step was made in {STEP_TIMEOUT_S:.0f} s")
-
-    def _is_over(self) -> bool:
-        return self._last_step is not None and self._last_step.step >= self._settings.steps
 
     def _handle(self, member: tuple[str, int], message: object) -> None:
         role, index = member
@@ -162,22 +153,19 @@ class Orchestrator:
             case Serving():
                 self._replicas.serving(index)
             case Finished(number, tokens):
-                self._tokens += tokens
-                self._requests += 1
+                self._record.request_finished(tokens)
                 recovery_s = self._replicas.finished(index, number)
                 if recovery_s is not None:
                     self._progress.note(f"{role}-{index} serves again after {recovery_s:.1f} s.")
             case Level():
-                self._level = message
+                self._record.level = message
             case StepDone():
                 self._step_done(message)
 
     def _step_done(self, done: StepDone) -> None:
-        self._last_step = done
-        self._last_step_s = time.monotonic()
-        self._rewards.append(done.reward)
-        self._staleness.append(done.staleness)
-        self._switchboard.send(("trainer", 0), Stop() if self._is_over() else GoOn())
+        self._record.step_done(done)
+        answer = Stop() if self._record.is_complete else GoOn()
+        self._switchboard.send(("trainer", 0), answer)
         self._kill_is_due |= done.step == self._settings.kill_step
 
     def _replace_generators(self, exited: list[Child]) -> None:
@@ -192,7 +180,8 @@ class Orchestrator:
             self._children.start(child.role, child.index, self._settings.generators)
 
     def _feed_replicas(self) -> None:
-        while self._level.size + self._replicas.unfinished < self._settings.inventory_groups:
+        wanted = self._settings.inventory_groups
+        while self._record.level.size + self._replicas.unfinished < wanted:
             self._replicas.submit(self._feed.next())
         while (given := self._replicas.next()) is not None:
             replica, request = given
@@ -207,21 +196,9 @@ class Orchestrator:
         self._children.kill("generator", KILLED_REPLICA)
 
     def _show(self) -> None:
-        if self._last_step is None:
-            return
-        self._progress.show(
-            Status(
-                step=self._last_step.step,
-                steps=self._settings.steps,
-                reward=self._last_step.reward,
-                tokens=self._tokens,
-                staleness=self._last_step.staleness,
-                buffered=self._level.size,
-                buffer_limit=self._settings.buffer_groups,
-                alive=len(self._children),
-                expected=len(self._settings.members),
-            )
-        )
+        status = self._record.status(alive=len(self._children))
+        if status is not None:
+            self._progress.show(status)
 
     # Stop
 
@@ -269,23 +246,6 @@ class Orchestrator:
         for child in exited:
             last = child.last_line()
             raise RunFailed(f"{child.name} ended ({_how(child)}): {last} [{child.log}]")
-
-    def _result(self, reason: str) -> DemoResult:
-        begun_s = self._begun_s
-        return DemoResult(
-            reason=reason,
-            logs=self._logs,
-            steps=len(self._rewards),
-            rewards=tuple(self._rewards),
-            staleness=float(np.mean(self._staleness)) if self._staleness else None,
-            tokens=self._tokens,
-            requests=self._requests,
-            rerouted=self._replicas.rerouted,
-            evicted=self._level.evicted,
-            failures=self._replicas.failures,
-            recoveries_s=tuple(self._replicas.recoveries_s),
-            duration_s=0.0 if begun_s is None else self._last_step_s - begun_s,
-        )
 
 
 def _how(child: Child) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from otel_rl.demo.messages import Address
 from otel_rl.demo.model import Floats
-from otel_rl.demo.wire import connect
+from otel_rl.demo.wire import accept, connect
 
 __all__ = ["Ranks"]
 
@@ -24,7 +24,7 @@ class Ranks:
     @classmethod
     def gather(cls, listener: Listener, *, count: int) -> "Ranks":
         """Rank 0: wait until all other ranks are here."""
-        return cls([listener.accept() for _ in range(count - 1)])
+        return cls([accept(listener) for _ in range(count - 1)])
 
     @classmethod
     def join(cls, address: Address) -> "_OtherRank":

@@ -75,7 +75,8 @@ class Replicas:
         Returns:
             Seconds that it took to recover, if this ends a failure.
         """
-        self._router.finish(replica, number)
+        if not self._router.finish(replica, number):
+            return None
         self._queue_depth.add(-1, _attributes(replica))
         failed_at_s = self._failed_at_s.pop(replica, None)
         if failed_at_s is None:

@@ -59,6 +59,11 @@ class Router:
         self._given[replica][request.number] = request
         return replica, request
 
-    def finish(self, replica: int, number: int) -> None:
-        """A replica has finished a request."""
-        del self._given[replica][number]
+    def finish(self, replica: int, number: int) -> bool:
+        """A replica has finished a request.
+
+        Returns:
+            False if it is not the replica's any more: a last word of one that was lost already,
+            whose request somebody else does again.
+        """
+        return self._given.get(replica, {}).pop(number, None) is not None

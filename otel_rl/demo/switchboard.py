@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 
 from otel_rl.demo.messages import Hello
-from otel_rl.demo.wire import listen
+from otel_rl.demo.wire import accept, listen
 
 __all__ = ["Switchboard"]
 
@@ -23,7 +23,7 @@ class Switchboard:
 
     def __init__(self) -> None:
         self._listener, (_, self.port) = listen()
-        self._arrived: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[Hello, Connection]] = queue.SimpleQueue()
         self._connections: dict[Member, Connection] = {}
         threading.Thread(target=self._open_door, name="orchestrator-door", daemon=True).start()
 
@@ -33,7 +33,10 @@ class Switchboard:
         Waits up to ``timeout_s`` for the first.
         """
         while not self._arrived.empty():
-            yield from self._welcome(self._arrived.get())
+            hello, connection = self._arrived.get()
+            member = (hello.role, hello.index)
+            self._connections[member] = connection
+            yield member, hello
         members = {connection: member for member, connection in self._connections.items()}
         for ready in wait(list(members), timeout_s):
             if isinstance(ready, Connection):
@@ -46,16 +49,6 @@ class Switchboard:
         except (KeyError, OSError):
             self._connections.pop(member, None)
 
-    def _welcome(self, connection: Connection) -> Iterator[tuple[Member, object]]:
-        try:
-            hello = connection.recv()
-        except (EOFError, OSError):
-            return
-        if isinstance(hello, Hello):
-            member = (hello.role, hello.index)
-            self._connections[member] = connection
-            yield member, hello
-
     def _hear(self, member: Member, connection: Connection) -> Iterator[tuple[Member, object]]:
         try:
             while connection.poll():
@@ -67,4 +60,10 @@ class Switchboard:
 
     def _open_door(self) -> None:
         while True:
-            self._arrived.put(self._listener.accept())
+            connection = accept(self._listener)
+            try:
+                hello = connection.recv()
+            except (EOFError, OSError):
+                continue
+            if isinstance(hello, Hello):
+                self._arrived.put((hello, connection))

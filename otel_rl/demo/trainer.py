@@ -51,16 +51,17 @@ class Trainer:
         self._peak_flops_per_s = peak_flops_per_s()
         self._buffer = Remote(seat.address("replay_buffer"))
         self._weight_store = Remote(seat.address("weight_store"))
+        self._begun_s = time.perf_counter()
 
     def run(self) -> None:
         """Make steps until told to stop."""
         step, going_on = 1, True
+        self._begun_s = time.perf_counter()
         while going_on:
             going_on = self._iterate(step)
             step += 1
 
     def _iterate(self, step: int) -> bool:
-        begun_s = time.perf_counter()
         with self._tracer.start_as_current_span("rl.loop", attributes={"rl.loop.iteration": step}):
             groups = self._get_groups(version=step - 1)
             batch = self._stage(groups)
@@ -71,7 +72,9 @@ class Trainer:
             ):
                 figures = self._train(step, groups, batch)
             going_on = self._hand_over(step, figures)
-        duration_s = time.perf_counter() - begun_s
+        # The next iteration begins here, so that reporting this one is part of it.
+        begun_s, self._begun_s = self._begun_s, time.perf_counter()
+        duration_s = self._begun_s - begun_s
         flops_per_s = self._learner.flops(batch) / duration_s
         self._metrics.step(
             step,

@@ -70,7 +70,7 @@ class TrainerMetrics:
             step: From 1.
             figures: What was computed.
             phases: Seconds per phase.
-            duration_s: Of the iteration, measured from start to end and not added up.
+            duration_s: Of the iteration, measured from start to start and not added up.
             mfu: Model FLOPs utilisation over the iteration.
         """
         outcome, gradient = figures.outcome, figures.gradient

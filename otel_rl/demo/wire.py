@@ -8,11 +8,20 @@ import os
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 
 from otel_rl.demo.messages import Address
 
-__all__ = ["KEY_VARIABLE", "Remote", "connect", "exit_when_a_thread_fails", "listen", "serve"]
+__all__ = [
+    "KEY_VARIABLE",
+    "Remote",
+    "accept",
+    "connect",
+    "exit_when_a_thread_fails",
+    "listen",
+    "serve",
+]
 
 KEY_VARIABLE = "OTEL_RL_DEMO_KEY"
 """Environment variable with the run's secret, so that two demos on one machine stay apart."""
@@ -25,6 +34,18 @@ def listen() -> tuple[Listener, Address]:
     listener = Listener(("127.0.0.1", 0), backlog=BACKLOG, authkey=_key())
     host, port = listener.address
     return listener, (str(host), int(port))
+
+
+def accept(listener: Listener) -> Connection:
+    """The next connection. A peer that dies at the door, or has the wrong key, is passed over.
+
+    The listener must stay open: nobody here closes one before the process ends.
+    """
+    while True:
+        try:
+            return listener.accept()
+        except (AuthenticationError, EOFError, OSError):
+            continue
 
 
 def connect(address: Address) -> Connection:
@@ -45,14 +66,14 @@ def serve(listener: Listener, answer: Callable[[object], object], *, name: str) 
         name: Of the threads.
     """
 
-    def accept() -> None:
+    def accept_all() -> None:
         while True:
-            connection = listener.accept()
+            connection = accept(listener)
             threading.Thread(
                 target=_answer_all, args=(connection, answer), name=f"{name}-peer", daemon=True
             ).start()
 
-    threading.Thread(target=accept, name=f"{name}-accept", daemon=True).start()
+    threading.Thread(target=accept_all, name=f"{name}-accept", daemon=True).start()
 
 
 class Remote:

@@ -52,5 +52,13 @@ def test_what_a_lost_replica_had_is_done_first_by_others(router: Router) -> None
     assert router.unfinished == 8
 
 
+def test_the_last_word_of_a_lost_replica_finishes_nothing(router: Router) -> None:
+    router.add_replica(0)
+    given(router)
+    router.lose_replica(0)
+    assert not router.finish(0, 0)
+    assert router.unfinished == 8
+
+
 def test_a_replica_that_never_served_loses_nothing(router: Router) -> None:
     assert router.lose_replica(5) == 0
