@@ -1,0 +1,158 @@
+"""What users do today, and otel_rl: one contender from its first import to its finished run.
+
+    .venv/bin/python bench/contenders/today.py "queue to a controller"
+
+Run by ``bench/bridge.py``, which measures the whole family of processes. Each worker imports this
+file, so what only one contender needs is imported where it is used.
+"""
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import wandb
+
+WORKERS = 8
+METRICS = 20
+STEPS = 1500
+PAUSE_S = 0.002  # the rest of a training step
+
+CONTEXT = multiprocessing.get_context("spawn")
+
+Put = tuple[int, int, dict[str, float]]
+"""(worker, step, metrics)."""
+
+Target = Callable[[int, str, Any], None]
+"""What a worker does, given its number, where to report, and a queue if there is one."""
+
+
+def metrics_of(worker: int, step: int) -> dict[str, float]:
+    return {f"metric_{n}": step * 0.5 + worker + n for n in range(METRICS)}
+
+
+def report_nothing(worker: int, _: str, __: object) -> None:
+    for step in range(STEPS):
+        time.sleep(PAUSE_S)
+        metrics_of(worker, step)
+
+
+def run_per_worker(worker: int, directory: str, _: object) -> None:
+    run = wandb_run(directory)
+    for step in range(STEPS):
+        time.sleep(PAUSE_S)
+        run.log(metrics_of(worker, step), step=step)
+    run.finish()
+
+
+def put_to_controller(worker: int, _: str, queue: "multiprocessing.Queue[Put]") -> None:
+    for step in range(STEPS):
+        time.sleep(PAUSE_S)
+        queue.put((worker, step, metrics_of(worker, step)))
+
+
+def log_to_otel_rl(worker: int, address: str, _: object) -> None:
+    import otel_rl
+
+    otel_rl.init(
+        experiment="bench",
+        role="trainer",
+        index=worker,
+        count=WORKERS,
+        endpoint=f"http://{address}",
+    )
+    for step in range(STEPS):
+        time.sleep(PAUSE_S)
+        otel_rl.mlogger.log(metrics_of(worker, step), step=step)
+    otel_rl.shutdown(timeout_s=30)
+
+
+def wandb_run(directory: str) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        mode="offline",
+        dir=directory,
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+    )
+
+
+def control(queue: "multiprocessing.Queue[Put]", directory: str) -> None:
+    """One row a step with every worker's metrics, as soon as all have sent them."""
+    run = wandb_run(directory)
+    steps: dict[int, dict[int, dict[str, float]]] = {}
+    for _ in range(WORKERS * STEPS):
+        worker, step, metrics = queue.get()
+        steps.setdefault(step, {})[worker] = metrics
+        if len(steps[step]) == WORKERS:
+            row = {
+                f"workers/{index}/{name}": value
+                for index, found in steps.pop(step).items()
+                for name, value in found.items()
+            }
+            run.log(row, step=step)
+    run.finish()
+
+
+def bridge(directory: str, *, per_worker: bool) -> None:
+    from otel_rl.bridge.align.settings import AlignSettings
+    from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSettings
+    from otel_rl.bridge.pipeline import Bridge
+
+    bridge = Bridge(
+        BridgeSettings(
+            data=Path(directory),
+            http=ListenSettings(port=0),
+            grpc=ListenSettings(port=0, enabled=False),
+            align=AlignSettings(per_worker=per_worker),
+            tracker=TrackerSettings(name="wandb", options={"mode": "offline"}),
+        )
+    )
+    bridge.start()
+    join(start_workers(log_to_otel_rl, bridge.http))
+    (status,) = bridge.stop()
+    assert status.next_row == STEPS, status
+
+
+def start_workers(target: Target, place: str, queue: object = None) -> list[SpawnProcess]:
+    workers = [CONTEXT.Process(target=target, args=(n, place, queue)) for n in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    return workers
+
+
+def join(workers: Sequence[SpawnProcess]) -> None:
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+
+
+def run(name: str, directory: str) -> None:
+    match name:
+        case "shape":
+            print(f"{WORKERS} workers x {METRICS} metrics x {STEPS} steps")
+        case "nothing":
+            join(start_workers(report_nothing, directory))
+        case "run per worker":
+            join(start_workers(run_per_worker, directory))
+        case "queue to a controller":
+            queue: multiprocessing.Queue[Put] = CONTEXT.Queue()
+            workers = start_workers(put_to_controller, directory, queue)
+            control(queue, directory)
+            join(workers)
+        case "otel_rl, every worker":
+            bridge(directory, per_worker=True)
+        case "otel_rl, mean over workers":
+            bridge(directory, per_worker=False)
+        case _:
+            raise SystemExit(f"There is no contender {name!r}.")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        run(sys.argv[1], directory)
