@@ -76,6 +76,7 @@ class Bridge:
                 DeliverySettings(
                     tracker=settings.tracker.name,
                     directory=settings.tracker.directory or settings.data,
+                    scratch=settings.data,
                     attributes=settings.tracker.options,
                     max_writers=settings.tracker.max_live_runs,
                 ),

@@ -83,6 +83,8 @@ def report(statuses: Iterable[RunStatus], counters: Counters) -> bool:
     for status in statuses:
         where = status.location or "(not opened)"
         say(f"run {status.key}: {status.next_row} rows in {status.tracker}: {where}")
+        if status.tracker == "wandb" and status.location and "://" not in status.location:
+            say(f"  upload it with: wandb sync {status.location}")
         if status.state is not RunState.FINISHED:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""

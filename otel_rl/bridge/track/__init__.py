@@ -24,18 +24,20 @@ class RunInfo:
         run_id: Stable digest of ``key``, safe in paths and URLs: ``[a-z2-7]{16}``.
         directory: Where the tracker may keep files. Exists.
         attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``.
+        scratch: Where the writer's log and lock are; ``directory`` if not given.
     """
 
     key: ExperimentKey
     run_id: str
     directory: Path
     attributes: tuple[tuple[str, str], ...] = ()
+    scratch: Path | None = None
 
 
 def writer_file(run: RunInfo, suffix: str, /) -> Path:
-    """A file about the writer of a run, beside the tracker's own. Its directory is made."""
-    directory = run.directory / "writers"
-    directory.mkdir(exist_ok=True)
+    """A file about the writer of a run. Its directory is made."""
+    directory = (run.scratch or run.directory) / "writers"
+    directory.mkdir(parents=True, exist_ok=True)
     return directory / f"{run.run_id}.{suffix}"
 
 

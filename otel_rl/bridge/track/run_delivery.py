@@ -88,6 +88,7 @@ class DeliverySettings:
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause.
         rejected_retry_s: Pause after the tracker has refused settings or credentials.
+        scratch: Where the logs and locks of writers are; ``directory`` if not given.
     """
 
     tracker: str
@@ -100,6 +101,7 @@ class DeliverySettings:
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0
     rejected_retry_s: float = 60.0
+    scratch: Path | None = None
 
 
 class RunState(StrEnum):
@@ -180,6 +182,7 @@ class RunDelivery:
             run_id(key.experiment, key.trial),
             self._settings.directory,
             tuple(sorted(self._settings.attributes.items())),
+            self._settings.scratch,
         )
         # Of the run's own thread.
         self._failures = 0
