@@ -35,11 +35,7 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
     (work_dir / "settings.json").write_text(settings.model_dump_json(indent=2))
     (work_dir / RESULT_FILE).unlink(missing_ok=True)
     environment = demo_environment(os.environ if env is None else env)
-    named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if "rl.experiment.name=" not in named:
-        environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
-    if "rl.trial.name=" not in named:
-        environment.setdefault("OTEL_RL_TRIAL", settings.trial)
+    _configure_telemetry(environment, settings)
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
         orchestrator = subprocess.Popen(  # noqa: S603  # our own module, no shell
@@ -54,6 +50,18 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
     except FileNotFoundError:
         reason = f"the orchestrator ended with {orchestrator.returncode} [{log}]"
         return DemoResult(reason=reason, logs=work_dir / "logs")
+
+
+def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) -> None:
+    """Fill in what the environment does not say. With nowhere to send to, nothing is recorded."""
+    named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if "rl.experiment.name=" not in named:
+        environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
+    if "rl.trial.name=" not in named:
+        environment.setdefault("OTEL_RL_TRIAL", settings.trial)
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+    if not any(environment.get(endpoint) for endpoint in endpoints):
+        environment["OTEL_SDK_DISABLED"] = "true"
 
 
 def _wait(orchestrator: "subprocess.Popen[bytes]") -> None:
