@@ -5,6 +5,7 @@ Every setting has a place in the file (``[align] window_s = 2``) and a variable
 place.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +21,9 @@ from otel_rl.errors import ConfigError
 __all__ = [
     "ENV_PREFIX",
     "BridgeSettings",
+    "GrpcSettings",
+    "HttpSettings",
     "JournalSettings",
-    "ListenSettings",
     "TrackerSettings",
     "load_settings",
 ]
@@ -39,11 +41,22 @@ class ListenSettings(BaseModel):
     host: str = "127.0.0.1"
     """Address to listen on. Anything but loopback lets every host that reaches it write runs."""
 
-    port: int = Field(ge=0, le=65535)
-    """TCP port; 0 takes a free one."""
-
     enabled: bool = True
     """Whether to listen at all."""
+
+
+class HttpSettings(ListenSettings):
+    """OTLP over HTTP."""
+
+    port: int = Field(4318, ge=0, le=65535)
+    """TCP port; 0 takes a free one. The default is OTLP's own."""
+
+
+class GrpcSettings(ListenSettings):
+    """OTLP over gRPC."""
+
+    port: int = Field(4317, ge=0, le=65535)
+    """TCP port; 0 takes a free one. The default is OTLP's own."""
 
 
 class JournalSettings(BaseModel):
@@ -52,7 +65,8 @@ class JournalSettings(BaseModel):
     model_config = _MODEL
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
-    """Upper bound of the file. Beyond it senders get 503 and retry."""
+    """Beyond it senders get 503 and retry. Rows may take as much again, so that batches that wait
+    can always be made into rows."""
 
 
 class TrackerSettings(BaseModel):
@@ -96,10 +110,10 @@ class BridgeSettings(BaseSettings):
     data: Path = Path(".otel_rl")
     """Directory of the journal. One bridge at a time; it survives restarts."""
 
-    http: ListenSettings = ListenSettings(port=4318)
+    http: HttpSettings = HttpSettings()
     """OTLP over HTTP."""
 
-    grpc: ListenSettings = ListenSettings(port=4317)
+    grpc: GrpcSettings = GrpcSettings()
     """OTLP over gRPC."""
 
     journal: JournalSettings = JournalSettings()
@@ -147,6 +161,7 @@ def load_settings(
     Raises:
         ConfigError: Names the place, what is wrong, and the value.
     """
+    _check_variables(os.environ)
     content: dict[str, object] = {}
     if file is not None:
         try:
@@ -167,6 +182,17 @@ def load_settings(
         raise ConfigError(_explained(exc)) from exc
 
 
+def _check_variables(environment: Mapping[str, str]) -> None:
+    """pydantic-settings ignores a variable whose first part is no setting; a person would not."""
+    for variable in environment:
+        if variable.startswith(ENV_PREFIX):
+            section = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
+            if section not in BridgeSettings.model_fields:
+                raise ConfigError(
+                    f"{variable}: there is no such setting.", hint="See docs/bridge.md."
+                )
+
+
 def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     merged = dict(base)
     for key, value in over.items():
@@ -184,10 +210,10 @@ def _explained(exc: ValidationError) -> str:
         path = ".".join(str(part) for part in error["loc"]) or "settings"
         variable = ENV_PREFIX + "__".join(str(part).upper() for part in error["loc"])
         if error["type"] == "extra_forbidden":
-            lines.append(f"bridge.{path}: there is no such setting. See docs/bridge.md.")
+            lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
         else:
             lines.append(
-                f"bridge.{path}: {error['msg']} (got {error['input']!r}). "
+                f"{path}: {error['msg']} (got {error['input']!r}). "
                 f"Set it in the file or by {variable}."
             )
     return "\n".join(lines)

@@ -31,13 +31,11 @@ class Counter(StrEnum):
     SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
     SPANS_REFUSED = "otel_rl.bridge.spans.refused"
     BATCHES_SPOOLED = "otel_rl.bridge.batches.spooled"
-    POINTS_DUPLICATE = "otel_rl.bridge.points.duplicate"
     SAMPLES_LATE = "otel_rl.bridge.samples.late"
     SAMPLES_DROPPED = "otel_rl.bridge.samples.dropped"
     ROWS_CREATED = "otel_rl.bridge.rows.created"
     ROWS_WRITTEN = "otel_rl.bridge.rows.written"
     ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
-    ROWS_REJECTED = "otel_rl.bridge.rows.rejected"
     TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
     EXCEPTIONS = "otel_rl.bridge.exceptions"
 
@@ -110,15 +108,11 @@ class SampleDrop(StrEnum):
 
     Attributes:
         TOO_MANY_SERIES: The experiment has ``align.max_series`` series and this is another one.
-        INVALID_KEY: No tracker key can be made of its name.
-        NO_RECORDED_VALUE: The sender marked the point as having no value.
         UNDECODABLE: A whole batch could not be read and was set aside in the journal: a defect of
             otel_rl, with a logged traceback.
     """
 
     TOO_MANY_SERIES = "too_many_series"
-    INVALID_KEY = "invalid_key"
-    NO_RECORDED_VALUE = "no_recorded_value"
     UNDECODABLE = "undecodable"
 
 
@@ -130,14 +124,12 @@ class Where(StrEnum):
         GRPC: While a request over gRPC was answered; its sender retries.
         DRAIN: While rows were made; the batches are kept and read again.
         DELIVERY: While a run was written; the rows are kept and written again.
-        SPANS: While spans were read.
     """
 
     HTTP = "http"
     GRPC = "grpc"
     DRAIN = "drain"
     DELIVERY = "delivery"
-    SPANS = "spans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +159,6 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
         "Spans refused by partial success; the sender was told why.", Refusal
     ),
     Counter.BATCHES_SPOOLED: CounterSpec("Requests made durable before they were acknowledged."),
-    Counter.POINTS_DUPLICATE: CounterSpec("Points that had been seen before and were left out."),
     Counter.SAMPLES_LATE: CounterSpec(
         "Samples that came after their row and made one of their own."
     ),
@@ -177,7 +168,6 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.ROWS_CREATED: CounterSpec("Rows numbered and kept for delivery."),
     Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included."),
     Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has."),
-    Counter.ROWS_REJECTED: CounterSpec("Rows that the tracker will never take; they are kept."),
     Counter.TRACKER_RETRIES: CounterSpec("Deliveries tried again because the tracker was away."),
     Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by the edge that caught them.", Where),
 }

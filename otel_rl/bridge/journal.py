@@ -81,11 +81,12 @@ class Journal:
 
     Args:
         directory: Created if missing; holds ``journal.db`` and its lock.
-        max_bytes: Upper bound of the database file. Beyond it ``write`` raises ``JournalFull``.
+        max_bytes: Bound for what comes in, see ``check_room``. What is made of it may take as much
+            again.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
-        self._directory = directory
+        self._max_bytes = max_bytes
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
@@ -139,6 +140,23 @@ class Journal:
             self._readers.append(connection)
         yield connection
 
+    def check_room(self, connection: sqlite3.Connection, n_bytes: int) -> None:
+        """Refuse what would fill the room that is needed to get rid of what is there.
+
+        Called inside ``write`` by those who bring something in. Turning a batch into rows needs
+        room before it gives the batch's room back, so batches may not take all of it.
+
+        Raises:
+            JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
+        """
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if (pages - free) * _PAGE_BYTES + n_bytes > self._max_bytes:
+            raise JournalFull(
+                f"The journal has reached its bound of {self._max_bytes} bytes.",
+                hint="Raise journal.max_bytes; senders retry meanwhile.",
+            )
+
     def close(self) -> None:
         """Finish what was accepted, then close. Idempotent."""
         with self._closing:
@@ -157,7 +175,7 @@ class Journal:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             # Deletes still work in a database that is full by page count, unlike on a full disk.
-            connection.execute(f"PRAGMA max_page_count={max(max_bytes // _PAGE_BYTES, 64)}")
+            connection.execute(f"PRAGMA max_page_count={max(2 * max_bytes // _PAGE_BYTES, 64)}")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 connection.executescript(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from otel_rl.bridge.align import Aligner
 from otel_rl.bridge.config import BridgeSettings
@@ -19,6 +20,7 @@ from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.receive import GrpcServer, HttpServer, create_app
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
+from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 
 __all__ = ["Addresses", "Bridge"]
@@ -33,6 +35,8 @@ _READ_BYTES = 8 << 20
 
 # After a failure that is not a batch's fault: a full disk, a bug.
 _RETRY_S = 1.0
+
+_WARN_EVERY_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,9 @@ class Bridge:
         self._aligners: dict[ExperimentKey, Aligner] = {}
         self._read_through = Offset(0)
         self._read_bytes = _READ_BYTES
+        self._warned_ns = 0
+        self._waiting = 0
+        self._ended: Sequence[RunStatus] | None = None
         self._work = threading.Event()
         self._stopping = threading.Event()
         self._drain_thread = threading.Thread(target=self._drain, name="otel-rl-drain", daemon=True)
@@ -93,6 +100,16 @@ class Bridge:
         http = next((s.address for s in self._servers if isinstance(s, HttpServer)), None)
         grpc = next((s.address for s in self._servers if isinstance(s, GrpcServer)), None)
         return Addresses(http, grpc)
+
+    @property
+    def data(self) -> Path:
+        """The directory of the journal."""
+        return self._settings.data
+
+    @property
+    def waiting(self) -> int:
+        """After ``stop``: acknowledged batches that could not be made into rows."""
+        return self._waiting
 
     @property
     def http(self) -> str:
@@ -134,14 +151,20 @@ class Bridge:
 
         Returns:
             How each run stands. Rows that a tracker did not take within ``stop_timeout_s`` stay in
-            the journal for the next start.
+            the journal for the next start. A second call returns what the first did.
         """
+        if self._ended is None:
+            self._ended = self._stop(exit_code)
+        return self._ended
+
+    def _stop(self, exit_code: int) -> Sequence[RunStatus]:
         for server in self._servers:
             server.stop()
         self._stopping.set()
         self._work.set()
         if self._drain_thread.is_alive():
             self._drain_thread.join()
+        self._waiting, _ = self._spool.pending()
         statuses = self._delivery.stop(timeout_s=self._settings.stop_timeout_s, exit_code=exit_code)
         for status in statuses:
             if status.state is RunState.FINISHED:
@@ -189,6 +212,12 @@ class Bridge:
                 if stopping:
                     self._close_rows(self._clock_ns(), everything=True)
                     return
+            except JournalFull as exc:
+                self._forget()
+                self._warn_full(exc)
+                if stopping:
+                    return
+                self._stopping.wait(_RETRY_S)
             except Exception:  # noqa: BLE001  # the drain outlives any single failure; counted
                 self.counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
                 _log.exception("Making rows failed; the batches are kept and tried again.")
@@ -266,6 +295,12 @@ class Bridge:
             aligner.settings = self._settings.align
             self._aligners[key] = aligner
         return aligner
+
+    def _warn_full(self, exc: JournalFull) -> None:
+        now_ns = self._clock_ns()
+        if now_ns - self._warned_ns >= _WARN_EVERY_NS:
+            self._warned_ns = now_ns
+            _log.warning("Rows cannot be kept, the batches wait: %s", exc)
 
     def _forget(self) -> None:
         """Go back to what is committed: aligners from the ledger, batches from the spool."""

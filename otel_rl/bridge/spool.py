@@ -33,6 +33,7 @@ class Spool:
         """
 
         def insert(connection: sqlite3.Connection) -> Offset:
+            self._journal.check_room(connection, len(batch.payload))
             cursor = connection.execute(
                 "INSERT INTO batches (signal, received_ns, payload) VALUES (?, ?, ?)",
                 (batch.signal, batch.received_ns, batch.payload),

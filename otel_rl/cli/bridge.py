@@ -59,7 +59,7 @@ def _command(arguments: argparse.Namespace) -> int:
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {settings.data}")
     stop.wait()
     say("stopping: writing what was taken (once more leaves it in the journal)")
-    complete = report(bridge.stop(), bridge.counters)
+    complete = report(bridge, bridge.stop())
     return 0 if complete else 1
 
 

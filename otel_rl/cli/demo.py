@@ -7,14 +7,14 @@ import time
 
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Train a small policy with asynchronous GRPO in a dozen processes on CPU: two trainer ranks, three
+Train a small policy with asynchronous GRPO in ten processes on CPU: two trainer ranks, three
 generator replicas with a KV cache, a replay buffer, two reward workers. One generator is killed
 half-way. Everything they measure ends in one tracker run. Takes about a minute.
 """
@@ -28,9 +28,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--experiment", metavar="NAME", default="grpo-demo", help="(%(default)s)")
+    parser.add_argument("--experiment", metavar="NAME", help="default: grpo-demo")
     parser.add_argument("--trial", metavar="NAME", help="default: the time, so each is a new run")
-    parser.add_argument("--steps", type=int, metavar="N", help="policy updates (100)")
+    parser.add_argument("--steps", type=_positive, metavar="N", help="policy updates (100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-kill", action="store_true", help="let every generator live")
     parser.add_argument(
@@ -42,10 +42,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(command=_command)
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on (got {text!r})")
+    return int(text)
+
+
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numpy") is None:
         raise ConfigError("The demo needs numpy.", hint="pip install 'otel-rl[demo,wandb]'")
-    key = ExperimentKey(arguments.experiment, arguments.trial or time.strftime("%Y%m%d-%H%M%S"))
+    now = time.strftime("%Y%m%d-%H%M%S")
+    key = experiment_key(arguments, default_experiment="grpo-demo", default_trial=now)
     if arguments.endpoint:
         return _train(arguments, key, arguments.endpoint)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))

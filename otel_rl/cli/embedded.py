@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import Counter, Counters
+from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState, RunStatus
 from otel_rl.errors import ConfigError
@@ -23,7 +23,6 @@ _LOSSES = (
     Counter.POINTS_REFUSED,
     Counter.EXEMPLARS_REFUSED,
     Counter.SAMPLES_DROPPED,
-    Counter.ROWS_REJECTED,
     Counter.EXCEPTIONS,
 )
 
@@ -77,25 +76,27 @@ def embedded(settings: BridgeSettings) -> Bridge:
     return started(settings)
 
 
-def report(statuses: Iterable[RunStatus], counters: Counters) -> bool:
+def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     """Say where the runs are and what is missing in them. Returns whether all rows are written."""
-    complete = True
+    complete = not bridge.waiting
+    if bridge.waiting:
+        say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
     for status in statuses:
         where = status.location or "(not opened)"
-        say(f"run {status.key}: {status.next_row} rows in {status.tracker}: {where}")
+        rows = "1 row" if status.next_row == 1 else f"{status.next_row} rows"
+        say(f"run {status.key}: {rows} in {status.tracker}: {where}")
         if status.tracker == "wandb" and status.location and "://" not in status.location:
             say(f"  upload it with: wandb sync {status.location}")
         if status.state is not RunState.FINISHED:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""
-            say(
-                f"  {status.pending} rows are still in the journal and are written by the next "
-                f"start with the same --data.{error}"
-            )
-    for (name, reason), count in counters.snapshot().items():
+            say(f"  {status.pending} rows are still in the journal.{error}")
+    if not complete:
+        say(f"write the rest with: otel-rl bridge --data {bridge.data}")
+    for (name, reason), count in bridge.counters.snapshot().items():
         if count and any(name == counter for counter in _LOSSES):
             say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
-    late = counters.value(Counter.SAMPLES_LATE)
+    late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
         say(f"  {late} samples came late and stand in rows of their own")
     return complete
@@ -105,7 +106,7 @@ def finish(bridge: Bridge, *, exit_code: int) -> bool:
     """Stop the bridge and say what became of the runs. Returns whether all rows are written."""
     with _impatience():
         say("writing what was reported (Ctrl-C leaves it in the journal)")
-        return report(bridge.stop(exit_code=exit_code), bridge.counters)
+        return report(bridge, bridge.stop(exit_code=exit_code))
 
 
 @contextmanager

@@ -29,6 +29,8 @@ def reporting_environment(
         names.RL_EXPERIMENT_NAME: key.experiment,
         names.RL_TRIAL_NAME: key.trial,
     }
+    if role is not None:
+        resource[names.RL_WORKER_ROLE] = role  # what a stock SDK reads, too
     environment |= {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{http}",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",

@@ -1,13 +1,15 @@
 """Options that several commands share, and what they become in the bridge's settings."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
-from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
+from otel_rl.worker.identity import checked_name
 
-__all__ = ["add_bridge_options", "host_and_port", "settings_of"]
+__all__ = ["add_bridge_options", "experiment_key", "host_and_port", "settings_of"]
 
 
 def add_bridge_options(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +62,31 @@ def settings_of(
     return load_settings(arguments.config, given, defaults=defaults)
 
 
-def host_and_port(text: str) -> dict[str, object]:
-    """``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` as settings.
+def experiment_key(
+    arguments: argparse.Namespace, *, default_experiment: str, default_trial: str
+) -> ExperimentKey:
+    """The run that the command line, else the environment, else the command names.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: A name cannot be used.
+    """
+    experiment = arguments.experiment or os.environ.get("OTEL_RL_EXPERIMENT")
+    trial = arguments.trial or os.environ.get("OTEL_RL_TRIAL")
+    return ExperimentKey(
+        checked_name("--experiment", experiment or default_experiment),
+        checked_name("--trial", trial or default_trial),
+    )
+
+
+def host_and_port(text: str) -> dict[str, object]:
+    """``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` as settings, for argparse.
+
+    Raises:
+        ArgumentTypeError: It is none of these.
     """
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise ConfigError(
-            f'"{text}" is no address.', hint="Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 is free."
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is no address. Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 is free.'
         )
     return {"host": host.strip("[]") or "127.0.0.1", "port": int(port)}

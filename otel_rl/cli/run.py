@@ -15,8 +15,8 @@ from types import FrameType
 from otel_rl.bridge.counters import Counter
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
-from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.records import ExperimentKey
+from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.worker.identity import checked_name
 
 __all__ = ["add_parser"]
 
@@ -62,13 +62,12 @@ def _command(arguments: argparse.Namespace) -> int:
     if not command:
         say("there is no command to run. Write: otel-rl run -- python train.py")
         return 2
-    if shutil.which(command[0]) is None:
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():
         say(f"{command[0]}: command not found")
         return _NOT_FOUND
-    key = ExperimentKey(
-        arguments.experiment or os.environ.get("OTEL_RL_EXPERIMENT") or _name_of(command),
-        arguments.trial or os.environ.get("OTEL_RL_TRIAL") or "default",
-    )
+    key = experiment_key(arguments, default_experiment=_name_of(command), default_trial="default")
+    if arguments.role is not None:
+        checked_name("--role", arguments.role)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
     status = _NOT_EXECUTABLE
     try:

@@ -64,9 +64,6 @@ Single measurements refused while the point that carried them was taken.
 OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
 """Metric (counter, {point}). Data points acknowledged to the sender."""
 
-OTEL_RL_BRIDGE_POINTS_DUPLICATE: Final = "otel_rl.bridge.points.duplicate"
-"""Metric (counter, {point}). Points that had been seen before and were left out."""
-
 OTEL_RL_BRIDGE_POINTS_REFUSED: Final = "otel_rl.bridge.points.refused"
 """Metric (counter, {point}). Data points refused by partial success; the sender was told why."""
 
@@ -78,9 +75,6 @@ OTEL_RL_BRIDGE_ROWS_CONFIRMED: Final = "otel_rl.bridge.rows.confirmed"
 
 OTEL_RL_BRIDGE_ROWS_CREATED: Final = "otel_rl.bridge.rows.created"
 """Metric (counter, {row}). Rows numbered and kept for delivery."""
-
-OTEL_RL_BRIDGE_ROWS_REJECTED: Final = "otel_rl.bridge.rows.rejected"
-"""Metric (counter, {row}). Rows that the tracker will never take; they are kept."""
 
 OTEL_RL_BRIDGE_ROWS_WRITTEN: Final = "otel_rl.bridge.rows.written"
 """Metric (counter, {row}). Rows handed to a tracker, repeats included."""
@@ -763,15 +757,6 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
-        OTEL_RL_BRIDGE_POINTS_DUPLICATE: MetricSpec(
-            name=OTEL_RL_BRIDGE_POINTS_DUPLICATE,
-            instrument=Instrument.COUNTER,
-            unit="{point}",
-            brief="Points that had been seen before and were left out.",
-            reduction=Reduction.SUM,
-            group="otel_rl",
-            derived=True,
-        ),
         OTEL_RL_BRIDGE_POINTS_REFUSED: MetricSpec(
             name=OTEL_RL_BRIDGE_POINTS_REFUSED,
             instrument=Instrument.COUNTER,
@@ -806,15 +791,6 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             instrument=Instrument.COUNTER,
             unit="{row}",
             brief="Rows numbered and kept for delivery.",
-            reduction=Reduction.SUM,
-            group="otel_rl",
-            derived=True,
-        ),
-        OTEL_RL_BRIDGE_ROWS_REJECTED: MetricSpec(
-            name=OTEL_RL_BRIDGE_ROWS_REJECTED,
-            instrument=Instrument.COUNTER,
-            unit="{row}",
-            brief="Rows that the tracker will never take; they are kept.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,

@@ -8,6 +8,7 @@ and drops NaN and infinities.
 import os
 from collections import deque
 from functools import cache
+from threading import Thread
 from typing import Final
 
 from opentelemetry import metrics
@@ -43,7 +44,6 @@ def exact_view() -> View:
     between two exports; what is dropped is counted in ``otel_rl.worker.measurements.dropped`` of
     the global MeterProvider.
     """
-    _counted_drops()
     return View(
         instrument_type=metrics._Gauge,  # noqa: SLF001  # the API exports the name with its _
         attribute_keys=AllBut(RL_LOOP_ITERATION),
@@ -54,15 +54,24 @@ def exact_view() -> View:
 
 @cache
 def _counted_drops() -> Drops:
-    """The process's count for all such Views, observable once a MeterProvider is set."""
+    """The process's count for all such Views, observable from the first drop on.
+
+    Not earlier: asking the API for a meter before the program has set its provider would load the
+    zero-code plug-in instead. By a thread of its own, because the SDK holds a lock of the very
+    provider while it offers a measurement.
+    """
     drops = Drops()
+    Thread(target=_observe, args=(drops,), name="otel-rl-exact-drops", daemon=True).start()
+    return drops
+
+
+def _observe(drops: Drops) -> None:
     metrics.get_meter(SCOPE_NAME, __version__).create_observable_counter(
         OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         [drops.observe],
         unit="{measurement}",
         description="Measurements that this worker could not deliver.",
     )
-    return drops
 
 
 class _EveryMeasurement(ExemplarReservoir):

@@ -19,7 +19,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.semconv.run_id import run_id
 
-__all__ = ["DEFAULT_TRIAL", "Identity", "identify"]
+__all__ = ["DEFAULT_TRIAL", "Identity", "checked_name", "identify"]
 
 DEFAULT_TRIAL: Final = "default"
 
@@ -163,16 +163,25 @@ def _name(
 ) -> str | None:
     """The first of argument, variable and resource attribute that is given, checked."""
     if value is not None:
-        return _checked_name(argument, value)
+        return checked_name(argument, value)
     if environ.get(variable):
-        return _checked_name(variable, environ[variable])
+        return checked_name(variable, environ[variable])
     attribute = next(key for key, name in _ARGUMENT_OF.items() if name == argument)
     if inherited.get(attribute):
-        return _checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
+        return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
     return None
 
 
-def _checked_name(where: str, value: object) -> str:
+def checked_name(where: str, value: object) -> str:
+    """``value``, if it can name an experiment, a trial, a role or a tag.
+
+    Args:
+        where: The argument or variable that it came from, for the error.
+        value: What was given.
+
+    Raises:
+        ConfigError: It cannot; says why.
+    """
     if not isinstance(value, str):
         raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
     if not value.strip():

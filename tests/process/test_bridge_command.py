@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from otel_rl.bridge.config import load_settings
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
 
 pytestmark = pytest.mark.process
@@ -271,8 +272,8 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[align]\nwindow = 5\n", "bridge.align.window: there is no such setting"),
-        ("[http]\nport = 'x'\n", "bridge.http.port"),
+        ("[align]\nwindow = 5\n", "align.window: there is no such setting"),
+        ("[http]\nport = 'x'\n", "http.port"),
         ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
         ("[[[", "is not TOML"),
     ],
@@ -282,6 +283,25 @@ def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, mess
     done = otel_rl("bridge", "--config", "bridge.toml", cwd=tmp_path)
     assert done.status == 2
     assert message in done.err
+
+
+def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> None:
+    done = otel_rl("bridge", "--http", "nonsense", cwd=tmp_path)
+    assert done.status == 2
+    assert "127.0.0.1:4318" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALING__WINDOW_S="2")
+    done = otel_rl("bridge", cwd=tmp_path, env=environment)
+    assert done.status == 2
+    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: there is no such setting" in done.err
+
+
+def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:
+    settings = load_settings(None, {"http": {"host": "::1"}})
+    assert (settings.http.host, settings.http.port) == ("::1", 4318)
 
 
 def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:

@@ -196,6 +196,63 @@ def test_a_command_that_is_not_there_is_127_and_leaves_nothing(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
+    path = script(tmp_path, "print('no shebang, no x bit')")
+    done = otel_rl("run", "--tracker", "jsonl", "--", path, cwd=tmp_path)
+    assert (done.status, "Permission denied" in done.err) == (126, True)
+
+
+@pytest.mark.parametrize("option", ["--experiment", "--trial", "--role"])
+def test_a_name_that_cannot_be_used_is_refused_before_the_command_starts(
+    tmp_path: Path, option: str
+) -> None:
+    done = otel_rl("run", option, "two\nlines", "--", "touch", "started", cwd=tmp_path)
+    assert done.status == 2
+    assert f"{option}: must not hold control characters" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_role_of_the_command_line_reaches_a_stock_sdk(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
+        provider.get_meter("m").create_counter("requests").add(3)
+        provider.shutdown()
+        """,
+    )
+    done = otel_rl(
+        "run", "--experiment", "e", "--role", "generator", "--tracker", "jsonl",
+        "--", PYTHON, path, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    (row,) = jsonl_rows(tmp_path, "e")
+    assert row.values["generator/requests"] == 3
+
+
+def test_a_program_with_a_provider_of_its_own_keeps_it(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+        from opentelemetry import metrics
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+        reader = InMemoryMetricReader()
+        metrics.set_meter_provider(MeterProvider([reader], views=[otel_rl.exact_view()]))
+        metrics.get_meter("m").create_gauge("x").set(1.0)
+        assert reader.get_metrics_data() is not None
+        """,
+    )
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
+    assert (done.status, "Overriding" in done.err) == (0, False), done.err
+
+
 def test_a_command_killed_by_a_signal_is_128_and_its_number(tmp_path: Path) -> None:
     path = script(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)

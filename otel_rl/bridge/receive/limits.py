@@ -66,7 +66,7 @@ class ReceiveLimits(BaseModel):
     """Most exemplars of a data point. Workers of otel_rl send at most 1,024 in one."""
 
     max_age_s: float = Field(14 * 86_400.0, gt=0)
-    """How far back an event may lie. Ids of points are remembered as long, to know replays."""
+    """How far back an event may lie."""
 
     max_future_s: float = Field(600.0, ge=0)
     """How far a sender's clock may be ahead of the bridge's."""

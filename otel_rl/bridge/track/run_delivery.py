@@ -464,7 +464,7 @@ class RunDelivery:
             return
         self._reported_at = now
         _log.warning(
-            "The tracker does not take the rows of %s: %s They are kept; trying again in %.0f s.",
+            "The tracker does not take the rows of %s: %s They are kept; trying again in %.1f s.",
             self.key,
             exc,
             pause_s,

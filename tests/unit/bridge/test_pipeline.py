@@ -1,0 +1,134 @@
+"""The whole bridge in one process: what is accepted is in the run, whatever else happens."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.bridge.counters import Counter, SampleDrop
+from otel_rl.bridge.pipeline import Bridge
+from otel_rl.bridge.track.delivery import RunState
+from otel_rl.errors import ConfigError, JournalFull, JournalLocked
+from otel_rl.records import Batch, Signal
+from otel_rl.semconv.run_id import run_id
+from tests.otlp_requests import gauge, key_values, metrics_request, point
+
+DEADLINE_S = 30.0
+
+
+def settings(directory: Path, **more: object) -> BridgeSettings:
+    free = {"port": 0}
+    given = {"data": directory, "http": free, "grpc": free, "tracker": {"name": "jsonl"}, **more}
+    return load_settings(None, given)
+
+
+def batch(step: int, *, experiment: str = "e", padding: int = 0) -> Batch:
+    measured = point(float(step))
+    measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+    request = metrics_request(
+        gauge(measured),
+        resource={
+            "rl.experiment.name": experiment,
+            "rl.worker.role": "trainer",
+            "service.instance.id": "one",
+            "padding": "x" * padding,
+        },
+    )
+    return Batch(Signal.METRICS, request.SerializeToString(), time.time_ns())
+
+
+def steps(directory: Path, experiment: str = "e") -> list[int]:
+    lines = (directory / f"{run_id(experiment, 'default')}.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.fixture
+def bridge(tmp_path: Path) -> Iterator[Bridge]:
+    running = Bridge(settings(tmp_path))
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_every_accepted_batch_is_in_the_run_after_a_stop(bridge: Bridge, tmp_path: Path) -> None:
+    for step in range(30):
+        bridge.accept(batch(step))
+    (status,) = bridge.stop()
+    assert steps(tmp_path) == list(range(30))
+    assert (status.state, status.next_row) == (RunState.FINISHED, 30)
+    assert bridge.waiting == 0
+
+
+def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
+    bridge: Bridge, tmp_path: Path
+) -> None:
+    for step in range(20):
+        bridge.accept(batch(step))
+        if step == 10:
+            bridge.accept(Batch(Signal.METRICS, b"\xff no protobuf", time.time_ns()))
+    bridge.stop()
+    assert steps(tmp_path) == list(range(20))
+    dropped = bridge.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE)
+    assert dropped == 1
+
+
+def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path: Path) -> None:
+    bridge = Bridge(settings(tmp_path, journal={"max_bytes": 1 << 20}))
+    accepted: list[int] = []
+    refused = 0
+    # Nothing is made into rows before the journal is full.
+    while not refused:
+        try:
+            bridge.accept(batch(len(accepted), padding=50_000))
+        except JournalFull:
+            refused += 1
+        else:
+            accepted.append(len(accepted))
+    bridge.start()
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            bridge.accept(batch(len(accepted)))
+            break
+        except JournalFull:
+            assert time.monotonic() < deadline, "the journal stays full"
+            threading.Event().wait(0.05)
+    accepted.append(len(accepted))
+    bridge.stop()
+    assert steps(tmp_path) == accepted
+
+
+def test_spans_are_accepted_and_make_no_rows(bridge: Bridge) -> None:
+    bridge.accept(Batch(Signal.TRACES, b"", time.time_ns()))
+    assert bridge.stop() == []
+
+
+def test_a_directory_in_use_leaves_no_port_taken(bridge: Bridge, tmp_path: Path) -> None:
+    with pytest.raises(JournalLocked):
+        Bridge(settings(tmp_path))
+
+
+def test_a_port_in_use_leaves_the_directory_free(bridge: Bridge, tmp_path: Path) -> None:
+    taken = int(bridge.http.rpartition(":")[2])
+    other = tmp_path / "other"
+    with pytest.raises(ConfigError):
+        Bridge(settings(other, http={"port": taken}))
+    again = Bridge(settings(other))
+    again.start()
+    again.stop()
+
+
+def test_stopping_twice_is_stopping_once(bridge: Bridge) -> None:
+    bridge.accept(batch(1))
+    first = bridge.stop()
+    assert bridge.stop() == first
+
+
+def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
+    bridge.stop()
+    with pytest.raises(Exception, match="stopping"):
+        bridge.accept(batch(1))
