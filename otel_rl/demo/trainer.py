@@ -167,7 +167,7 @@ def main() -> None:
     else:
         ranks = Ranks.join(seat.address("trainer"))
     with reporting("trainer", seat):
-        Trainer(seat, ranks, TrainerMetrics()).run()
+        Trainer(seat, ranks, TrainerMetrics(rank=seat.index)).run()
 
 
 if __name__ == "__main__":

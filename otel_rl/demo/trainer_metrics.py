@@ -45,7 +45,9 @@ class StepFigures:
 class TrainerMetrics:
     """Single values by ``mlogger``, everything else by OpenTelemetry's own instruments."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rank: int) -> None:
+        # All ranks make one policy together; counted by each, there would seem to be several.
+        self._counts_policies = rank == 0
         meter = metrics.get_meter("otel_rl.demo.trainer")
         self._phase = instruments.create_rl_phase_duration(meter)
         self._idle = instruments.create_rl_worker_idle_time(meter)
@@ -101,8 +103,9 @@ class TrainerMetrics:
         for phase, seconds in phases.items():
             self._phase.set(seconds, {names.RL_PHASE: phase, names.RL_LOOP_ITERATION: step})
         self._idle.add(sum(phases.get(wait, 0.0) for wait in WAITS))
-        self._updates.add(1)
-        self._steps.add(1)
+        if self._counts_policies:
+            self._updates.add(1)
+            self._steps.add(1)
         self._tokens.add(sum(figures.episode_tokens))
         self._retrieval.record(phases["replay_batch_wait"])
         for age in figures.staleness:
