@@ -8,16 +8,14 @@ else by its own value.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
     DataPointFlags,
-    Exemplar,
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
     Metric,
@@ -26,6 +24,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_rl.bridge.otlp.attributes import integer, step_of, text
+from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
+from otel_rl.bridge.otlp.view import MetricsView, exemplars_of
 from otel_rl.records import (
     Batch,
     Decoded,
@@ -55,6 +56,10 @@ _DEFAULT_ROLE = "worker"
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
+# Bounds of the caches, for a few thousand processes.
+_MAX_SENDERS = 1 << 12
+_MAX_SERIES = 1 << 16
+
 
 def decode(batch: Batch) -> list[Decoded]:
     """What ``batch`` says, one entry per experiment, in the order of the request.
@@ -63,26 +68,68 @@ def decode(batch: Batch) -> list[Decoded]:
     """
     if batch.signal is not Signal.METRICS:
         return []
-    request = ExportMetricsServiceRequest.FromString(batch.payload)
+    request = MetricsView.FromString(batch.payload)
     points: dict[ExperimentKey, list[Point]] = {}
     exports: dict[ExperimentKey, dict[Worker, int]] = {}
     for resource_metrics in request.resource_metrics:
-        key, worker, exact = _identity(resource_metrics.resource)
-        found = points.setdefault(key, [])
+        sender = _sender(resource_metrics.resource.SerializeToString())
+        found = points.setdefault(sender.key, [])
         before = len(found)
-        found.extend(_points(resource_metrics, worker, exact=exact, now_ns=batch.received_ns))
-        latest = max((_latest_ns(point) for point in found[before:]), default=0)
-        workers = exports.setdefault(key, {})
-        workers[worker] = max(workers.get(worker, 0), latest)
+        found.extend(_points(resource_metrics, sender, batch.received_ns))
+        latest = max(map(_latest_ns, found[before:]), default=0)
+        workers = exports.setdefault(sender.key, {})
+        workers[sender.worker] = max(workers.get(sender.worker, 0), latest)
     return [
         Decoded(key, found, [Export(worker, ns) for worker, ns in exports[key].items()])
         for key, found in points.items()
     ]
 
 
-def _identity(resource: Resource) -> tuple[ExperimentKey, Worker, bool]:
-    """The run, the worker, and whether its exemplars are complete."""
-    attributes = dict(_attributes(resource.attributes))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sender:
+    """A resource as the bridge reads it. Equal by identity, so that it is a cheap key.
+
+    Attributes:
+        key: The run.
+        worker: The process.
+        exact: Whether its exemplars are complete.
+    """
+
+    key: ExperimentKey
+    worker: Worker
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What the points of a scope have in common.
+
+    Attributes:
+        sender: Whose they are.
+        reduction: As the sender asked for.
+        nonfinite: Whether the values stand for NaN and infinities.
+        now_ns: The time of points that have none.
+    """
+
+    sender: _Sender
+    reduction: Reduction | None
+    nonfinite: bool
+    now_ns: int
+
+    def series(self, metric: Metric, attributes: Iterable[KeyValue]) -> Series:
+        """The series of a point with ``attributes``; the same object each time, mostly."""
+        return _series(
+            self.sender,
+            metric.name,
+            metric.unit,
+            self.reduction,
+            tuple([attribute.SerializeToString() for attribute in attributes]),
+        )
+
+
+@lru_cache(maxsize=_MAX_SENDERS)
+def _sender(serialized: bytes) -> _Sender:
+    attributes = dict(_attributes(Resource.FromString(serialized).attributes))
     service = attributes.get("service.name", "")
     role = attributes.get(names.RL_WORKER_ROLE) or (
         _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
@@ -96,127 +143,123 @@ def _identity(resource: Resource) -> tuple[ExperimentKey, Worker, bool]:
     worker = Worker(
         role=role,
         instance=instance,
-        index=_int(attributes.get(names.RL_WORKER_INDEX)),
-        count=_int(attributes.get(names.RL_WORKER_COUNT)),
+        index=integer(attributes.get(names.RL_WORKER_INDEX)),
+        count=integer(attributes.get(names.RL_WORKER_COUNT)),
     )
-    return key, worker, attributes.get("telemetry.distro.name") == DISTRO
+    return _Sender(key, worker, attributes.get("telemetry.distro.name") == DISTRO)
 
 
-def _points(
-    resource_metrics: ResourceMetrics, worker: Worker, *, exact: bool, now_ns: int
-) -> Iterator[Point]:
+@lru_cache(maxsize=_MAX_SERIES)
+def _series(
+    sender: _Sender,
+    name: str,
+    unit: str,
+    reduction: Reduction | None,
+    attributes: tuple[bytes, ...],
+) -> Series:
+    parsed = _attributes(map(KeyValue.FromString, attributes))
+    return Series(sender.worker, name, unit, parsed, reduction)
+
+
+def _points(resource_metrics: ResourceMetrics, sender: _Sender, now_ns: int) -> Iterator[Point]:
     for scope_metrics in resource_metrics.scope_metrics:
-        reduction = _reduction(scope_metrics.scope)
-        nonfinite = scope_metrics.scope.name == NONFINITE_SCOPE
+        scope = _Scope(
+            sender,
+            _reduction(scope_metrics.scope),
+            scope_metrics.scope.name == NONFINITE_SCOPE,
+            now_ns,
+        )
         for metric in scope_metrics.metrics:
             match metric.WhichOneof("data"):
                 case "gauge":
                     for point in metric.gauge.data_points:
                         if not point.flags & _NO_VALUE:
-                            yield from _gauge(
-                                metric,
-                                point,
-                                worker,
-                                reduction,
-                                exact=exact,
-                                nonfinite=nonfinite,
-                                now_ns=now_ns,
-                            )
+                            yield _gauge(metric, point, scope)
                 case "sum":
-                    yield from _sums(metric, worker, reduction, now_ns)
+                    yield from _sums(metric, scope)
                 case "histogram":
-                    yield from _histograms(metric, worker, reduction, now_ns)
+                    yield from _histograms(metric, scope)
                 case "exponential_histogram":
-                    yield from _exponential_histograms(metric, worker, reduction, now_ns)
+                    yield from _exponential_histograms(metric, scope)
                 case "summary":
-                    yield from _summaries(metric, worker, reduction, now_ns)
+                    yield from _summaries(metric, scope)
                 case _:
                     pass  # a metric without data says nothing: accepted and ignored
 
 
-def _gauge(
-    metric: Metric,
-    point: NumberDataPoint,
-    worker: Worker,
-    reduction: Reduction | None,
-    *,
-    exact: bool,
-    nonfinite: bool,
-    now_ns: int,
-) -> Iterator[Measurements]:
-    step, attributes = _step_and_rest(point.attributes)
-    series = Series(worker, metric.name, metric.unit, attributes, reduction)
-    measured = [(exemplar, _step(exemplar.filtered_attributes)) for exemplar in point.exemplars]
-    if not exact:
-        # A stock SDK keeps a sample of the exemplars; only a step makes one worth a row.
-        measured = [pair for pair in measured if pair[1] is not None]
-    if measured:
-        times = [exemplar.time_unix_nano or now_ns for exemplar, _ in measured]
-        values = [_number(exemplar) for exemplar, _ in measured]
-        steps = [step if own is None else own for _, own in measured]
+def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurements:
+    attributes, now_ns = point.attributes, scope.now_ns
+    # Where an SDK without the exact View leaves the step.
+    step = step_of(attributes) if attributes else None
+    if step is None:
+        series = scope.series(metric, attributes)
     else:
-        times = [point.time_unix_nano or now_ns]
-        values = [_number(point)]
-        steps = [step]
-    if nonfinite:
+        rest = [pair for pair in attributes if pair.key != names.RL_LOOP_ITERATION]
+        series = scope.series(metric, rest)
+    exemplars = list(exemplars_of(point))
+    measured = read_exemplars(exemplars) if exemplars else None
+    if measured is not None and not scope.sender.exact:
+        measured = _with_steps(measured)
+    if measured is not None:
+        times_ns, values, steps = measured
+        if 0 in times_ns:
+            times_ns = [time_ns or now_ns for time_ns in times_ns]
+        if step is not None:
+            steps = [step if own is None else own for own in steps]
+    else:
+        times_ns, values, steps = [point.time_unix_nano or now_ns], [_number(point)], [step]
+    if scope.nonfinite:
         values = [_NONFINITE.get(value, math.nan) for value in values]
-    yield Measurements(series, times, values, steps)
+    return Measurements(series, times_ns, values, steps)
 
 
-def _sums(
-    metric: Metric, worker: Worker, reduction: Reduction | None, now_ns: int
-) -> Iterator[SumPoint]:
+def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
+    """Those with a step: a stock SDK keeps a sample, of which only a step makes one worth a row."""
+    if None not in measured.steps:
+        return measured
+    kept = [row for row in zip(*measured, strict=True) if row[2] is not None]
+    return ExemplarColumns(*zip(*kept, strict=True)) if kept else None
+
+
+def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     temporality = _temporality(metric.sum.aggregation_temporality)
     for point in metric.sum.data_points:
-        if point.flags & _NO_VALUE:
-            continue
-        yield SumPoint(
-            series=Series(
-                worker, metric.name, metric.unit, _attributes(point.attributes), reduction
-            ),
-            start_ns=point.start_time_unix_nano,
-            time_ns=point.time_unix_nano or now_ns,
-            value=_number(point),
-            temporality=temporality,
-            monotonic=metric.sum.is_monotonic,
-        )
+        if not point.flags & _NO_VALUE:
+            yield SumPoint(
+                series=scope.series(metric, point.attributes),
+                start_ns=point.start_time_unix_nano,
+                time_ns=point.time_unix_nano or scope.now_ns,
+                value=_number(point),
+                temporality=temporality,
+                monotonic=metric.sum.is_monotonic,
+            )
 
 
-def _histograms(
-    metric: Metric, worker: Worker, reduction: Reduction | None, now_ns: int
-) -> Iterator[HistogramPoint]:
+def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
     temporality = _temporality(metric.histogram.aggregation_temporality)
     for point in metric.histogram.data_points:
         if not point.flags & _NO_VALUE:
-            yield _histogram(
-                metric, point, worker, reduction, temporality, _explicit_buckets(point), now_ns
-            )
+            yield _histogram(metric, point, scope, temporality, _explicit_buckets(point))
 
 
-def _exponential_histograms(
-    metric: Metric, worker: Worker, reduction: Reduction | None, now_ns: int
-) -> Iterator[HistogramPoint]:
+def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
     temporality = _temporality(metric.exponential_histogram.aggregation_temporality)
     for point in metric.exponential_histogram.data_points:
         if not point.flags & _NO_VALUE:
-            yield _histogram(
-                metric, point, worker, reduction, temporality, _exponential_buckets(point), now_ns
-            )
+            yield _histogram(metric, point, scope, temporality, _exponential_buckets(point))
 
 
 def _histogram(
     metric: Metric,
     point: HistogramDataPoint | ExponentialHistogramDataPoint,
-    worker: Worker,
-    reduction: Reduction | None,
+    scope: _Scope,
     temporality: Temporality,
     buckets: tuple[tuple[float, float, int], ...],
-    now_ns: int,
 ) -> HistogramPoint:
     return HistogramPoint(
-        series=Series(worker, metric.name, metric.unit, _attributes(point.attributes), reduction),
+        series=scope.series(metric, point.attributes),
         start_ns=point.start_time_unix_nano,
-        time_ns=point.time_unix_nano or now_ns,
+        time_ns=point.time_unix_nano or scope.now_ns,
         temporality=temporality,
         count=point.count,
         total=point.sum if point.HasField("sum") else None,
@@ -260,16 +303,12 @@ def _exponential_buckets(
     return (*reversed(negative), *(zero if point.zero_count else ()), *positive)
 
 
-def _summaries(
-    metric: Metric, worker: Worker, reduction: Reduction | None, now_ns: int
-) -> Iterator[SummaryPoint]:
+def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:
     for point in metric.summary.data_points:
         if not point.flags & _NO_VALUE:
             yield SummaryPoint(
-                series=Series(
-                    worker, metric.name, metric.unit, _attributes(point.attributes), reduction
-                ),
-                time_ns=point.time_unix_nano or now_ns,
+                series=scope.series(metric, point.attributes),
+                time_ns=point.time_unix_nano or scope.now_ns,
                 count=point.count,
                 total=point.sum,
                 quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
@@ -286,7 +325,7 @@ def _reduction(scope: InstrumentationScope) -> Reduction | None:
     return None
 
 
-def _number(point: NumberDataPoint | Exemplar) -> float:
+def _number(point: NumberDataPoint) -> float:
     # Integers stay integers, so that sums of them are exact.
     return point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
 
@@ -297,54 +336,8 @@ def _temporality(value: AggregationTemporality.ValueType) -> Temporality:
     return Temporality.CUMULATIVE
 
 
-def _step(attributes: Iterable[KeyValue]) -> int | None:
-    for attribute in attributes:
-        if attribute.key == names.RL_LOOP_ITERATION:
-            return _int(_text(attribute.value))
-    return None
-
-
-def _step_and_rest(
-    attributes: Sequence[KeyValue],
-) -> tuple[int | None, tuple[tuple[str, str], ...]]:
-    """The step, where an SDK without the exact View leaves it on the point, and the rest."""
-    step = _step(attributes)
-    if step is None:
-        return None, _attributes(attributes)
-    rest = [attribute for attribute in attributes if attribute.key != names.RL_LOOP_ITERATION]
-    return step, _attributes(rest)
-
-
 def _attributes(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((attribute.key, _text(attribute.value)) for attribute in attributes))
-
-
-def _text(value: AnyValue) -> str:
-    match value.WhichOneof("value"):
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return "true" if value.bool_value else "false"
-        case "int_value":
-            return str(value.int_value)
-        case "double_value":
-            return repr(value.double_value)
-        case "array_value":
-            return ",".join(_text(item) for item in value.array_value.values)
-        case "kvlist_value":
-            return ",".join(f"{kv.key}={_text(kv.value)}" for kv in value.kvlist_value.values)
-        case "bytes_value":
-            return value.bytes_value.hex()
-    return ""
-
-
-def _int(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(float(text)) if "." in text else int(text)
-    except (ValueError, OverflowError):
-        return None
+    return tuple(sorted((attribute.key, text(attribute.value)) for attribute in attributes))
 
 
 def _latest_ns(point: Point) -> int:

@@ -8,13 +8,14 @@ keeps its bytes.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp.view import MetricsView
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
 from otel_rl.bridge.receive.screen import Screen
@@ -22,7 +23,7 @@ from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Signal
 
-__all__ = ["REQUEST_TYPES", "Admitted", "ExportRequest", "admit", "parse"]
+__all__ = ["REQUEST_TYPES", "Admitted", "ExportRequest", "admit"]
 
 ExportRequest = ExportMetricsServiceRequest | ExportTraceServiceRequest
 """The request messages that the bridge takes."""
@@ -53,22 +54,6 @@ class Admitted:
     message: str = ""
 
 
-def parse(signal: Signal, payload: bytes, limits: ReceiveLimits) -> ExportRequest:
-    """Parse a protobuf request.
-
-    Raises:
-        MalformedRequest: The bytes are not a request of this signal.
-        RequestTooLarge: It holds too many messages.
-    """
-    request_type = REQUEST_TYPES[signal]
-    check_message_count(payload, request_type.DESCRIPTOR, limits.max_messages_per_request)
-    try:
-        return request_type.FromString(payload)
-    except DecodeError as exc:
-        msg = f"The body is not a protobuf {request_type.DESCRIPTOR.name}."
-        raise MalformedRequest(msg) from exc
-
-
 def admit(
     signal: Signal, request: ExportRequest | bytes, limits: ReceiveLimits, now_ns: int
 ) -> Admitted:
@@ -76,7 +61,7 @@ def admit(
 
     Args:
         signal: METRICS or TRACES.
-        request: As protobuf bytes, or as a message, which is changed where something is refused.
+        request: As protobuf bytes or as a message.
         limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
 
@@ -84,20 +69,27 @@ def admit(
         MalformedRequest: The bytes are not a request of this signal.
         RequestTooLarge: It holds too many messages.
     """
-    if isinstance(request, bytes):
-        message, original = parse(signal, request, limits), request
-    else:
-        message, original = request, None
+    payload = request if isinstance(request, bytes) else request.SerializeToString()
+    request_type = REQUEST_TYPES[signal]
+    check_message_count(payload, request_type.DESCRIPTOR, limits.max_messages_per_request)
     refusals = Refusals("data points" if signal is Signal.METRICS else "spans")
     screen = Screen(limits, now_ns, refusals)
-    if isinstance(message, ExportMetricsServiceRequest):
-        screen.metrics(message)
-    else:
-        screen.traces(message)
-    payload = None
-    if screen.accepted:
-        untouched = original is not None and not screen.has_changed
-        payload = original if untouched else message.SerializeToString()
+    message: Message
+    try:
+        if signal is Signal.METRICS:
+            message = metrics = MetricsView.FromString(payload)
+            screen.metrics(metrics)
+        else:
+            message = traces = ExportTraceServiceRequest.FromString(payload)
+            screen.traces(traces)
+    except DecodeError as exc:
+        msg = f"The body is not a protobuf {request_type.DESCRIPTOR.name}."
+        raise MalformedRequest(msg) from exc
+    kept = message.SerializeToString() if screen.has_changed else payload
     return Admitted(
-        payload, screen.accepted, refusals.items, refusals.exemplars, refusals.message()
+        kept if screen.accepted else None,
+        screen.accepted,
+        refusals.items,
+        refusals.exemplars,
+        refusals.message(),
     )

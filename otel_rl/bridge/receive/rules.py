@@ -8,7 +8,9 @@ limit cannot hold anything that is over one.
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
+from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -22,6 +24,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp.exemplars import read_exemplars
+from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 
 __all__ = ["EXPERIMENT_ATTRIBUTE", "DataPoint", "Problem", "Rules"]
@@ -93,17 +97,13 @@ class Rules:
 
     def metric_name(self, name: str) -> Problem:
         """Not empty, not over-long, without control characters."""
-        max_bytes = self._limits.max_metric_name_bytes
-        if not name.strip():
-            return Refusal.INVALID_METRIC_NAME, "A metric has no name"
-        if len(name.encode()) > max_bytes:
-            return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
-        if _UNPRINTABLE.search(name):
-            return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
-        return None
+        return _metric_name_problem(name, self._limits.max_metric_name_bytes)
 
-    def point(self, metric: str, point: DataPoint) -> Problem:
-        """Of a time near now, with few and short attributes, few exemplars and sound buckets."""
+    def point(self, metric: str, kind: str, point: DataPoint) -> Problem:
+        """Of a time near now, with few and short attributes, few exemplars and sound buckets.
+
+        ``kind`` is the name of the metric's data field.
+        """
         limits = self._limits
         if not self._is_near(point.time_unix_nano):
             return self._time_problem(f"Metric {metric}", point.time_unix_nano)
@@ -112,46 +112,54 @@ class Rules:
             problem = self._attributes(owner, point.attributes, limits.max_attributes)
             if problem is not None:
                 return problem
-        if isinstance(point, NumberDataPoint):
-            buckets: Problem = None
-        elif isinstance(point, HistogramDataPoint):
-            buckets = self._explicit_buckets(metric, point)
-        elif isinstance(point, ExponentialHistogramDataPoint):
-            buckets = self._exponential_buckets(metric, point)
-        else:
-            return self._bucket_count(metric, len(point.quantile_values))
-        if buckets is None and len(point.exemplars) > limits.max_exemplars:
+        if kind == "summary":
+            count = len(cast("SummaryDataPoint", point).quantile_values)
+            return self._bucket_count(metric, count)
+        buckets: Problem = None
+        if kind == "histogram":
+            buckets = self._explicit_buckets(metric, cast("HistogramDataPoint", point))
+        elif kind == "exponential_histogram":
+            scaled = cast("ExponentialHistogramDataPoint", point)
+            buckets = self._exponential_buckets(metric, scaled)
+        exemplars = len(exemplars_of(cast("NumberDataPoint", point)))
+        if buckets is None and exemplars > limits.max_exemplars:
             return (
                 Refusal.TOO_MANY_EXEMPLARS,
                 (
-                    f"A point of metric {metric} has {len(point.exemplars)} exemplars, "
+                    f"A point of metric {metric} has {exemplars} exemplars, "
                     f"over {limits.max_exemplars}"
                 ),
             )
         return buckets
 
     def are_sound_numbers(self, points: Iterable[NumberDataPoint]) -> bool:
-        """Whether no point can have a problem. Fast; False says only: ask ``point``."""
+        """Whether no point and no exemplar can have a problem, at a glance.
+
+        False says only: ask ``point`` and ``exemplar``.
+
+        Raises:
+            DecodeError: What stands for an exemplar is none.
+        """
         earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
         for point in points:
-            if (
-                not earliest_ns <= point.time_unix_nano <= latest_ns
-                or point.ByteSize() > size
-                or point.exemplars
-            ):
+            if not earliest_ns <= point.time_unix_nano <= latest_ns:
+                return False
+            attributes = point.attributes
+            if attributes and sum(pair.ByteSize() for pair in attributes) > size:
+                return False
+            exemplars = exemplars_of(point)
+            if exemplars and not self._are_sound_exemplars(list(exemplars)):
                 return False
         return True
 
-    def are_sound_exemplars(self, exemplars: Iterable[Exemplar]) -> bool:
-        """Whether no exemplar can have a problem. Fast; False says only: ask ``exemplar``."""
-        earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
-        for exemplar in exemplars:
-            if (
-                not earliest_ns <= exemplar.time_unix_nano <= latest_ns
-                or exemplar.ByteSize() > size
-            ):
-                return False
-        return True
+    def _are_sound_exemplars(self, exemplars: Sequence[bytes]) -> bool:
+        if (
+            len(exemplars) > self._limits.max_exemplars
+            or max(map(len, exemplars)) > self._harmless_bytes
+        ):
+            return False
+        times_ns = read_exemplars(exemplars).times_ns
+        return self._earliest_ns <= min(times_ns) and max(times_ns) <= self._latest_ns
 
     def exemplar(self, metric: str, exemplar: Exemplar) -> Problem:
         """Of a time near now, with few and short attributes."""
@@ -282,3 +290,15 @@ class Rules:
                     ),
                 )
         return None
+
+
+# The same names come every second.
+@lru_cache(maxsize=1 << 14)
+def _metric_name_problem(name: str, max_bytes: int) -> Problem:
+    if not name.strip():
+        return Refusal.INVALID_METRIC_NAME, "A metric has no name"
+    if len(name.encode()) > max_bytes:
+        return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
+    if _UNPRINTABLE.search(name):
+        return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
+    return None

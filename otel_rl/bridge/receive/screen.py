@@ -15,12 +15,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
     ResourceMetrics,
     ScopeMetrics,
-    SummaryDataPoint,
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
 from otel_rl.bridge.receive.rules import EXPERIMENT_ATTRIBUTE, DataPoint, Rules
@@ -29,7 +29,7 @@ __all__ = ["Screen"]
 
 _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Message | bytes)
 
 
 class Screen:
@@ -53,7 +53,11 @@ class Screen:
         self._refusals = refusals
 
     def metrics(self, request: ExportMetricsServiceRequest) -> None:
-        """Screen the points of a request."""
+        """Screen the points of a request, given as ``MetricsView``.
+
+        Raises:
+            DecodeError: What stands for an exemplar is none.
+        """
         self._filter(request.resource_metrics, self._keeps_resource_metrics)
 
     def traces(self, request: ExportTraceServiceRequest) -> None:
@@ -86,22 +90,22 @@ class Screen:
             cast("MutableSequence[NumberDataPoint]", points)
         )
         if not is_sound:
-            self._filter(points, partial(self._keeps_point, metric.name))
+            self._filter(points, partial(self._keeps_point, metric.name, kind or ""))
         self.accepted += len(points)
         return True
 
-    def _keeps_point(self, metric: str, point: DataPoint) -> bool:
-        problem = self._rules.point(metric, point)
+    def _keeps_point(self, metric: str, kind: str, point: DataPoint) -> bool:
+        problem = self._rules.point(metric, kind, point)
         if problem is not None:
             return self._refuse(problem)
-        if isinstance(point, SummaryDataPoint):
+        if kind == "summary":
             return True
-        if not self._rules.are_sound_exemplars(point.exemplars):
-            self._filter(point.exemplars, partial(self._keeps_exemplar, metric))
+        exemplars = exemplars_of(cast("NumberDataPoint", point))
+        self._filter(exemplars, partial(self._keeps_exemplar, metric))
         return True
 
-    def _keeps_exemplar(self, metric: str, exemplar: Exemplar) -> bool:
-        problem = self._rules.exemplar(metric, exemplar)
+    def _keeps_exemplar(self, metric: str, exemplar: bytes) -> bool:
+        problem = self._rules.exemplar(metric, Exemplar.FromString(exemplar))
         if problem is not None:
             self._refusals.add_exemplars(*problem, 1)
         return problem is None

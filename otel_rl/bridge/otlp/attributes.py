@@ -1,0 +1,52 @@
+"""Attribute values as text and as steps. Pure."""
+
+from collections.abc import Iterable
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from otel_rl.semconv import names
+
+__all__ = ["integer", "step_of", "text"]
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def text(value: AnyValue) -> str:
+    """The value as part of a series' identity: one spelling for each value."""
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return "true" if value.bool_value else "false"
+        case "int_value":
+            return str(value.int_value)
+        case "double_value":
+            return repr(value.double_value)
+        case "array_value":
+            return ",".join(text(item) for item in value.array_value.values)
+        case "kvlist_value":
+            return ",".join(f"{kv.key}={text(kv.value)}" for kv in value.kvlist_value.values)
+        case "bytes_value":
+            return value.bytes_value.hex()
+    return ""
+
+
+def integer(written: str | None) -> int | None:
+    """The integer that ``written`` names, fractions cut off; None if it names none of 64 bits."""
+    if written is None:
+        return None
+    try:
+        value = int(float(written)) if "." in written else int(written)
+    except (ValueError, OverflowError):
+        return None
+    return value if value in _INT64 else None
+
+
+def step_of(attributes: Iterable[KeyValue]) -> int | None:
+    """The training step that the attributes name, or None."""
+    for attribute in attributes:
+        if attribute.key == names.RL_LOOP_ITERATION:
+            value = attribute.value
+            # Nearly every step is an integer, and every measurement has one.
+            return value.int_value or integer(text(value))
+    return None

@@ -1,0 +1,181 @@
+"""Exemplars by the column: times, values and steps of a whole point in a few calls.
+
+The exemplars of a point nearly always have the same layout: the same fields in the same order with
+the same lengths. The layout is found by walking one of them; then ``struct`` reads the run, and
+every tag and length is compared with that one's, a column at a time. What does not fit is parsed as
+a message. Both ways say the same, and nothing depends on who wrote the bytes: SDKs, collectors and
+otel_rl order the fields differently.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
+
+from otel_rl.bridge.otlp.attributes import step_of
+
+__all__ = ["ExemplarColumns", "read_exemplars"]
+
+# Tags of opentelemetry/proto/metrics/v1/metrics.proto: field number << 3 | wire type.
+_TIME, _DOUBLE, _INT = 0x11, 0x19, 0x31
+_SPAN_ID, _TRACE_ID, _ATTRIBUTE = 0x22, 0x2A, 0x3A
+
+_EIGHT_BYTES = {_TIME: "Q", _DOUBLE: "d", _INT: "q"}
+
+_MAX_KNOWN_BYTES = 512  # bounds what is remembered; longer exemplars are walked each time
+
+
+class ExemplarColumns(NamedTuple):
+    """Measurements in the order in which they stand in the point. All of one length.
+
+    Attributes:
+        times_ns: 0 where the sender gave none.
+        values: Integers stay integers, so that sums of them are exact.
+        steps: None where there is none.
+    """
+
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    steps: Sequence[int | None]
+
+
+def read_exemplars(exemplars: Sequence[bytes]) -> ExemplarColumns:
+    """Read serialized exemplars.
+
+    Raises:
+        DecodeError: One of them is none.
+    """
+    if len(set(map(len, exemplars))) == 1:
+        return _read_run(exemplars)
+    times_ns: list[int] = []
+    values: list[float] = []
+    steps: list[int | None] = []
+    for _, run in groupby(exemplars, len):
+        columns = _read_run(list(run))
+        times_ns += columns.times_ns
+        values += columns.values
+        steps += columns.steps
+    return ExemplarColumns(times_ns, values, steps)
+
+
+def _read_run(run: Sequence[bytes]) -> ExemplarColumns:
+    """Read exemplars of one length, at least one."""
+    length = len(run[0])
+    known = _known.get(length)
+    columns = known.columns(run) if known is not None else None
+    if columns is None:
+        layout = _layout(run[0])
+        if layout is not None:
+            columns = layout.columns(run)
+            if length <= _MAX_KNOWN_BYTES:
+                _known[length] = layout
+    return _by_message(run) if columns is None else columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How exemplars of one length lie in memory.
+
+    Attributes:
+        structure: Reads one exemplar.
+        fixed: (column, bytes) of tags and lengths.
+        time: Its column.
+        value: Its column.
+        attributes: Columns that are serialized ``KeyValue``.
+    """
+
+    structure: struct.Struct
+    fixed: Sequence[tuple[int, bytes]]
+    time: int
+    value: int
+    attributes: Sequence[int]
+
+    def columns(self, run: Sequence[bytes]) -> ExemplarColumns | None:
+        """The run by the column; None if one of them has another layout."""
+        columns = list(zip(*self.structure.iter_unpack(b"".join(run))))  # noqa: B905  # equal
+        for column, expected in self.fixed:
+            if columns[column].count(expected) != len(run):
+                return None
+        steps: Sequence[int | None] = [None] * len(run)
+        for column in self.attributes:
+            found = list(map(_step, columns[column]))
+            steps = found if len(self.attributes) == 1 else list(map(_first, steps, found))
+        return ExemplarColumns(columns[self.time], columns[self.value], steps)
+
+
+# The layout that was seen last of each length. Any thread may replace an entry.
+_known: dict[int, _Layout] = {}
+
+
+def _layout(exemplar: bytes) -> _Layout | None:
+    """The layout of a message with one time and one value; None for anything unusual."""
+    form, fixed, places, attributes = ["<"], [], {}, []
+    column = 0
+    for tag, head, length in _fields(exemplar):
+        fixed.append((column, head))
+        form.append(f"{len(head)}s")
+        column += 1
+        if tag in _EIGHT_BYTES:
+            name = "time" if tag == _TIME else "value"
+            if name in places:
+                return None
+            places[name] = column
+            form.append(_EIGHT_BYTES[tag])
+        elif tag == _ATTRIBUTE:
+            attributes.append(column)
+            form.append(f"{length}s")
+        elif tag in {_SPAN_ID, _TRACE_ID}:
+            form.append(f"{length}x")
+            continue
+        else:
+            return None
+        column += 1
+    structure = struct.Struct("".join(form))
+    if len(places) < 2 or structure.size != len(exemplar):
+        return None
+    return _Layout(structure, fixed, places["time"], places["value"], attributes)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes, int]]:
+    """Of each field its tag, the bytes before its payload, and the payload's length."""
+    position = 0
+    while position < len(message):
+        tag = message[position]
+        length, end_of_head = 8, position + 1
+        if tag not in _EIGHT_BYTES:
+            # A length of one or two bytes; a longer one ends beyond the message and is refused.
+            lengths = message[position + 1 : position + 3]
+            if len(lengths) == 2 and lengths[0] >= 0x80:
+                length, end_of_head = lengths[0] & 0x7F | lengths[1] << 7, position + 3
+            else:
+                length, end_of_head = (lengths[0] if lengths else 0), position + 2
+        yield tag, message[position:end_of_head], length
+        position = end_of_head + length
+
+
+def _by_message(run: Iterable[bytes]) -> ExemplarColumns:
+    times_ns: list[int] = []
+    values: list[float] = []
+    steps: list[int | None] = []
+    for serialized in run:
+        exemplar = Exemplar.FromString(serialized)
+        times_ns.append(exemplar.time_unix_nano)
+        is_int = exemplar.WhichOneof("value") == "as_int"
+        values.append(exemplar.as_int if is_int else exemplar.as_double)
+        steps.append(step_of(exemplar.filtered_attributes))
+    return ExemplarColumns(times_ns, values, steps)
+
+
+# Every series of an export has the same steps, so most of them are found here.
+@lru_cache(maxsize=1 << 16)
+def _step(attribute: bytes) -> int | None:
+    return step_of([KeyValue.FromString(attribute)])
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
