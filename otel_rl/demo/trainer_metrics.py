@@ -14,6 +14,22 @@ from otel_rl.semconv import instruments, names
 
 __all__ = ["StepFigures", "TrainerMetrics"]
 
+PHASES = (
+    "collector_wait",
+    "replay_batch_wait",
+    "batch_create",
+    "h2d_copy",
+    "rank_barrier",
+    "reference",
+    "train",
+    "param_sync",
+    "weight_sync",
+    "weight_push",
+    "sync_coordination",
+)
+"""Each rank reports all of them, 0 for those that only rank 0 goes through. Else their mean would be
+rank 0's value, and the means of an iteration's phases would add up to more than its length."""
+
 WAITS = ("collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination")
 
 
@@ -100,7 +116,8 @@ class TrainerMetrics:
             },
             step=step,
         )
-        for phase, seconds in phases.items():
+        for phase in PHASES:
+            seconds = phases.get(phase, 0.0)
             self._phase.set(seconds, {names.RL_PHASE: phase, names.RL_LOOP_ITERATION: step})
         self._idle.add(sum(phases.get(wait, 0.0) for wait in WAITS))
         if self._counts_policies:
