@@ -27,8 +27,8 @@ PHASES = (
     "weight_push",
     "sync_coordination",
 )
-"""Each rank reports all of them, 0 for those that only rank 0 goes through. Else their mean would be
-rank 0's value, and the means of an iteration's phases would add up to more than its length."""
+"""Each rank reports all of them, 0 for those that only rank 0 goes through. Else their mean would
+be rank 0's value, and the means of an iteration's phases would exceed its length."""
 
 WAITS = ("collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination")
 
