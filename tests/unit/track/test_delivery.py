@@ -121,10 +121,12 @@ class Bench:
 
     def writer_pid(self, key: ExperimentKey) -> int | None:
         """The process that holds the lock of the run."""
-        lock = f"{run_id(key.experiment, key.trial)}.lock"
+        # The whole path: a test that runs beside this one may write a run of the same name.
+        name = f"{run_id(key.experiment, key.trial)}.lock"
+        lock = (self.settings.directory / "writers" / name).resolve()
         for fd in Path("/proc").glob("[0-9]*/fd/*"):
             with contextlib.suppress(OSError):
-                if fd.readlink().name == lock:
+                if fd.readlink() == lock:
                     return int(fd.parts[2])
         return None
 
