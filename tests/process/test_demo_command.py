@@ -1,10 +1,13 @@
 """``otel-rl demo``: what a stranger sees after the first command."""
 
+import re
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.keys import tracker_key
 from otel_rl.semconv import names
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
 from tests.process.test_bridge_command import bridge
@@ -102,3 +105,37 @@ def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) ->
         assert [row.step for row in rows] == list(range(1, 13))
         losses[name] = [row.values["trainer/loss"] for row in rows]
     assert losses["one"] != losses["two"]
+
+
+def test_what_the_run_lacks_of_the_registry_is_what_the_readme_says(run: OfflineRun) -> None:
+    keys = {key for row in run.history for key in row}
+    lacking = {
+        name
+        for name, spec in names.METRICS.items()
+        if spec.group != "otel_rl" and name != names.RL_PHASE_DURATION and not _in_run(name, keys)
+    }
+    lacking |= {phase for phase in names.PHASES if not any(_is_phase(key, phase) for key in keys)}
+    excused = _excused()
+    unexplained = {name for name in lacking if not any(fnmatch(name, e) for e in excused)}
+    assert unexplained == set()
+    idle_excuses = {e for e in excused if not any(fnmatch(name, e) for name in lacking)}
+    # Attributes are no metrics: the README names two that the demo does not need.
+    assert idle_excuses <= {"rl.loss.type", "rl.staleness.part"}
+
+
+def _in_run(name: str, keys: set[str]) -> bool:
+    roles = {key.split("/")[1 if key.split("/")[0] in {"phase", "service"} else 0] for key in keys}
+    expected = {tracker_key(role, name) for role in roles}
+    return any(key == want or key.startswith(f"{want}/") for key in keys for want in expected)
+
+
+def _is_phase(key: str, phase: str) -> bool:
+    return key.startswith("phase/") and key.split("/")[2] == phase
+
+
+def _excused() -> set[str]:
+    """The names in the README's table of what the demo cannot measure."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("## What the demo cannot measure")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    return {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
