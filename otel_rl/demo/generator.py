@@ -41,6 +41,7 @@ class _Task:
 
     request: Request
     arrived_s: float
+    started_s: float
     job: Job
     tokenize_s: float
     span: Span
@@ -135,8 +136,10 @@ class Generator:
                 break
             self._waiting.popleft()
             self._metrics.queue_depth.add(-1)
-            self._metrics.queue_duration.record(time.perf_counter() - arrived_s)
-            tasks.append(_Task(request, arrived_s, job, tokenize_s, self._open_span(request)))
+            started_s = time.perf_counter()
+            self._metrics.queue_duration.record(started_s - arrived_s)
+            span = self._open_span(request)
+            tasks.append(_Task(request, arrived_s, started_s, job, tokenize_s, span))
             with self._clock.phase("action_select"):
                 batch.add(job)
         self._metrics.running.add(len(tasks))
@@ -201,6 +204,7 @@ class Generator:
             metrics.response_tokens.record(length)
         metrics.first_token.record(first_token_s - task.arrived_s)
         metrics.request_duration.record(finished_s - task.arrived_s)
+        metrics.sample_duration.record(finished_s - task.started_s)
         if max(lengths) > 1:
             metrics.per_token.record((finished_s - first_token_s) / (max(lengths) - 1))
 

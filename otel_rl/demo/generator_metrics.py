@@ -33,6 +33,7 @@ class GeneratorMetrics:
         self.first_token = histogram("gen_ai.server.time_to_first_token", "s")
         self.per_token = histogram("gen_ai.server.time_per_output_token", "s")
         self.request_duration = histogram("gen_ai.server.request.duration", "s")
+        self.sample_duration = histogram("rl.sample.duration", "s")
         self.policy_version = gauge("rl.policy.version", "{version}")
         self.policy_updates = counter("rl.policy.updates", "{update}")
 
