@@ -5,12 +5,22 @@ merges change nothing. An accumulator to which nothing was added has no value: N
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["Distribution", "Moments", "quantile_of_suffix"]
+__all__ = [
+    "Cell",
+    "Distribution",
+    "Moments",
+    "merged",
+    "put",
+    "put_all",
+    "quantile_of_suffix",
+    "reduced",
+    "statistic",
+]
 
 
 @dataclass(slots=True)
@@ -55,6 +65,24 @@ class Moments:
         self.mean += deviation / self.count
         self.squares += deviation * (value - self.mean)
 
+    def extend(self, values: Sequence[float], times_ns: Sequence[int] = ()) -> None:
+        """Fold in many values. Without times they are as old as can be."""
+        if not values:
+            return
+        total = sum(values)
+        smallest, largest = min(values), max(values)
+        if total != total and any(value != value for value in values):
+            smallest = largest = math.nan
+        mean = total / len(values)
+        squares = sum([(value - mean) * (value - mean) for value in values])
+        latest_ns = max(times_ns, default=0)
+        # Of equal times the value that came last.
+        place = len(times_ns) - 1
+        while place >= 0 and times_ns[place] != latest_ns:
+            place -= 1
+        last = values[place]
+        self.merge(Moments(len(values), total, smallest, largest, last, latest_ns, mean, squares))
+
     def merge(self, other: "Moments") -> None:
         """Fold in everything that ``other`` has seen. ``other`` is left as it was."""
         if not other.count:
@@ -64,7 +92,9 @@ class Moments:
         else:
             count = self.count + other.count
             deviation = other.mean - self.mean
-            self.squares += other.squares + deviation**2 * self.count * other.count / count
+            self.squares += other.squares + deviation * deviation * (
+                self.count * other.count / count
+            )
             self.mean += deviation * other.count / count
         self.count += other.count
         self.total += other.total
@@ -106,6 +136,85 @@ class Moments:
     @property
     def _finite(self) -> bool:
         return math.isfinite(self.squares)
+
+
+Cell = list[float] | Moments
+"""What is reduced together: the values themselves while they are few, which is most of the time
+and the fastest to add to, to keep and to reduce; else their moments."""
+
+_MAX_VALUES = 128
+
+
+def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction: Reduction) -> None:
+    """Fold a value into the cell of ``key``, made if need be. Only ``LAST`` needs the time."""
+    cell = cells.get(key)
+    if cell is None:
+        if reduction is not Reduction.LAST:
+            cells[key] = [value]
+            return
+        cell = cells[key] = Moments()
+    if isinstance(cell, list):
+        cell.append(value)
+        if len(cell) > _MAX_VALUES:
+            cells[key] = _moments(cell)
+    else:
+        cell.add(value, time_ns)
+
+
+def put_all(
+    cells: dict[int, Cell],
+    key: int,
+    values: Sequence[float],
+    times_ns: Sequence[int],
+    reduction: Reduction,
+) -> None:
+    """The same for many values, in columns of one length."""
+    cell = cells.get(key)
+    if cell is None:
+        cell = cells[key] = Moments() if reduction is Reduction.LAST else []
+    if isinstance(cell, list):
+        cell.extend(values)
+        if len(cell) > _MAX_VALUES:
+            cells[key] = _moments(cell)
+    else:
+        cell.extend(values, times_ns)
+
+
+def merged(cells: Iterable[Cell]) -> Cell:
+    """Everything that the cells have seen. They are left as they were."""
+    values: list[float] = []
+    rest: list[Moments] = []
+    for cell in cells:
+        if isinstance(cell, Moments):
+            rest.append(cell)
+        else:
+            values += cell
+    if not rest:
+        return values
+    found = _moments(values)
+    for moments in rest:
+        found.merge(moments)
+    return found
+
+
+def reduced(cell: Cell, reduction: Reduction) -> float | None:
+    """The values reduced to one; None if there are none."""
+    if isinstance(cell, list):
+        if reduction is Reduction.MEAN:
+            return sum(cell) / len(cell) if cell else None
+        cell = _moments(cell)
+    return cell.result(reduction)
+
+
+def statistic(cell: Cell, suffix: str) -> float | None:
+    """The statistic that is written under ``/suffix``; None if it has no value here."""
+    return (_moments(cell) if isinstance(cell, list) else cell).statistic(suffix)
+
+
+def _moments(values: Sequence[float]) -> Moments:
+    moments = Moments()
+    moments.extend(values)
+    return moments
 
 
 def quantile_of_suffix(suffix: str) -> float | None:

@@ -4,11 +4,15 @@ No clock and no I/O of its own: time comes in as an argument. The whole state of
 be pickled, so that it is kept in the same transaction as the rows that it made.
 """
 
-from otel_rl.bridge.align.axis import StepAxis
+from collections.abc import Sequence
+from typing import cast
+
+from otel_rl.bridge.align.axis import StepAxis, is_integral
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
 from otel_rl.bridge.align.streams import Stream, StreamTable
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
+from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import (
     Decoded,
     HistogramPoint,
@@ -73,6 +77,7 @@ class Aligner:
             now_ns: The bridge's clock.
             everything: Close what is open, complete or not: nothing more will come.
         """
+        self._table.forget(self.settings, now_ns)
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
         closed: list[ClosedStep | ClosedWindow] = [*steps, *windows]
@@ -112,23 +117,39 @@ class Aligner:
         stream = self._stream(measured.series, Instrument.GAUGE, len(measured.values))
         if stream is None:
             return
-        worker = stream.worker
-        leads: bool | None = None
-        version = measured.series.name == names.RL_POLICY_VERSION
-        for time_ns, value, step in zip(
-            measured.times_ns, measured.values, measured.steps, strict=True
-        ):
-            if step is None:
-                late = self._windows.add_level(stream, value, time_ns, received_ns, self.settings)
-            else:
-                late = self._steps.add(stream, step, value, time_ns, received_ns)
-                if leads is None:
-                    leads = self._axis.leads(worker.role, worker.label)
-                if leads:
-                    self._axis.steps.observe(time_ns, step)
-            if version and value == value and self._axis.leads(worker.role, worker.label):
-                self._axis.versions.observe(time_ns, int(value))
-            self.late += late
+        steps, values, times_ns = measured.steps, measured.values, measured.times_ns
+        timed = steps.count(None)
+        if not timed:
+            self._add_steps(stream, cast("Sequence[int]", steps), values, times_ns, received_ns)
+        elif timed == len(steps):
+            self.late += self._windows.add_levels(
+                stream, values, times_ns, received_ns, self.settings
+            )
+        else:
+            for has_step in (True, False):
+                self._add_measurements(_part(measured, has_step=has_step), received_ns)
+            return
+        if measured.series.name == names.RL_POLICY_VERSION and self._leads(stream):
+            self._axis.versions.observe(
+                (time_ns, int(value))
+                for time_ns, value in zip(times_ns, values, strict=True)
+                if is_integral(value)
+            )
+
+    def _add_steps(
+        self,
+        stream: Stream,
+        steps: Sequence[int],
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        received_ns: int,
+    ) -> None:
+        self.late += self._steps.add(stream, steps, values, times_ns, received_ns)
+        if self._leads(stream):
+            self._axis.steps.observe(zip(times_ns, steps, strict=True))
+
+    def _leads(self, stream: Stream) -> bool:
+        return self._axis.leads(stream.worker.role, stream.worker.label)
 
     def _add_sum(self, point: SumPoint, received_ns: int) -> None:
         instrument = Instrument.COUNTER if point.monotonic else Instrument.UP_DOWN_COUNTER
@@ -136,7 +157,13 @@ class Aligner:
         if stream is None:
             return
         if point.monotonic:
-            increment = stream.counter.advance(point)
+            counter = stream.counter
+            if counter is None:
+                counter = CounterStream()
+                if self._is_counted(point):
+                    counter = CounterStream(point.start_ns, point.time_ns, point.value)
+                stream.counter = counter
+            increment = counter.advance(point)
             if increment is not None:
                 self.late += self._windows.add_increment(
                     stream, increment, point.time_ns, received_ns, self.settings
@@ -146,15 +173,29 @@ class Aligner:
             stream.level += point.value
         else:
             stream.level = point.value
-        self.late += self._windows.add_level(
-            stream, stream.level, point.time_ns, received_ns, self.settings
+        self.late += self._windows.add_levels(
+            stream, [stream.level], [point.time_ns], received_ns, self.settings
         )
 
     def _add_histogram(self, point: HistogramPoint, received_ns: int) -> None:
         stream = self._stream(point.series, Instrument.HISTOGRAM)
-        new = stream.histogram.advance(point) if stream is not None else None
-        if stream is not None and new is not None:
+        if stream is None:
+            return
+        if stream.histogram is None:
+            stream.histogram = HistogramStream()
+            if self._is_counted(point):
+                buckets = {(lower, upper): n for lower, upper, n in point.buckets}
+                stream.histogram = HistogramStream(
+                    point.start_ns, point.time_ns, point.count, point.total, buckets
+                )
+        new = stream.histogram.advance(point)
+        if new is not None:
             self.late += self._windows.add_distribution(stream, new, received_ns, self.settings)
+
+    def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
+        """Whether the first point of a series may repeat what the totals have."""
+        is_cumulative = point.temporality is Temporality.CUMULATIVE
+        return is_cumulative and self._table.counts_again(point.start_ns)
 
     def _add_summary(self, point: SummaryPoint, received_ns: int) -> None:
         """Quantiles cannot be merged: the worst worker's stands for the role."""
@@ -169,7 +210,16 @@ class Aligner:
                 Reduction.MAX,
                 suffix=f"/p{quantile * 100:g}",
             )
-            part = Stream(stream.worker, group)
-            self.late += self._windows.add_level(
-                part, value, point.time_ns, received_ns, self.settings
+            part = Stream(stream.number, stream.worker, group)
+            self.late += self._windows.add_levels(
+                part, [value], [point.time_ns], received_ns, self.settings
             )
+
+
+def _part(measured: Measurements, *, has_step: bool) -> Measurements:
+    """The measurements that have a step, or those that have none."""
+    rows = zip(measured.times_ns, measured.values, measured.steps, strict=True)
+    times_ns, values, steps = zip(
+        *(row for row in rows if (row[2] is not None) is has_step), strict=True
+    )
+    return Measurements(measured.series, times_ns, values, steps)

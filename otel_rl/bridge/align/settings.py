@@ -20,6 +20,11 @@ class AlignSettings(BaseModel):
     lease_s: float = Field(default=15.0, gt=0, le=86400)
     """A worker that has not exported for this long no longer holds steps open."""
 
+    forget_s: float = Field(default=3600.0, gt=0)
+    """A worker that has not exported for this long is forgotten, with its series, so that restarts
+    do not fill the memory. What it has counted stays in the totals, and is not counted again if it
+    comes back."""
+
     settle_s: float = Field(default=0.25, ge=0, le=60)
     """A worker has settled a step once it exported again this long after it went past it. Some SDKs
     collect one instrument after another, so a single export can hold half a step."""

@@ -5,12 +5,14 @@ A step is complete when every live worker of the role has gone past it. It is cl
 row, of its own, at its own step.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.align.axis import is_integral
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.align.streams import Group, Stream, StreamTable, WorkerState
-from otel_rl.bridge.reduce import Moments
+from otel_rl.bridge.align.streams import Stream, StreamTable
+from otel_rl.bridge.reduce import Cell, put, reduced, statistic
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
@@ -44,18 +46,11 @@ class ClosedStep:
 
 @dataclass(slots=True)
 class _OpenStep:
-    """The samples of one step so far."""
+    """The samples of one step so far, by the number of their group."""
 
     time_ns: int = 0
     received_ns: int = 0
-    cells: dict[Group, Moments] = field(default_factory=dict)
-
-    def add(self, group: Group, value: float, time_ns: int) -> None:
-        cell = self.cells.get(group)
-        if cell is None:
-            cell = self.cells[group] = Moments()
-        cell.add(value, time_ns)
-        self.time_ns = max(self.time_ns, time_ns)
+    cells: dict[int, Cell] = field(default_factory=dict)
 
 
 class OpenSteps:
@@ -65,30 +60,38 @@ class OpenSteps:
         self._open: dict[str, dict[int, _OpenStep]] = {}
         self._closed_through: dict[str, int] = {}
 
-    def add(self, stream: Stream, step: int, value: float, time_ns: int, received_ns: int) -> bool:
-        """Fold in one sample.
+    def add(
+        self,
+        stream: Stream,
+        steps: Sequence[int],
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        received_ns: int,
+    ) -> int:
+        """Fold in samples of one series, in columns of one length, at least one.
 
         Returns:
-            Whether it is late: its step was closed before.
+            How many are late: the first of each step that was closed before.
         """
         role = stream.worker.role
-        steps = self._open.setdefault(role, {})
-        opened = steps.get(step)
-        late = False
-        if opened is None:
-            opened = steps[step] = _OpenStep()
-            late = step <= self._closed_through.get(role, step - 1)
-        opened.add(stream.group, value, time_ns)
-        if stream.own is not None:
-            opened.add(stream.own, value, time_ns)
-        opened.received_ns = max(opened.received_ns, received_ns)
-        if stream.last_step is None:
-            stream.worker.streams.append(stream)
-        if stream.last_step is None or step > stream.last_step:
-            stream.last_step = step
-        worker = stream.worker
-        if worker.newest_step is None or step > worker.newest_step:
-            worker.newest_step = step
+        opened_steps = self._open.setdefault(role, {})
+        closed_through = self._closed_through.get(role)
+        group, reduction = stream.group.number, stream.group.reduction
+        late = 0
+        # This loop is what the bridge does for every measurement of a run: few calls, local names.
+        for step, value, time_ns in zip(steps, values, times_ns, strict=True):
+            opened = opened_steps.get(step)
+            if opened is None:
+                opened = opened_steps[step] = _OpenStep()
+                late += closed_through is not None and step <= closed_through
+            if opened.time_ns < time_ns:
+                opened.time_ns = time_ns
+            if opened.received_ns < received_ns:
+                opened.received_ns = received_ns
+            put(opened.cells, group, value, time_ns, reduction)
+            if stream.own is not None:
+                put(opened.cells, stream.own.number, value, time_ns, reduction)
+        stream.reported(max(steps))
         return late
 
     def close(
@@ -96,15 +99,16 @@ class OpenSteps:
     ) -> list[ClosedStep]:
         """Take out every step that is complete, or has waited long enough, in ascending order."""
         closed: list[ClosedStep] = []
+        lateness_ns = int(settings.allowed_lateness_s * _NS_PER_S)
         for role, steps in self._open.items():
-            live = _live(table.workers.values(), role, settings, now_ns)
-            missing = _missing(table.workers.values(), role)
+            if not steps:
+                continue
+            complete_below = _complete_below(table, role, settings, now_ns)
             surplus = len(steps) - settings.max_open_steps
             for place, step in enumerate(sorted(steps)):
                 opened = steps[step]
-                waited_s = (now_ns - opened.received_ns) / _NS_PER_S
-                complete = not missing and all(worker.passed(step) for worker in live)
-                overdue = waited_s >= settings.allowed_lateness_s
+                complete = complete_below is not None and step < complete_below
+                overdue = now_ns - opened.received_ns >= lateness_ns
                 if not (everything or complete or overdue or place < surplus):
                     continue
                 closed.append(_reduce(role, step, opened, table))
@@ -113,34 +117,39 @@ class OpenSteps:
         return closed
 
 
-def _live(
-    workers: Iterable[WorkerState], role: str, settings: AlignSettings, now_ns: int
-) -> list[WorkerState]:
+def _complete_below(
+    table: StreamTable, role: str, settings: AlignSettings, now_ns: int
+) -> float | None:
+    """Steps below this one are complete: every live worker of the role has gone past them.
+
+    None as long as fewer workers of the role have been seen than each of them says there are.
+    """
+    if table.is_missing_workers(role):
+        return None
     horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
-    return [w for w in workers if w.role == role and w.received_ns >= horizon_ns and w.streams]
-
-
-def _missing(workers: Iterable[WorkerState], role: str) -> bool:
-    """Whether fewer workers of the role have been seen than each of them says there are."""
-    seen = [worker for worker in workers if worker.role == role]
-    expected = max((worker.count or 0 for worker in seen), default=0)
-    return len({worker.label for worker in seen}) < expected
+    live = [
+        worker
+        for worker in table.workers.values()
+        if worker.role == role and worker.received_ns >= horizon_ns and worker.streams
+    ]
+    return min((worker.passed_below() for worker in live), default=math.inf)
 
 
 def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> ClosedStep:
     values: dict[str, float] = {}
     version: int | None = None
     phases: dict[str, float] = {}
-    for group, cell in opened.cells.items():
-        value = cell.result(group.reduction)
+    for number, cell in opened.cells.items():
+        group = table.groups[number]
+        value = reduced(cell, group.reduction)
         if value is None:
             continue
         values[group.key] = value
         for suffix in group.statistics:
-            statistic = cell.statistic(suffix)
-            if statistic is not None:
-                values[f"{group.key}/{suffix}"] = statistic
-        if group.name == names.RL_POLICY_VERSION and value == value:
+            found = statistic(cell, suffix)
+            if found is not None:
+                values[f"{group.key}/{suffix}"] = found
+        if group.name == names.RL_POLICY_VERSION and is_integral(value):
             version = int(value)
         if group.name == names.RL_PHASE_DURATION and not group.own:
             phases[dict(group.attributes).get(names.RL_PHASE, "")] = value

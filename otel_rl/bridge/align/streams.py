@@ -1,7 +1,14 @@
-"""Series as the aligner knows them: their tracker key, their reduction and their last state."""
+"""Series as the aligner knows them: their tracker key, their reduction and their last state.
+
+The table is pickled with every commit, and a run may have ten thousand series. So what never
+changes once it is there is pickled once and kept as bytes; what changes is columns of numbers.
+"""
 
 import hashlib
+import pickle
+import zlib
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
@@ -14,30 +21,34 @@ __all__ = ["Group", "Stream", "StreamTable", "WorkerState"]
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
+_NS_PER_S = 1_000_000_000
+
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Everything that is reduced into one tracker key.
+    """Everything that is reduced into one tracker key. Never forgotten.
 
     Attributes:
+        number: Its place among the groups.
         key: The tracker key.
         role: The workers' role.
         name: The metric's name.
         attributes: The points' attributes.
         reduction: How values become one.
         statistics: What else is written, as suffixes of ``key``.
-        total: Of a counter: everything counted in rows that are closed.
         own: Whether it holds one worker's own series, not the role's value.
+        total: Of a counter: everything counted in rows that are closed.
     """
 
+    number: int
     key: str
     role: str
     name: str
     attributes: tuple[tuple[str, str], ...]
     reduction: Reduction
     statistics: tuple[str, ...] = ()
-    total: float = 0
     own: bool = False
+    total: float = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +58,12 @@ class WorkerState:
     Attributes:
         role: Its role.
         label: How its own series are named: its index, or its place in the order of appearance.
+        count: How many workers of the role it says there are.
         received_ns: When it last exported, by the bridge's clock.
         event_ns: Latest event time in its exports.
         newest_step: Highest step that it reported.
         settled_step: Every sample of the steps below this one has arrived.
+        unsettled: (when, newest step then) of exports that may have held half a step.
         streams: Its series that carry steps.
     """
 
@@ -75,13 +88,13 @@ class WorkerState:
         self.received_ns = max(self.received_ns, received_ns)
         self.event_ns = max(self.event_ns, event_ns)
 
-    def passed(self, step: int) -> bool:
-        """Whether no more of ``step`` is to be expected from this worker."""
-        if self.settled_step is not None and step < self.settled_step:
-            return True
-        return all(
-            stream.last_step is not None and stream.last_step > step for stream in self.streams
-        )
+    def passed_below(self) -> int:
+        """No more of the steps below this one is to be expected from this worker.
+
+        The worker must have reported steps.
+        """
+        passed = min(stream.last_step or 0 for stream in self.streams)
+        return passed if self.settled_step is None else max(passed, self.settled_step)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,22 +102,50 @@ class Stream:
     """One series of one worker.
 
     Attributes:
+        number: No other stream of the run has or had it.
         worker: Who reports it.
         group: What it is reduced into.
         own: The worker's own key, if that is written.
         last_step: Latest step it reported, None if it never did.
-        counter: State of a cumulative sum.
-        histogram: State of a cumulative histogram.
+        counter: State of a monotonic sum.
+        histogram: State of a histogram.
         level: Current value of an up-down counter that is sent as deltas.
     """
 
+    number: int
     worker: WorkerState
     group: Group
     own: Group | None = None
     last_step: int | None = None
-    counter: CounterStream = field(default_factory=CounterStream)
-    histogram: HistogramStream = field(default_factory=HistogramStream)
+    counter: CounterStream | None = None
+    histogram: HistogramStream | None = None
     level: float = 0
+
+    def reported(self, step: int) -> None:
+        """Take note that it has come to ``step``."""
+        worker = self.worker
+        if self.last_step is None:
+            worker.streams.append(self)
+        if self.last_step is None or step > self.last_step:
+            self.last_step = step
+        if worker.newest_step is None or step > worker.newest_step:
+            worker.newest_step = step
+
+
+class _Ended(NamedTuple):
+    """What must be known of a series if its worker comes back after it was forgotten."""
+
+    counter: CounterStream | None
+    histogram: HistogramStream | None
+    level: float
+
+
+_Attributes = tuple[tuple[str, str], ...]
+_GroupIdentity = tuple[str, str, _Attributes, Reduction]
+_GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], bool]
+_SeriesRecord = tuple[str, str, _Attributes, Reduction | None]
+
+_PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
 class StreamTable:
@@ -112,11 +153,20 @@ class StreamTable:
 
     def __init__(self) -> None:
         self.workers: dict[Worker, WorkerState] = {}
+        self.groups: list[Group] = []
         self._streams: dict[Series, Stream] = {}
-        self._groups: dict[tuple[str, str, object, Reduction], Group] = {}
+        self._next_stream = 0
+        self._groups: dict[_GroupIdentity, Group] = {}
         self._keys: dict[str, Group] = {}
         self._own_keys: set[str] = set()
+        # Workers that were ever seen, by role: those without an index by their number.
         self._unnumbered: dict[str, int] = {}
+        self._indexes: dict[str, set[int]] = {}
+        self._ended: dict[Series, _Ended] = {}
+        # What was counted before this time may be of a series that is no longer in _ended.
+        self._unknown_before_ns = 0
+        # The pickled part that never changes; None since it did.
+        self._frozen: bytes | None = None
 
     def worker(self, worker: Worker) -> WorkerState:
         """The state of ``worker``; one that does not know its index gets the next number."""
@@ -124,12 +174,20 @@ class StreamTable:
         if state is None:
             if worker.index is not None:
                 label = str(worker.index)
+                self._indexes.setdefault(worker.role, set()).add(worker.index)
             else:
                 place = self._unnumbered.get(worker.role, 0)
                 self._unnumbered[worker.role] = place + 1
                 label = str(place)
             state = self.workers[worker] = WorkerState(worker.role, label, worker.count)
+            self._frozen = None
         return state
+
+    def is_missing_workers(self, role: str) -> bool:
+        """Whether fewer workers of the role have been seen than one of them says there are."""
+        seen = len(self._indexes.get(role, ())) + self._unnumbered.get(role, 0)
+        expected = (w.count or 0 for w in self.workers.values() if w.role == role)
+        return seen < max(expected, default=0)
 
     def stream(
         self, series: Series, settings: AlignSettings, *, instrument: Instrument
@@ -138,7 +196,35 @@ class StreamTable:
         stream = self._streams.get(series)
         if stream is None and len(self._streams) < settings.max_series:
             stream = self._streams[series] = self._make(series, settings, instrument)
+            self._frozen = None
         return stream
+
+    def counts_again(self, start_ns: int) -> bool:
+        """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
+        return 0 < start_ns <= self._unknown_before_ns
+
+    def forget(self, settings: AlignSettings, now_ns: int) -> None:
+        """Forget the workers that have not exported for ``forget_s``, and their streams.
+
+        What they counted is in the totals. How far they had counted is remembered, for as many
+        series as may live, in case one of them was only away.
+        """
+        horizon_ns = now_ns - int(settings.forget_s * _NS_PER_S)
+        gone = {w for w, state in self.workers.items() if 0 < state.received_ns < horizon_ns}
+        if not gone:
+            return
+        self._frozen = None
+        for series in [series for series in self._streams if series.worker in gone]:
+            stream = self._streams.pop(series)
+            if stream.counter or stream.histogram or stream.level:
+                self._ended[series] = _Ended(stream.counter, stream.histogram, stream.level)
+        for worker in gone:
+            del self.workers[worker]
+        while len(self._ended) > settings.max_series:
+            ended = self._ended.pop(next(iter(self._ended)))
+            for state in (ended.counter, ended.histogram):
+                if state is not None:
+                    self._unknown_before_ns = max(self._unknown_before_ns, state.time_ns)
 
     def group(
         self,
@@ -156,9 +242,15 @@ class StreamTable:
         group = self._groups.get(identity)
         if group is None:
             key = self._free_key(tracker_key(role, name, attributes) + suffix, identity)
-            group = Group(key, role, name, attributes, reduction, statistics)
-            self._groups[identity] = self._keys[key] = group
+            number = len(self.groups)
+            group = Group(number, key, role, name, attributes, reduction, statistics)
+            self._keep(identity, group)
         return group
+
+    def _keep(self, identity: _GroupIdentity, group: Group) -> None:
+        self.groups.append(group)
+        self._groups[identity] = self._keys[group.key] = group
+        self._frozen = None
 
     def _make(self, series: Series, settings: AlignSettings, instrument: Instrument) -> Stream:
         spec = names.METRICS.get(series.name)
@@ -179,7 +271,12 @@ class StreamTable:
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
             own = self._own(worker, group, settings)
-        return Stream(worker, group, own)
+        stream = Stream(self._next_stream, worker, group, own)
+        self._next_stream += 1
+        ended = self._ended.pop(series, None)
+        if ended is not None:
+            stream.counter, stream.histogram, stream.level = ended
+        return stream
 
     def _own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
         key = worker_key(worker.role, worker.label, group.key)
@@ -190,6 +287,7 @@ class StreamTable:
         own = self._groups.get(identity)
         if own is None:
             own = Group(
+                len(self.groups),
                 self._free_key(key, identity),
                 group.role,
                 group.name,
@@ -198,10 +296,10 @@ class StreamTable:
                 group.statistics,
                 own=True,
             )
-            self._groups[identity] = self._keys[own.key] = own
+            self._keep(identity, own)
         return own
 
-    def _free_key(self, key: str, identity: tuple[str, str, object, Reduction]) -> str:
+    def _free_key(self, key: str, identity: _GroupIdentity) -> str:
         """``key``, or a variant of it if another metric has it: ``a.b`` and ``a/b`` look alike."""
         if key not in self._keys:
             return key
@@ -212,3 +310,121 @@ class StreamTable:
                 return reduced
         digest = hashlib.sha256(repr(identity).encode()).hexdigest()
         return f"{key}~{digest[:6]}"
+
+    # What is pickled: bytes that are made again when something is new or forgotten, and columns of
+    # what changes all the time, in the order of the workers and streams of those bytes.
+
+    def __getstate__(self) -> "_State":
+        if self._frozen is None:
+            self._frozen = zlib.compress(pickle.dumps(self._identities(), _PROTOCOL), level=1)
+        streams = self._streams.values()
+        return _State(
+            self._frozen,
+            [
+                (w.received_ns, w.event_ns, w.newest_step, w.settled_step, w.unsettled)
+                for w in self.workers.values()
+            ],
+            {group.number: group.total for group in self.groups if group.total},
+            [stream.last_step for stream in streams],
+            {
+                place: (counter.start_ns, counter.time_ns, counter.value)
+                for place, stream in enumerate(streams)
+                if (counter := stream.counter)
+            },
+            {place: stream.histogram for place, stream in enumerate(streams) if stream.histogram},
+            {place: stream.level for place, stream in enumerate(streams) if stream.level},
+        )
+
+    def _identities(self) -> "_Identities":
+        places = {id(state): place for place, state in enumerate(self.workers.values())}
+        return _Identities(
+            [
+                (worker.role, worker.instance, worker.index, worker.count, state.label)
+                for worker, state in self.workers.items()
+            ],
+            [
+                (identity, (g.key, g.role, g.name, g.attributes, g.reduction, g.statistics, g.own))
+                for identity, g in self._groups.items()
+            ],
+            [
+                (
+                    places[id(stream.worker)],
+                    (series.name, series.unit, series.attributes, series.reduction),
+                    stream.number,
+                    stream.group.number,
+                    None if stream.own is None else stream.own.number,
+                )
+                for series, stream in self._streams.items()
+            ],
+            self._next_stream,
+            self._own_keys,
+            self._unnumbered,
+            self._indexes,
+            self._ended,
+            self._unknown_before_ns,
+        )
+
+    def __setstate__(self, state: "_State") -> None:
+        # Only this bridge's own file is ever unpickled.
+        identities: _Identities = pickle.loads(zlib.decompress(state.frozen))  # noqa: S301
+        self._next_stream = identities.next_stream
+        self._own_keys = identities.own_keys
+        self._unnumbered = identities.unnumbered
+        self._indexes = identities.indexes
+        self._ended = identities.ended
+        self._unknown_before_ns = identities.unknown_before_ns
+        self.workers = {
+            Worker(role, instance, index, count): WorkerState(role, label, count, *changes)
+            for (role, instance, index, count, label), changes in zip(
+                identities.workers, state.workers, strict=True
+            )
+        }
+        self.groups, self._groups, self._keys = [], {}, {}
+        for number, (identity, group) in enumerate(identities.groups):
+            self._keep(identity, Group(number, *group, state.totals.get(number, 0)))
+        self._streams = {}
+        workers = list(self.workers.items())
+        for place, (worker_place, series, number, group_number, own_number) in enumerate(
+            identities.streams
+        ):
+            worker, worker_state = workers[worker_place]
+            counter = state.counters.get(place)
+            stream = self._streams[Series(worker, *series)] = Stream(
+                number,
+                worker_state,
+                self.groups[group_number],
+                None if own_number is None else self.groups[own_number],
+                state.last_steps[place],
+                None if counter is None else CounterStream(*counter),
+                state.histograms.get(place),
+                state.levels.get(place, 0),
+            )
+            if stream.last_step is not None:
+                worker_state.streams.append(stream)
+        self._frozen = state.frozen
+
+
+class _Identities(NamedTuple):
+    """What of a table changes only when something is new or forgotten."""
+
+    workers: list[tuple[str, str, int | None, int | None, str]]
+    groups: list[tuple[_GroupIdentity, _GroupRecord]]
+    streams: list[tuple[int, _SeriesRecord, int, int, int | None]]
+    next_stream: int
+    own_keys: set[str]
+    unnumbered: dict[str, int]
+    indexes: dict[str, set[int]]
+    ended: dict[Series, _Ended]
+    unknown_before_ns: int
+
+
+class _State(NamedTuple):
+    """What of a table is pickled; the keys of the dicts are places in ``_Identities.streams``."""
+
+    frozen: bytes
+    workers: list[tuple[int, int, int | None, int | None, list[tuple[int, int]]]]
+    totals: dict[int, float]
+    last_steps: list[int | None]
+    counters: dict[int, tuple[int, int, float]]
+    histograms: dict[int, HistogramStream]
+    levels: dict[int, float]

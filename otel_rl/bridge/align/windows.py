@@ -6,13 +6,14 @@ come past its end, or ``allowed_lateness_s`` after its newest sample arrived. Wh
 a row of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.streams import Group, Stream, StreamTable
 from otel_rl.bridge.cumulative import Increment
-from otel_rl.bridge.reduce import Distribution, Moments
+from otel_rl.bridge.reduce import Cell, Distribution, Moments, merged, put_all, reduced, statistic
 from otel_rl.records import HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
@@ -48,14 +49,14 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Window:
-    """The samples of one window so far."""
+    """The samples of one window so far, by the numbers of their group and stream."""
 
     time_ns: int = 0
     received_ns: int = 0
-    levels: dict[Group, dict[Stream, Moments]] = field(default_factory=dict)
-    counted: dict[Group, dict[Stream, _Counted]] = field(default_factory=dict)
-    distributions: dict[Group, Distribution] = field(default_factory=dict)
-    single: dict[Group, list[tuple[int, float]]] = field(default_factory=dict)
+    levels: dict[int, dict[int, Cell]] = field(default_factory=dict)
+    counted: dict[int, dict[int, _Counted]] = field(default_factory=dict)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
+    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
 
 class OpenWindows:
@@ -65,24 +66,33 @@ class OpenWindows:
         self._open: dict[int, _Window] = {}
         self._closed_through = -1
 
-    def add_level(
+    def add_levels(
         self,
         stream: Stream,
-        value: float,
-        time_ns: int,
+        values: Sequence[float],
+        times_ns: Sequence[int],
         received_ns: int,
         settings: AlignSettings,
-    ) -> bool:
-        """Fold in one measurement of a level. Returns whether it is late."""
-        window, late = self._window(time_ns, received_ns, settings)
-        for group in _groups(stream):
-            cells = window.levels.setdefault(group, {})
-            cell = cells.get(stream)
-            if cell is None:
-                cell = cells[stream] = Moments()
-            cell.add(value, time_ns)
-        if stream.own is not None and settings.per_worker:
-            window.single.setdefault(stream.own, []).append((time_ns, value))
+    ) -> int:
+        """Fold in measurements of a level, in columns of one length.
+
+        Returns:
+            How many are late.
+        """
+        length_ns = int(settings.window_s * _NS_PER_S)
+        late = start = 0
+        for _, run in groupby(time_ns // length_ns for time_ns in times_ns):
+            end = start + sum(1 for _ in run)
+            window_values, window_times_ns = values[start:end], times_ns[start:end]
+            start = end
+            window, is_late = self._window(max(window_times_ns), received_ns, settings)
+            late += is_late
+            for group in _groups(stream):
+                cells = window.levels.setdefault(group.number, {})
+                put_all(cells, stream.number, window_values, window_times_ns, group.reduction)
+            if stream.own is not None and settings.per_worker:
+                single = window.single.setdefault(stream.own.number, [])
+                single.extend(zip(window_times_ns, window_values, strict=True))
         return late
 
     def add_increment(
@@ -96,10 +106,10 @@ class OpenWindows:
         """Fold in what a counter counted. Returns whether it is late."""
         window, late = self._window(time_ns, received_ns, settings)
         for group in _groups(stream):
-            cells = window.counted.setdefault(group, {})
-            cell = cells.get(stream)
+            cells = window.counted.setdefault(group.number, {})
+            cell = cells.get(stream.number)
             if cell is None:
-                cell = cells[stream] = _Counted()
+                cell = cells[stream.number] = _Counted()
             cell.value += increment.value
             cell.seconds += increment.seconds
         return late
@@ -110,9 +120,9 @@ class OpenWindows:
         """Fold in a delta histogram. Returns whether it is late."""
         window, late = self._window(point.time_ns, received_ns, settings)
         for group in _groups(stream):
-            cell = window.distributions.get(group)
+            cell = window.distributions.get(group.number)
             if cell is None:
-                cell = window.distributions[group] = Distribution()
+                cell = window.distributions[group.number] = Distribution()
             cell.add(
                 count=point.count,
                 total=point.total,
@@ -165,29 +175,32 @@ def _groups(stream: Stream) -> Iterator[Group]:
 
 def _rows(window: _Window, table: StreamTable) -> Iterator[ClosedWindow]:
     """The single measurements as they were made, then everything that is reduced."""
+    groups = table.groups
     values: dict[str, float] = {}
-    for group, levels in window.levels.items():
-        if group not in window.single:
-            values.update(_level(group, levels))
-    for group, counted in window.counted.items():
-        values.update(_rate(group, counted))
-    for group, distribution in window.distributions.items():
-        values.update(_distribution(group, distribution))
+    for number, levels in window.levels.items():
+        if number not in window.single:
+            values.update(_level(groups[number], levels))
+    for number, counted in window.counted.items():
+        values.update(_rate(groups[number], counted))
+    for number, distribution in window.distributions.items():
+        values.update(_distribution(groups[number], distribution))
     values.update(_miss_ratios(window, table))
-    yield from _single_rows(window.single)
+    yield from _single_rows(
+        {groups[number].key: measured for number, measured in window.single.items()}
+    )
     if values:
         yield ClosedWindow(window.time_ns, values)
 
 
-def _single_rows(single: dict[Group, list[tuple[int, float]]]) -> Iterator[ClosedWindow]:
+def _single_rows(single: dict[str, list[tuple[int, float]]]) -> Iterator[ClosedWindow]:
     """Rows that hold every measurement once, in order of time.
 
     Measurements of different series share a row as long as no series would be in it twice: few wide
     rows cost a tracker far less than many narrow ones.
     """
     ordered = sorted(
-        (time_ns, place, group.key, value)
-        for group, measured in single.items()
+        (time_ns, place, key, value)
+        for key, measured in single.items()
         for place, (time_ns, value) in enumerate(measured)
     )
     row: dict[str, float] = {}
@@ -202,25 +215,23 @@ def _single_rows(single: dict[Group, list[tuple[int, float]]]) -> Iterator[Close
         yield ClosedWindow(row_ns, row)
 
 
-def _level(group: Group, levels: dict[Stream, Moments]) -> Iterator[tuple[str, float]]:
-    merged = Moments()
-    for moments in levels.values():
-        merged.merge(moments)
+def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:
+    cell = merged(levels.values())
     value: float | None
     if group.reduction is Reduction.SUM:
         # Over workers, not over time: a queue that was looked at five times is not five queues.
-        value = sum(m.total / m.count for m in levels.values())
+        value = sum(reduced(own, Reduction.MEAN) or 0 for own in levels.values())
     else:
-        value = merged.result(group.reduction)
+        value = reduced(cell, group.reduction)
     if value is not None:
         yield group.key, value
     for suffix in group.statistics:
-        statistic = merged.statistic(suffix)
-        if statistic is not None:
-            yield f"{group.key}/{suffix}", statistic
+        found = statistic(cell, suffix)
+        if found is not None:
+            yield f"{group.key}/{suffix}", found
 
 
-def _rate(group: Group, counted: dict[Stream, _Counted]) -> Iterator[tuple[str, float]]:
+def _rate(group: Group, counted: dict[int, _Counted]) -> Iterator[tuple[str, float]]:
     group.total += sum(cell.value for cell in counted.values())
     yield group.key, group.total
     rates = Moments()
@@ -238,16 +249,17 @@ def _distribution(group: Group, distribution: Distribution) -> Iterator[tuple[st
     if mean is not None:
         yield group.key, mean
     for suffix in group.statistics:
-        statistic = distribution.statistic(suffix)
-        if statistic is not None:
-            yield f"{group.key}/{suffix}", statistic
+        found = distribution.statistic(suffix)
+        if found is not None:
+            yield f"{group.key}/{suffix}", found
 
 
 def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
     """1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios."""
     queries: dict[str, float] = {}
     hits: dict[str, float] = {}
-    for group, counted in window.counted.items():
+    for number, counted in window.counted.items():
+        group = table.groups[number]
         if group.own:
             continue
         found = sum(cell.value for cell in counted.values())
