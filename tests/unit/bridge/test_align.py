@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.reduce import Moments
 from otel_rl.records import (
     Decoded,
     ExperimentKey,
@@ -374,3 +375,109 @@ def test_going_back_to_a_checkpoint_moves_the_axis_back() -> None:
     bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 1.0, 5.5: 1.0}))
     rows = [row for row in bench.rows(everything=True) if "generator/depth" in row.values]
     assert [row.step for row in rows] == [150, 100]
+
+
+def totals(rows: Sequence[Row]) -> list[float]:
+    return [row.values["generator/tokens"] for row in rows if "generator/tokens" in row.values]
+
+
+def restarted(number: int) -> Worker:
+    return Worker("generator", f"life-{number}", index=0, count=1)
+
+
+def test_a_total_stays_exact_when_the_workers_that_counted_are_forgotten() -> None:
+    bench = Bench(window_s=1, forget_s=60)
+    for number in range(20):
+        worker, start_s = restarted(number), number * 100.0
+        bench.export(worker, counter(worker, start_s + 0.5, 7, start_s=start_s))
+        assert totals(bench.rows(at_s=start_s + 50)) == [7 * (number + 1)]
+
+
+def test_restarts_do_not_make_the_state_grow() -> None:
+    bench = Bench(window_s=1, forget_s=60, max_series=4)
+    sizes = []
+    for number in range(40):
+        worker, start_s = restarted(number), number * 100.0
+        bench.export(
+            worker,
+            counter(worker, start_s + 0.5, 7, start_s=start_s),
+            steps(worker, {1: 1.0}, at_s=start_s),
+        )
+        bench.rows(at_s=start_s + 90)
+        sizes.append(len(pickle.dumps(bench.aligner)))
+    assert max(sizes[20:]) < max(sizes[:20]) + 200
+    assert bench.aligner.refused_series == 0
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_a_forgotten_worker_that_comes_back_is_not_counted_twice(is_pickled: bool) -> None:
+    bench = Bench(window_s=1, forget_s=60)
+    worker = restarted(0)
+    bench.export(worker, counter(worker, 0.5, 100))
+    bench.rows(at_s=1000)
+    if is_pickled:
+        bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    bench.export(worker, counter(worker, 1000.5, 130))
+    assert totals(bench.rows(everything=True)) == [130]
+
+
+def test_a_worker_that_came_back_is_counted_on() -> None:
+    bench = Bench(window_s=1, forget_s=60)
+    worker = restarted(0)
+    bench.export(worker, counter(worker, 0.5, 100))
+    bench.rows(at_s=1000)
+    bench.export(worker, counter(worker, 1000.5, 130))
+    bench.export(worker, counter(worker, 1001.5, 131))
+    assert totals(bench.rows(everything=True)) == [130, 131]
+
+
+def test_a_worker_that_is_no_longer_remembered_is_never_counted_twice() -> None:
+    bench = Bench(window_s=1, forget_s=60, max_series=1)
+    first, second = restarted(0), restarted(1)
+    bench.export(first, counter(first, 0.5, 100))
+    bench.rows(at_s=100)
+    bench.export(second, counter(second, 100.5, 10, start_s=100))
+    assert totals(bench.rows(at_s=200)) == [110]
+    bench.rows(at_s=200)
+    bench.export(first, counter(first, 200.5, 100))
+    bench.export(first, counter(first, 201.5, 105))
+    assert totals(bench.rows(everything=True))[-1] == 115
+
+
+def test_a_rank_that_was_forgotten_is_not_waited_for() -> None:
+    bench = Bench(forget_s=60, allowed_lateness_s=1000)
+    for worker in (RANK0, RANK1):
+        bench.export(worker, steps(worker, {1: 1.0, 2: 1.0}), at_s=1)
+    bench.export(RANK0, steps(RANK0, {3: 1.0, 4: 1.0}, at_s=100), at_s=100)
+    assert [step for step, _ in by_step(bench.rows(at_s=100.5))] == [1, 2, 3]
+
+
+def test_an_absurd_policy_version_is_written_and_is_no_version() -> None:
+    bench = Bench()
+    for version in (math.inf, 1e300):
+        bench.export(SOLO, steps(SOLO, {1: version}, name="rl.policy.version"), at_s=1)
+        (row,) = bench.rows(everything=True)
+        assert row.values["trainer/policy/version"] == version
+        assert row.policy_version is None
+
+
+def test_measurements_with_and_without_a_step_may_come_together() -> None:
+    bench = Bench(window_s=5)
+    series = Series(SOLO, "loss")
+    bench.export(SOLO, Measurements(series, [T0, T0 + 1, T0 + 2], [1.0, 2.0, 3.0], [1, None, 2]))
+    rows = bench.rows(everything=True)
+    assert sorted(row.values["trainer/loss"] for row in rows) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("workers", [1, 300])
+@pytest.mark.parametrize("reduction", list(Reduction))
+def test_few_values_and_many_reduce_alike(workers: int, reduction: Reduction) -> None:
+    bench = Bench()
+    values = [float(index % 7) for index in range(workers)]
+    for index, value in enumerate(values):
+        worker = Worker("trainer", str(index), index=index)
+        bench.export(worker, steps(worker, {1: value}, reduction=reduction), at_s=1)
+    ((_, found),) = by_step(bench.rows(everything=True))
+    whole = Moments()
+    whole.extend(values)
+    assert found == pytest.approx(whole.result(reduction))

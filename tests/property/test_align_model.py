@@ -1,0 +1,197 @@
+"""Whatever the schedule, every sample is in exactly one row.
+
+A machine moves a few workers, their exports and the bridge's clock at random, and a plain list of
+what was measured is the model. Every sample is a power of two and is summed, so the sum of a key
+over all rows says which samples are in them, and how often.
+"""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.records import (
+    Decoded,
+    ExperimentKey,
+    Export,
+    Measurements,
+    Row,
+    Series,
+    SumPoint,
+    Temporality,
+    Worker,
+)
+from otel_rl.semconv.spec import Reduction
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+KEY = ExperimentKey("exp")
+ROLES = ("trainer", "generator")
+AGES_S = st.sampled_from([0.0, 0.5, 10.0])
+
+
+@dataclass
+class Process:
+    """A worker and what it has measured and not exported yet."""
+
+    worker: Worker
+    start_ns: int
+    step: int = 0
+    counted: int = 0
+    exported: int = 0
+    waiting: list[Measurements] = field(default_factory=list)
+
+
+class Alignment(RuleBasedStateMachine):
+    """Two aligners, of which one is pickled now and then, beside what they were given."""
+
+    processes = Bundle("processes")
+
+    @initialize(per_worker=st.booleans(), max_open_steps=st.integers(1, 5))
+    def begin(self, per_worker: bool, max_open_steps: int) -> None:
+        settings = AlignSettings(
+            window_s=1,
+            allowed_lateness_s=3,
+            lease_s=5,
+            forget_s=20,
+            per_worker=per_worker,
+            max_open_steps=max_open_steps,
+        )
+        self.per_worker = per_worker
+        self.aligner = Aligner(settings)
+        self.revived = Aligner(settings)
+        self.now_ns = T0
+        self.started = 0
+        self.samples = 0
+        self.rows: list[Row] = []
+        # What was exported, by role.
+        self.stepped = dict.fromkeys(ROLES, 0)
+        self.levels: dict[str, list[float]] = {role: [] for role in ROLES}
+        self.counted = dict.fromkeys(ROLES, 0)
+
+    @rule(target=processes, role=st.sampled_from(ROLES), index=st.none() | st.integers(0, 2))
+    def start(self, role: str, index: int | None) -> Process:
+        self.started += 1
+        worker = Worker(role, f"instance-{self.started}", index, None if index is None else 3)
+        return Process(worker, self.now_ns)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.now_ns += int(seconds * S)
+
+    @rule(
+        process=processes,
+        name=st.sampled_from(["a", "b"]),
+        moves=st.lists(st.sampled_from([-2, 0, 1, 1, 1, 7]), min_size=1, max_size=8),
+        age_s=AGES_S,
+    )
+    def measure(self, process: Process, name: str, moves: list[int], age_s: float) -> None:
+        """A value at each of a few steps, which mostly go forward."""
+        steps = []
+        for move in moves:
+            process.step = max(process.step + move, 0)
+            steps.append(process.step)
+        # One bit for each sample of the run; integers are exact at any size.
+        bits = [1 << (self.samples + place) for place in range(len(steps))]
+        self._wait_for_export(process, name, bits, steps, age_s)
+
+    @rule(process=processes, n=st.integers(1, 4), age_s=AGES_S)
+    def look(self, process: Process, n: int, age_s: float) -> None:
+        """A level, a few times in a row."""
+        values = [self.samples + place for place in range(n)]
+        self._wait_for_export(process, "level", values, [None] * n, age_s)
+
+    @rule(process=processes, n=st.integers(0, 5))
+    def count(self, process: Process, n: int) -> None:
+        process.counted += n
+
+    @rule(process=processes)
+    def export(self, process: Process) -> None:
+        """Send what waits, in the order in which it was measured, and the counter."""
+        role = process.worker.role
+        self.now_ns += 1
+        count = SumPoint(
+            Series(process.worker, "counted"),
+            process.start_ns,
+            self.now_ns,
+            process.counted,
+            Temporality.CUMULATIVE,
+            monotonic=True,
+        )
+        decoded = Decoded(KEY, [*process.waiting, count], [Export(process.worker, self.now_ns)])
+        for aligner in (self.aligner, self.revived):
+            aligner.add(decoded, received_ns=self.now_ns)
+        for measured in process.waiting:
+            if measured.series.name == "level":
+                self.levels[role] += measured.values
+            else:
+                self.stepped[role] += sum(map(int, measured.values))
+        process.waiting = []
+        self.counted[role] += process.counted - process.exported
+        process.exported = process.counted
+
+    @rule()
+    def close(self) -> None:
+        self._close(everything=False)
+
+    @rule()
+    def restart_the_bridge(self) -> None:
+        self.revived = pickle.loads(pickle.dumps(self.revived))
+
+    @invariant()
+    def row_numbers_have_no_gaps(self) -> None:
+        assert [row.number for row in self.rows] == list(range(len(self.rows)))
+
+    def teardown(self) -> None:
+        self._close(everything=True)
+        self.row_numbers_have_no_gaps()
+        for role in ROLES:
+            assert sum(map(int, self._found(f"{role}/a", f"{role}/b"))) == self.stepped[role]
+            totals = self._found(f"{role}/counted")
+            assert (totals[-1] if totals else 0) == self.counted[role]
+            if self.per_worker:
+                assert sum(map(int, self._own(role, "a", "b"))) == self.stepped[role]
+                assert sorted(self._own(role, "level")) == sorted(self.levels[role])
+
+    def _wait_for_export(
+        self,
+        process: Process,
+        name: str,
+        values: Sequence[float],
+        steps: Sequence[int | None],
+        age_s: float,
+    ) -> None:
+        self.samples += len(values)
+        first_ns = self.now_ns - int(age_s * S)
+        times_ns = [first_ns + place * S // 4 for place in range(len(values))]
+        series = Series(process.worker, name, reduction=Reduction.SUM)
+        process.waiting.append(Measurements(series, times_ns, values, steps))
+
+    def _close(self, *, everything: bool) -> None:
+        rows = self.aligner.close(self.now_ns, everything=everything)
+        assert self.revived.close(self.now_ns, everything=everything) == rows
+        assert (self.revived.late, self.revived.next_number) == (
+            self.aligner.late,
+            self.aligner.next_number,
+        )
+        self.rows += rows
+
+    def _found(self, *keys: str) -> list[float]:
+        return [row.values[key] for row in self.rows for key in keys if key in row.values]
+
+    def _own(self, role: str, *names: str) -> list[float]:
+        """The values of all workers' own series."""
+        return [
+            value
+            for row in self.rows
+            for key, value in row.values.items()
+            if key.startswith(f"workers/{role}/") and key.rpartition("/")[2] in names
+        ]
+
+
+TestAlignment = Alignment.TestCase
+TestAlignment.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
