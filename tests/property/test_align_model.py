@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.records import (
@@ -31,7 +39,6 @@ S = 1_000_000_000
 T0 = 1_700_000_000 * S
 KEY = ExperimentKey("exp")
 ROLES = ("trainer", "generator")
-AGES_S = st.sampled_from([0.0, 0.5, 10.0])
 
 
 @dataclass
@@ -51,8 +58,10 @@ class Alignment(RuleBasedStateMachine):
 
     processes = Bundle("processes")
 
-    @initialize(per_worker=st.booleans(), max_open_steps=st.integers(1, 5))
-    def begin(self, per_worker: bool, max_open_steps: int) -> None:
+    @initialize(
+        target=processes, per_worker=st.booleans(), max_open_steps=st.sampled_from([3, 100])
+    )
+    def begin(self, per_worker: bool, max_open_steps: int) -> MultipleResults[Process]:
         settings = AlignSettings(
             window_s=1,
             allowed_lateness_s=3,
@@ -72,45 +81,73 @@ class Alignment(RuleBasedStateMachine):
         self.stepped = dict.fromkeys(ROLES, 0)
         self.levels: dict[str, list[float]] = {role: [] for role in ROLES}
         self.counted = dict.fromkeys(ROLES, 0)
+        return multiple(self._process("trainer", 0), self._process("trainer", 1))
 
-    @rule(target=processes, role=st.sampled_from(ROLES), index=st.none() | st.integers(0, 2))
+    @rule(target=processes, role=st.sampled_from(ROLES), index=st.none() | st.integers(0, 1))
     def start(self, role: str, index: int | None) -> Process:
+        return self._process(role, index)
+
+    def _process(self, role: str, index: int | None) -> Process:
         self.started += 1
-        worker = Worker(role, f"instance-{self.started}", index, None if index is None else 3)
+        worker = Worker(role, f"instance-{self.started}", index, None if index is None else 2)
         return Process(worker, self.now_ns)
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 30.0]))
-    def wait(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 30.0]), restart=st.booleans())
+    def wait(self, seconds: float, restart: bool) -> None:
+        """Time passes, rows are closed, and one of the bridges may have been restarted."""
         self.now_ns += int(seconds * S)
+        if restart:
+            self.revived = pickle.loads(pickle.dumps(self.revived))
+        self._close(everything=False)
 
     @rule(
         process=processes,
-        name=st.sampled_from(["a", "b"]),
-        moves=st.lists(st.sampled_from([-2, 0, 1, 1, 1, 7]), min_size=1, max_size=8),
-        age_s=AGES_S,
+        moves=st.lists(st.sampled_from([-2, 0, 1, 1, 1, 7]), max_size=6),
+        levels=st.integers(0, 3),
+        counted=st.integers(0, 3),
+        age_s=st.sampled_from([0.0, 0.5, 10.0]),
+        exports=st.booleans(),
     )
-    def measure(self, process: Process, name: str, moves: list[int], age_s: float) -> None:
-        """A value at each of a few steps, which mostly go forward."""
+    def work(
+        self,
+        process: Process,
+        moves: list[int],
+        levels: int,
+        counted: int,
+        age_s: float,
+        exports: bool,
+    ) -> None:
+        """Values at a few steps, which mostly go forward, a few levels, and something to count."""
         steps = []
         for move in moves:
             process.step = max(process.step + move, 0)
             steps.append(process.step)
-        # One bit for each sample of the run; integers are exact at any size.
-        bits = [1 << (self.samples + place) for place in range(len(steps))]
-        self._wait_for_export(process, name, bits, steps, age_s)
+        for name in ("a", "b"):
+            # One bit for each sample of the run; integers are exact at any size.
+            bits = [1 << (self.samples + place) for place in range(len(steps))]
+            self._measure(process, name, bits, steps, age_s)
+        values = [self.samples + place for place in range(levels)]
+        self._measure(process, "level", values, [None] * levels, age_s)
+        process.counted += counted
+        if exports:
+            self._export(process)
 
-    @rule(process=processes, n=st.integers(1, 4), age_s=AGES_S)
-    def look(self, process: Process, n: int, age_s: float) -> None:
-        """A level, a few times in a row."""
-        values = [self.samples + place for place in range(n)]
-        self._wait_for_export(process, "level", values, [None] * n, age_s)
+    @invariant()
+    def row_numbers_have_no_gaps(self) -> None:
+        assert [row.number for row in self.rows] == list(range(len(self.rows)))
 
-    @rule(process=processes, n=st.integers(0, 5))
-    def count(self, process: Process, n: int) -> None:
-        process.counted += n
+    def teardown(self) -> None:
+        self._close(everything=True)
+        self.row_numbers_have_no_gaps()
+        for role in ROLES:
+            assert sum(map(int, self._found(f"{role}/a", f"{role}/b"))) == self.stepped[role]
+            totals = self._found(f"{role}/counted")
+            assert (totals[-1] if totals else 0) == self.counted[role]
+            if self.per_worker:
+                assert sum(map(int, self._own(role, "a", "b"))) == self.stepped[role]
+                assert sorted(self._own(role, "level")) == sorted(self.levels[role])
 
-    @rule(process=processes)
-    def export(self, process: Process) -> None:
+    def _export(self, process: Process) -> None:
         """Send what waits, in the order in which it was measured, and the counter."""
         role = process.worker.role
         self.now_ns += 1
@@ -134,30 +171,7 @@ class Alignment(RuleBasedStateMachine):
         self.counted[role] += process.counted - process.exported
         process.exported = process.counted
 
-    @rule()
-    def close(self) -> None:
-        self._close(everything=False)
-
-    @rule()
-    def restart_the_bridge(self) -> None:
-        self.revived = pickle.loads(pickle.dumps(self.revived))
-
-    @invariant()
-    def row_numbers_have_no_gaps(self) -> None:
-        assert [row.number for row in self.rows] == list(range(len(self.rows)))
-
-    def teardown(self) -> None:
-        self._close(everything=True)
-        self.row_numbers_have_no_gaps()
-        for role in ROLES:
-            assert sum(map(int, self._found(f"{role}/a", f"{role}/b"))) == self.stepped[role]
-            totals = self._found(f"{role}/counted")
-            assert (totals[-1] if totals else 0) == self.counted[role]
-            if self.per_worker:
-                assert sum(map(int, self._own(role, "a", "b"))) == self.stepped[role]
-                assert sorted(self._own(role, "level")) == sorted(self.levels[role])
-
-    def _wait_for_export(
+    def _measure(
         self,
         process: Process,
         name: str,
@@ -165,6 +179,8 @@ class Alignment(RuleBasedStateMachine):
         steps: Sequence[int | None],
         age_s: float,
     ) -> None:
+        if not values:
+            return
         self.samples += len(values)
         first_ns = self.now_ns - int(age_s * S)
         times_ns = [first_ns + place * S // 4 for place in range(len(values))]
@@ -194,4 +210,4 @@ class Alignment(RuleBasedStateMachine):
 
 
 TestAlignment = Alignment.TestCase
-TestAlignment.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAlignment.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
