@@ -13,7 +13,7 @@ class AlignSettings(BaseModel):
     window_s: float = Field(default=5.0, gt=0, le=3600)
     """Length of the event-time windows of time-driven metrics (rates, quantiles, levels)."""
 
-    allowed_lateness_s: float = Field(default=10.0, gt=0, le=86400)
+    allowed_lateness_s: float = Field(default=15.0, gt=0, le=86400)
     """How long an incomplete step or window waits after its newest sample. What comes later is
     written too, as a row of its own, and counted."""
 
@@ -28,6 +28,10 @@ class AlignSettings(BaseModel):
     settle_s: float = Field(default=0.25, ge=0, le=60)
     """A worker has settled a step once it exported again this long after it went past it. Some SDKs
     collect one instrument after another, so a single export can hold half a step."""
+
+    quiet_s: float = Field(default=1.0, ge=0, le=3600)
+    """The newest step is closed when it has everything that the step before had, and nothing came
+    for this long. So the rows of a run whose steps take minutes are not minutes late."""
 
     per_worker: bool = False
     """Write every worker's own series too, with every single measurement, under

@@ -1,6 +1,8 @@
 """Step rows: samples that carry a step, keyed by (role, step).
 
-A step is complete when every live worker of the role has gone past it. It is closed then, or when
+A step is complete when every live worker of the role has gone past it. The newest step is complete,
+too, when every series that reported the step before has reported it and nothing came for
+``quiet_s``: a step that takes minutes is not shown minutes late. Otherwise a step is closed when
 ``allowed_lateness_s`` has passed since its newest sample arrived. What comes later still makes a
 row, of its own, at its own step.
 """
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.align.axis import is_integral
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.align.streams import Stream, StreamTable
+from otel_rl.bridge.align.streams import Stream, StreamTable, WorkerState
 from otel_rl.bridge.reduce import Cell, put, reduced, statistic
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
@@ -100,14 +102,20 @@ class OpenSteps:
         """Take out every step that is complete, or has waited long enough, in ascending order."""
         closed: list[ClosedStep] = []
         lateness_ns = int(settings.allowed_lateness_s * _NS_PER_S)
+        quiet_ns = int(settings.quiet_s * _NS_PER_S)
         for role, steps in self._open.items():
             if not steps:
                 continue
-            complete_below = _complete_below(table, role, settings, now_ns)
+            waiting_for = _waiting_for(table, role, settings, now_ns)
+            complete_below = _complete_below(waiting_for)
+            newest = max(steps)
             surplus = len(steps) - settings.max_open_steps
             for place, step in enumerate(sorted(steps)):
                 opened = steps[step]
                 complete = complete_below is not None and step < complete_below
+                if step == newest and not complete:
+                    quiet = now_ns - opened.received_ns >= quiet_ns
+                    complete = quiet and self._has_all(role, step, waiting_for)
                 overdue = now_ns - opened.received_ns >= lateness_ns
                 if not (everything or complete or overdue or place < surplus):
                     continue
@@ -116,23 +124,40 @@ class OpenSteps:
                 self._closed_through[role] = max(step, self._closed_through.get(role, step))
         return closed
 
+    def _has_all(self, role: str, step: int, waiting_for: Sequence[WorkerState] | None) -> bool:
+        """Whether the newest step has all that the step before had, from every worker."""
+        before = self._closed_through.get(role)
+        if waiting_for is None or before is None:
+            return False
+        return all(worker.has_all_of(step, since=before) for worker in waiting_for)
 
-def _complete_below(
+
+def _waiting_for(
     table: StreamTable, role: str, settings: AlignSettings, now_ns: int
-) -> float | None:
-    """Steps below this one are complete: every live worker of the role has gone past them.
+) -> list[WorkerState] | None:
+    """The live workers of the role whose steps are waited for.
 
-    None as long as fewer workers of the role have been seen than each of them says there are.
+    None while a worker may still be on its way to its first step. For ``allowed_lateness_s`` after
+    the role was first heard of, that is one that was announced and has not come; and for as long
+    after each worker was first heard of, one that has reported other things but no step yet.
     """
-    if table.is_missing_workers(role):
+    lateness_ns = int(settings.allowed_lateness_s * _NS_PER_S)
+    lease_ns = int(settings.lease_s * _NS_PER_S)
+    workers = [worker for worker in table.workers.values() if worker.role == role]
+    begun_ns = min((worker.first_ns for worker in workers), default=0)
+    if now_ns - begun_ns < lateness_ns and table.is_missing_workers(role):
         return None
-    horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
-    live = [
-        worker
-        for worker in table.workers.values()
-        if worker.role == role and worker.received_ns >= horizon_ns and worker.streams
-    ]
-    return min((worker.passed_below() for worker in live), default=math.inf)
+    live = [worker for worker in workers if now_ns - worker.received_ns <= lease_ns]
+    if any(not worker.streams and now_ns - worker.first_ns < lateness_ns for worker in live):
+        return None
+    return [worker for worker in live if worker.streams]
+
+
+def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:
+    """Steps below this one are complete: every worker has gone past them."""
+    if waiting_for is None:
+        return None
+    return min((worker.passed_below() for worker in waiting_for), default=math.inf)
 
 
 def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> ClosedStep:

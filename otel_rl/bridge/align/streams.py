@@ -59,6 +59,7 @@ class WorkerState:
         role: Its role.
         label: How its own series are named: its index, or its place in the order of appearance.
         count: How many workers of the role it says there are.
+        first_ns: When it first exported, by the bridge's clock; 0 before that.
         received_ns: When it last exported, by the bridge's clock.
         event_ns: Latest event time in its exports.
         newest_step: Highest step that it reported.
@@ -70,6 +71,7 @@ class WorkerState:
     role: str
     label: str
     count: int | None = None
+    first_ns: int = 0
     received_ns: int = 0
     event_ns: int = 0
     newest_step: int | None = None
@@ -85,6 +87,7 @@ class WorkerState:
             newest = self.unsettled[-1][1] if self.unsettled else self.settled_step
             if newest is None or self.newest_step > newest:
                 self.unsettled.append((received_ns, self.newest_step))
+        self.first_ns = self.first_ns or received_ns
         self.received_ns = max(self.received_ns, received_ns)
         self.event_ns = max(self.event_ns, event_ns)
 
@@ -95,6 +98,13 @@ class WorkerState:
         """
         passed = min(stream.last_step or 0 for stream in self.streams)
         return passed if self.settled_step is None else max(passed, self.settled_step)
+
+    def has_all_of(self, step: int, *, since: int) -> bool:
+        """Whether every series that reported ``since`` or later has come to ``step``."""
+        return self.newest_step == step and not any(
+            stream.last_step is not None and since <= stream.last_step < step
+            for stream in self.streams
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -159,8 +169,7 @@ class StreamTable:
         self._groups: dict[_GroupIdentity, Group] = {}
         self._keys: dict[str, Group] = {}
         self._own_keys: set[str] = set()
-        # Workers that were ever seen, by role: those without an index by their number.
-        self._unnumbered: dict[str, int] = {}
+        # The indexes that were ever seen or given, by role.
         self._indexes: dict[str, set[int]] = {}
         self._ended: dict[Series, _Ended] = {}
         # What was counted before this time may be of a series that is no longer in _ended.
@@ -169,25 +178,18 @@ class StreamTable:
         self._frozen: bytes | None = None
 
     def worker(self, worker: Worker) -> WorkerState:
-        """The state of ``worker``; one that does not know its index gets the next number."""
+        """The state of ``worker``; one that does not know its index gets a free one."""
         state = self.workers.get(worker)
         if state is None:
-            if worker.index is not None:
-                label = str(worker.index)
-                self._indexes.setdefault(worker.role, set()).add(worker.index)
-            else:
-                place = self._unnumbered.get(worker.role, 0)
-                self._unnumbered[worker.role] = place + 1
-                label = str(place)
-            state = self.workers[worker] = WorkerState(worker.role, label, worker.count)
+            index = self._free_index(worker.role) if worker.index is None else worker.index
+            self._indexes.setdefault(worker.role, set()).add(index)
+            state = self.workers[worker] = WorkerState(worker.role, str(index), worker.count)
             self._frozen = None
         return state
 
     def is_missing_workers(self, role: str) -> bool:
         """Whether fewer workers of the role have been seen than one of them says there are."""
-        seen = len(self._indexes.get(role, ())) + self._unnumbered.get(role, 0)
-        expected = (w.count or 0 for w in self.workers.values() if w.role == role)
-        return seen < max(expected, default=0)
+        return len(self._indexes.get(role, ())) < self._expected(role)
 
     def stream(
         self, series: Series, settings: AlignSettings, *, instrument: Instrument
@@ -246,6 +248,17 @@ class StreamTable:
             group = Group(number, key, role, name, attributes, reduction, statistics)
             self._keep(identity, group)
         return group
+
+    def _expected(self, role: str) -> int:
+        return max((w.count or 0 for w in self.workers.values() if w.role == role), default=0)
+
+    def _free_index(self, role: str) -> int:
+        """The first index that nobody has, nor will have by the count of those who know theirs."""
+        taken = self._indexes.get(role, set())
+        index = self._expected(role)
+        while index in taken:
+            index += 1
+        return index
 
     def _keep(self, identity: _GroupIdentity, group: Group) -> None:
         self.groups.append(group)
@@ -321,7 +334,7 @@ class StreamTable:
         return _State(
             self._frozen,
             [
-                (w.received_ns, w.event_ns, w.newest_step, w.settled_step, w.unsettled)
+                (w.first_ns, w.received_ns, w.event_ns, w.newest_step, w.settled_step, w.unsettled)
                 for w in self.workers.values()
             ],
             {group.number: group.total for group in self.groups if group.total},
@@ -358,7 +371,6 @@ class StreamTable:
             ],
             self._next_stream,
             self._own_keys,
-            self._unnumbered,
             self._indexes,
             self._ended,
             self._unknown_before_ns,
@@ -369,7 +381,6 @@ class StreamTable:
         identities: _Identities = pickle.loads(zlib.decompress(state.frozen))  # noqa: S301
         self._next_stream = identities.next_stream
         self._own_keys = identities.own_keys
-        self._unnumbered = identities.unnumbered
         self._indexes = identities.indexes
         self._ended = identities.ended
         self._unknown_before_ns = identities.unknown_before_ns
@@ -412,7 +423,6 @@ class _Identities(NamedTuple):
     streams: list[tuple[int, _SeriesRecord, int, int, int | None]]
     next_stream: int
     own_keys: set[str]
-    unnumbered: dict[str, int]
     indexes: dict[str, set[int]]
     ended: dict[Series, _Ended]
     unknown_before_ns: int
@@ -422,7 +432,7 @@ class _State(NamedTuple):
     """What of a table is pickled; the keys of the dicts are places in ``_Identities.streams``."""
 
     frozen: bytes
-    workers: list[tuple[int, int, int | None, int | None, list[tuple[int, int]]]]
+    workers: list[tuple[int, int, int, int | None, int | None, list[tuple[int, int]]]]
     totals: dict[int, float]
     last_steps: list[int | None]
     counters: dict[int, tuple[int, int, float]]

@@ -22,6 +22,9 @@ __all__ = ["ClosedWindow", "OpenWindows"]
 
 _NS_PER_S = 1_000_000_000
 
+# A counter that was made a millisecond before its first export would show a rate of thousands.
+_MIN_RATE_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
@@ -44,7 +47,7 @@ class _Counted:
     seconds: float = 0.0
 
     def rate(self) -> float | None:
-        return self.value / self.seconds if self.seconds > 0 else None
+        return self.value / self.seconds if self.seconds >= _MIN_RATE_S else None
 
 
 @dataclass(slots=True)

@@ -101,7 +101,55 @@ def test_a_dead_rank_holds_steps_open_only_until_its_lease_ends() -> None:
     bench.export(RANK1, steps(RANK1, {1: 3.0}), at_s=1)
     bench.export(RANK0, steps(RANK0, {2: 1.0, 3: 1.0}), at_s=15)
     assert bench.rows(at_s=15.5) == []
-    assert by_step(bench.rows(at_s=16.5)) == [(1, 2.0), (2, 1.0)]
+    assert by_step(bench.rows(at_s=16.5)) == [(1, 2.0), (2, 1.0), (3, 1.0)]
+
+
+def test_a_rank_that_has_reported_other_things_first_is_waited_for() -> None:
+    """It exports the memory it uses before its first step is done."""
+    bench = Bench(allowed_lateness_s=10)
+    bench.export(RANK1, levels(RANK1, {0.5: 1.0}, name="memory"), at_s=0.5)
+    bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=1)
+    assert by_step(bench.rows(at_s=1)) == []
+    bench.export(RANK1, steps(RANK1, {1: 3.0, 2: 4.0}), at_s=2)
+    assert by_step(bench.rows(at_s=2)) == [(1, 2.0)]
+
+
+def test_a_role_in_which_only_one_worker_reports_steps_is_not_late_for_ever() -> None:
+    bench = Bench(allowed_lateness_s=10)
+    for worker in (RANK0, RANK1):
+        bench.export(worker, levels(worker, {0.5: 1.0}, name="memory"), at_s=0.5)
+    for at_s in (20, 21):
+        bench.export(RANK1, levels(RANK1, {at_s: 1.0}, name="memory"), at_s=at_s)
+    bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=21)
+    assert by_step(bench.rows(at_s=21)) == [(1, 1.0), (2, 2.0)]
+
+
+def test_workers_that_were_announced_and_never_come_are_not_waited_for_for_ever() -> None:
+    """A launcher's world size may count the workers of other roles."""
+    bench = Bench(allowed_lateness_s=10)
+    bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=1)
+    bench.export(RANK0, steps(RANK0, {2: 2.0, 3: 3.0}), at_s=12)
+    assert by_step(bench.rows(at_s=12)) == [(1, 1.0), (2, 2.0)]
+
+
+def test_the_newest_step_of_a_slow_run_is_shown_when_it_has_what_the_last_had() -> None:
+    bench = Bench(allowed_lateness_s=1000, quiet_s=1)
+    for at_s, step in ((1, 1), (100, 2), (200, 3)):
+        bench.export(SOLO, steps(SOLO, {step: 1.0}), steps(SOLO, {step: 1.0}, name="kl"), at_s=at_s)
+    assert by_step(bench.rows(at_s=200.5)) == [(1, 1.0), (2, 1.0)]
+    assert by_step(bench.rows(at_s=201)) == [(3, 1.0)]
+    assert bench.aligner.late == 0
+
+
+def test_the_newest_step_waits_for_a_series_that_the_last_step_had() -> None:
+    bench = Bench(allowed_lateness_s=1000, quiet_s=1)
+    bench.export(SOLO, steps(SOLO, {1: 1.0, 2: 1.0}), steps(SOLO, {1: 1.0, 2: 1.0}, name="kl"))
+    bench.export(SOLO, steps(SOLO, {3: 1.0}), at_s=10)
+    bench.export(SOLO, levels(SOLO, {12: 1.0}), at_s=12)
+    assert by_step(bench.rows(at_s=13)) == [(1, 1.0), (2, 1.0)]
+    bench.export(SOLO, steps(SOLO, {3: 1.0}, name="kl"), at_s=14)
+    (row,) = [row for row in bench.rows(at_s=15) if row.step == 3]
+    assert {"trainer/loss", "trainer/kl"} <= set(row.values)
 
 
 def test_half_a_step_in_an_export_does_not_split_the_row() -> None:
@@ -342,6 +390,23 @@ def test_workers_without_an_index_are_numbered_as_they_appear() -> None:
         bench.export(worker, steps(worker, {1: 1.0}), at_s=1)
     (row,) = bench.rows(everything=True)
     assert {"workers/worker/0/loss", "workers/worker/1/loss"} <= set(row.values)
+
+
+def test_a_worker_without_an_index_takes_none_that_another_has_or_will_have() -> None:
+    bench = Bench(per_worker=True)
+    forked = Worker("trainer", "child of rank 0")
+    for worker, value in ((RANK0, 1.0), (forked, 50.0), (RANK1, 2.0)):
+        bench.export(worker, steps(worker, {1: value}), at_s=1)
+    (row,) = bench.rows(everything=True)
+    own = {key: value for key, value in row.values.items() if key.startswith("workers/")}
+    assert own == {f"workers/trainer/{n}/loss": v for n, v in ((0, 1.0), (1, 2.0), (2, 50.0))}
+
+
+def test_a_counter_that_was_just_made_has_a_total_and_no_absurd_rate() -> None:
+    bench = Bench(window_s=5)
+    bench.export(GENERATOR0, counter(GENERATOR0, 0.001, 10))
+    (row,) = bench.rows(everything=True)
+    assert row.values == {"generator/tokens": 10}
 
 
 def test_series_beyond_the_bound_are_counted_and_harm_nobody() -> None:
