@@ -25,7 +25,8 @@ class DropReason(StrEnum):
         BAD_ATTRIBUTES: The attributes were no mapping.
         TOO_LARGE: One point alone was larger than a request may be.
         REJECTED: The endpoint answered that it will never take it.
-        NOT_STARTED: Logged before ``init`` and no experiment in the environment.
+        NOT_STARTED: Logged before ``init`` with no experiment in the environment, or after
+            ``shutdown``.
         SHUTDOWN: Still waiting for the endpoint when the process ended.
         INTERNAL: A defect of otel_rl itself, with a logged traceback.
     """

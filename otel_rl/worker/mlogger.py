@@ -44,7 +44,7 @@ class MLogger:
             reduce: How the values of several workers become one: mean (the default), sum, min,
                 max, std or last. Applies to every metric of the call.
         """
-        current = session.running() or self._start()
+        current = session.running() or self._start(metrics)
         if current is None:
             return
         guard = session.GUARD
@@ -67,8 +67,8 @@ class MLogger:
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             guard.caught(error)
 
-    def _start(self) -> "session.Session | None":
-        """The session that the environment describes; None if it describes none."""
+    def _start(self, metrics: object) -> "session.Session | None":
+        """The session that the environment describes; None, and a drop, if it describes none."""
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return None
         try:
@@ -83,6 +83,7 @@ class MLogger:
             "mlogger.log was called before otel_rl.init() or after otel_rl.shutdown(); the call "
             'is dropped. Call otel_rl.init(experiment="...", role="...") first, or set '
             "OTEL_RL_EXPERIMENT.",
+            len(metrics) if isinstance(metrics, Mapping) else 1,
         )
         return None
 

@@ -149,11 +149,11 @@ class _Providers:
             trace.set_tracer_provider(self.tracer)
 
 
-# _lock guards _session and _providers. Re-entrant: asking the API for the global provider may load
+# _lock guards the three below. Re-entrant: asking the API for the global provider may load
 # the plug-in, which asks for the session.
 _lock = threading.RLock()
 _session: Session | None = None
-_has_ended = False
+_has_ended = False  # whoever has said shutdown gets no other worker than one that init names
 _providers: _Providers | None = None
 
 
@@ -240,9 +240,10 @@ def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     Returns:
         True if everything was delivered. What was not is counted and logged.
     """
-    global _session  # one session per process
+    global _session, _has_ended  # one session per process
     with _lock:
         session, _session = _session, None
+        _has_ended = _has_ended or session is not None
     return session.shutdown(timeout_s) if session is not None else True
 
 

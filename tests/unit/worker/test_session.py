@@ -6,6 +6,7 @@ from opentelemetry import metrics, trace
 import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
 from tests.otlp_sink import Sink, pairs
 
 
@@ -62,6 +63,18 @@ def test_after_shutdown_another_worker_may_begin_and_instruments_live_on(started
     assert otel_rl.flush(timeout_s=20)
     found = [(m.value, m.resource["rl.experiment.name"]) for m in started.measurements("g")]
     assert found == [(1.0, "exp"), (2.0, "second")]
+
+
+def test_after_shutdown_a_call_starts_no_worker_that_nobody_named(
+    started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.url)
+    assert otel_rl.shutdown(timeout_s=20)
+    before = session.GUARD.drops.counts().get(DropReason.NOT_STARTED, 0)
+    otel_rl.mlogger.log({"loss": 1.0, "reward": 2.0}, step=1)
+    assert session.running() is None
+    assert session.GUARD.drops.counts()[DropReason.NOT_STARTED] == before + 2
 
 
 def test_after_two_sessions_a_span_is_sent_once(started: Sink) -> None:
