@@ -26,7 +26,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.bridge.align import Aligner, AlignSettings
-from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSettings
+from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal import Journal
@@ -161,10 +161,11 @@ def end_to_end(tracker: str, exports: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         bridge = Bridge(bridge_settings(Path(directory), tracker))
         bridge.start()
-        send(bridge.http, 0, 1, Path(directory))
+        send(bridge.http, 1, requests(0, 1, Path(directory)))
         wait_for_rows(bridge, 499)
+        files = requests(1, exports, Path(directory))
         writer_s, own_s, start = live_children_cpu_s(), time.process_time(), time.monotonic()
-        send(bridge.http, 1, exports, Path(directory))
+        send(bridge.http, exports, files)
         wait_for_rows(bridge, 500 * (1 + exports) - 1)
         wall_s, own_s = time.monotonic() - start, time.process_time() - own_s
         writer_s = live_children_cpu_s() - writer_s
@@ -182,8 +183,8 @@ def end_to_end(tracker: str, exports: int) -> dict[str, float]:
 def bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
     return BridgeSettings(
         data=directory,
-        http=ListenSettings(port=0),
-        grpc=ListenSettings(port=0, enabled=False),
+        http=HttpSettings(port=0),
+        grpc=GrpcSettings(enabled=False),
         align=AlignSettings(per_worker=True),
         tracker=TrackerSettings(
             name=tracker, options={"mode": "offline"} if tracker == "wandb" else {}
@@ -196,8 +197,8 @@ def wait_for_rows(bridge: Bridge, rows: int) -> None:
         time.sleep(0.02)
 
 
-def send(address: str, first: int, exports: int, directory: Path) -> None:
-    """Send the exports of all workers from a process of its own."""
+def requests(first: int, exports: int, directory: Path) -> list[str]:
+    """Files with the exports of all workers, one worker after the other."""
     files = []
     for worker in range(WORKERS):
         for export in range(first, first + exports):
@@ -205,6 +206,11 @@ def send(address: str, first: int, exports: int, directory: Path) -> None:
             file = directory / f"{worker}-{export}"
             file.write_bytes(request(worker, METRICS, steps, time.time_ns()))
             files.append(str(file))
+    return files
+
+
+def send(address: str, exports: int, files: Sequence[str]) -> None:
+    """Send ``exports`` files of each worker from a process of its own."""
     command = [sys.executable, __file__, "post", address, str(exports), *files]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 

@@ -101,14 +101,14 @@ def control(queue: "multiprocessing.Queue[Put]", directory: str) -> None:
 
 def bridge(directory: str, *, per_worker: bool) -> None:
     from otel_rl.bridge.align.settings import AlignSettings
-    from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSettings
+    from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
     from otel_rl.bridge.pipeline import Bridge
 
     bridge = Bridge(
         BridgeSettings(
             data=Path(directory),
-            http=ListenSettings(port=0),
-            grpc=ListenSettings(port=0, enabled=False),
+            http=HttpSettings(port=0),
+            grpc=GrpcSettings(enabled=False),
             align=AlignSettings(per_worker=per_worker),
             tracker=TrackerSettings(name="wandb", options={"mode": "offline"}),
         )

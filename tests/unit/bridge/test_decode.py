@@ -155,6 +155,23 @@ def test_a_step_that_a_plain_sdk_leaves_on_the_point_is_the_step() -> None:
     assert found.series.attributes == (("head", "value"),)
 
 
+@pytest.mark.parametrize(
+    ("written", "step"), [("7", 7), ("7.9", 7), ("1.5e300", None), ("9" * 30, None), ("x", None)]
+)
+def test_a_step_that_is_no_integer_of_64_bits_is_no_step(written: str, step: int | None) -> None:
+    one = Exemplar(
+        as_double=1,
+        time_unix_nano=1,
+        filtered_attributes=attributes({"rl.loop.iteration": written}),
+    )
+    assert measured(points(gauge(NumberDataPoint(exemplars=[one])))) == [([1], [1], [step])]
+
+
+def test_step_zero_is_a_step() -> None:
+    point = NumberDataPoint(exemplars=[exemplar(1, 10, 0)])
+    assert measured(points(gauge(point))) == [([10], [1], [0])]
+
+
 def test_nan_and_infinity_are_kept() -> None:
     point = NumberDataPoint(exemplars=[exemplar(math.nan, 1, 1), exemplar(-math.inf, 2, 2)])
     ((_, values, _),) = measured(points(gauge(point)))

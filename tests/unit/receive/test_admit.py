@@ -70,6 +70,16 @@ def test_bytes_that_are_no_protobuf_are_malformed(signal: Signal) -> None:
         admit(signal, b"\xff\xff\xff", LIMITS, NOW_NS)
 
 
+def test_an_exemplar_that_is_no_protobuf_makes_the_request_malformed() -> None:
+    carrier = point()
+    carrier.exemplars.add(as_double=1.0, time_unix_nano=NOW_NS)
+    sound = metrics_request(gauge(carrier)).SerializeToString()
+    tag_of_the_value = sound.index(b"\x19")
+    damaged = sound[:tag_of_the_value] + b"\x1b" + sound[tag_of_the_value + 1 :]
+    with pytest.raises(MalformedRequest, match="not a protobuf Export"):
+        admit(Signal.METRICS, damaged, LIMITS, NOW_NS)
+
+
 def test_empty_request_leaves_nothing_to_keep() -> None:
     assert admit_metrics(ExportMetricsServiceRequest()) == Admitted(None, 0)
 
