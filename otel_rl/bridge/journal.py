@@ -9,8 +9,8 @@ Guarantees
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
 
-One thread, ``otel-rl-journal``, owns the only writing connection. Reads have a connection of their
-own and see everything whose ``write`` has returned.
+One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
+and see everything whose ``write`` has returned.
 """
 
 import contextlib
@@ -100,8 +100,8 @@ class Journal:
         self._closed = threading.Event()
         # _closing guards the moment between the last accepted call and the end of the queue.
         self._closing = threading.Lock()
-        self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        # Connections that nobody reads with at the moment: as many as ever read at once.
+        self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         connection = self._open(max_bytes)
         self._thread = threading.Thread(
             target=self._run, args=(connection,), name="otel-rl-journal", daemon=True
@@ -130,15 +130,23 @@ class Journal:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection for reading, of the calling thread."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
+        """A connection for reading, for the length of the context.
+
+        Every cursor must be read to its end or closed by then: an open one would show its next
+        reader the past.
+        """
+        try:
+            connection = self._readers.get_nowait()
+        except queue.Empty:
             connection = sqlite3.connect(
                 f"file:{self._path}?mode=ro", uri=True, check_same_thread=False
             )
-            self._local.connection = connection
-            self._readers.append(connection)
-        yield connection
+        try:
+            yield connection
+        finally:
+            self._readers.put(connection)
+            if self._closed.is_set():
+                self._close_readers()
 
     def check_room(self, connection: sqlite3.Connection, n_bytes: int) -> None:
         """Refuse what would fill the room that is needed to get rid of what is there.
@@ -165,9 +173,13 @@ class Journal:
             self._closed.set()
             self._queue.put(None)
         self._thread.join()
-        for reader in self._readers:
-            reader.close()
+        self._close_readers()
         self._lock_file.close()
+
+    def _close_readers(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._readers.get_nowait().close()
 
     def _open(self, max_bytes: int) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)

@@ -195,3 +195,16 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_kept(journal: Journal) -> 
     assert [offset for offset, _ in spool.read(after=Offset(0), max_bytes=9)] == [good]
     with journal.read() as connection:
         assert connection.execute("SELECT payload FROM set_aside").fetchall() == [(b"bad",)]
+
+
+def test_threads_that_have_ended_leave_no_file_open(journal: Journal) -> None:
+    ledger = Ledger(journal)
+
+    def open_files_after(threads: int) -> int:
+        for _ in range(threads):
+            reader = threading.Thread(target=ledger.next_row, args=(KEY,))
+            reader.start()
+            reader.join()
+        return sum(1 for _ in Path("/dev/fd").iterdir())
+
+    assert open_files_after(50) == open_files_after(1)
