@@ -78,7 +78,7 @@ class OpenSteps:
         role = stream.worker.role
         opened_steps = self._open.setdefault(role, {})
         closed_through = self._closed_through.get(role)
-        group, reduction = stream.group.number, stream.group.reduction
+        group, own, reduction = stream.group.number, stream.own, stream.group.reduction
         late = 0
         # This loop is what the bridge does for every measurement of a run: few calls, local names.
         for step, value, time_ns in zip(steps, values, times_ns, strict=True):
@@ -91,8 +91,8 @@ class OpenSteps:
             if opened.received_ns < received_ns:
                 opened.received_ns = received_ns
             put(opened.cells, group, value, time_ns, reduction)
-            if stream.own is not None:
-                put(opened.cells, stream.own.number, value, time_ns, reduction)
+            if own is not None:
+                put(opened.cells, own.number, value, time_ns, reduction)
         stream.reported(max(steps))
         return late
 
