@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from otel_rl.bridge.align import Aligner
 from otel_rl.bridge.config import BridgeSettings
@@ -102,9 +101,9 @@ class Bridge:
         return Addresses(http, grpc)
 
     @property
-    def data(self) -> Path:
-        """The directory of the journal."""
-        return self._settings.data
+    def settings(self) -> BridgeSettings:
+        """What it was told."""
+        return self._settings
 
     @property
     def waiting(self) -> int:

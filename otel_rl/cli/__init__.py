@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from otel_rl import __version__
 from otel_rl.cli import bridge, demo, doctor, run
-from otel_rl.errors import OtelRLError
+from otel_rl.errors import ConfigError, OtelRLError
 
 __all__ = ["main"]
 
@@ -22,17 +22,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process if not given.
     """
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=os.environ.get("OTEL_RL_LOG_LEVEL", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     try:
+        logging.basicConfig(
+            level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
         status: int = arguments.command(arguments)
     except OtelRLError as exc:
         print(f"otel-rl: {exc}", file=sys.stderr)
         return 2
     return status
+
+
+def _log_level(name: str) -> int:
+    levels = logging.getLevelNamesMapping()
+    if name.upper() not in levels:
+        raise ConfigError(
+            f'OTEL_RL_LOG_LEVEL: unknown level (got "{name}").',
+            hint="Choose DEBUG, INFO, WARNING or ERROR.",
+        )
+    return levels[name.upper()]
 
 
 def _parser() -> argparse.ArgumentParser:

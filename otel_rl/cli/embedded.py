@@ -1,6 +1,7 @@
 """A bridge inside the command that needs it, and what it says at the end."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState, RunStatus
@@ -16,7 +17,15 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv.run_id import run_id
 
-__all__ = ["embedded", "embedded_defaults", "finish", "report", "say", "started"]
+__all__ = [
+    "embedded",
+    "embedded_defaults",
+    "finish",
+    "recovery_command",
+    "report",
+    "say",
+    "started",
+]
 
 # What a person has to know about, with the reason that stands beside the count.
 _LOSSES = (
@@ -92,7 +101,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             error = f" Last error: {status.last_error}" if status.last_error else ""
             say(f"  {status.pending} rows are still in the journal.{error}")
     if not complete:
-        say(f"write the rest with: otel-rl bridge --data {bridge.data}")
+        say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
         if count and any(name == counter for counter in _LOSSES):
             say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
@@ -102,19 +111,34 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     return complete
 
 
+def recovery_command(settings: BridgeSettings) -> str:
+    """The shell command that writes what is left, to where the run was to be."""
+    words = ["otel-rl", "bridge", "--data", str(settings.data), "--tracker", settings.tracker.name]
+    if "project" in settings.tracker.options:
+        words += ["--project", settings.tracker.options["project"]]
+    if settings.align.per_worker:
+        words.append("--per-worker")
+    command = shlex.join(words)
+    if settings.tracker.directory is not None:
+        directory = shlex.quote(str(settings.tracker.directory))
+        command = f"{ENV_PREFIX}TRACKER__DIRECTORY={directory} {command}"
+    return command
+
+
 def finish(bridge: Bridge, *, exit_code: int) -> bool:
     """Stop the bridge and say what became of the runs. Returns whether all rows are written."""
-    with _impatience():
+    with _impatience(bridge.settings):
         say("writing what was reported (Ctrl-C leaves it in the journal)")
         return report(bridge, bridge.stop(exit_code=exit_code))
 
 
 @contextmanager
-def _impatience() -> Iterator[None]:
+def _impatience(settings: BridgeSettings) -> Iterator[None]:
     """While rows are being written, Ctrl-C or SIGTERM leaves at once: the journal keeps them."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         say("left; the rows that were not written yet are in the journal")
+        say(f"write the rest with: {recovery_command(settings)}")
         os._exit(128 + number)  # as a shell reports a death by signal
 
     numbers = (signal.SIGINT, signal.SIGTERM)

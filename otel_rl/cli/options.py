@@ -70,11 +70,16 @@ def experiment_key(
     Raises:
         ConfigError: A name cannot be used.
     """
-    experiment = arguments.experiment or os.environ.get("OTEL_RL_EXPERIMENT")
-    trial = arguments.trial or os.environ.get("OTEL_RL_TRIAL")
+
+    def name(option: str, given: str | None, variable: str, default: str) -> str:
+        # An empty option is a mistake in a script; an empty variable is one that is not set.
+        if given is not None:
+            return checked_name(option, given)
+        return checked_name(variable, os.environ.get(variable) or default)
+
     return ExperimentKey(
-        checked_name("--experiment", experiment or default_experiment),
-        checked_name("--trial", trial or default_trial),
+        name("--experiment", arguments.experiment, "OTEL_RL_EXPERIMENT", default_experiment),
+        name("--trial", arguments.trial, "OTEL_RL_TRIAL", default_trial),
     )
 
 

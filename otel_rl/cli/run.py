@@ -23,6 +23,8 @@ __all__ = ["add_parser"]
 # As shells do it: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
+_MAX_STEM = 100  # with the time behind it still a name
+
 _EPILOG = """
 examples:
   otel-rl run -- python train.py
@@ -89,7 +91,8 @@ def _command(arguments: argparse.Namespace) -> int:
 def _name_of(command: Sequence[str]) -> str:
     """The script's name and the time: a new run each time, that a person recognises."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
-    name = Path(scripts[0] if scripts else command[0]).stem or "run"
+    stem = Path(scripts[0] if scripts else command[0]).stem
+    name = "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -1,6 +1,7 @@
 """``otel-rl run -- CMD``, as a user runs it."""
 
 import math
+import shlex
 import signal
 import subprocess
 import sys
@@ -203,12 +204,33 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--experiment", "--trial", "--role"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("two\nlines", "must not hold control characters"), ("", "must not be empty")],
+)
 def test_a_name_that_cannot_be_used_is_refused_before_the_command_starts(
-    tmp_path: Path, option: str
+    tmp_path: Path, option: str, name: str, reason: str
 ) -> None:
-    done = otel_rl("run", option, "two\nlines", "--", "touch", "started", cwd=tmp_path)
+    done = otel_rl("run", option, name, "--", "touch", "started", cwd=tmp_path)
     assert done.status == 2
-    assert f"{option}: must not hold control characters" in done.err
+    assert f"{option}: {reason}" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_script_name_makes_a_name_for_the_run(tmp_path: Path) -> None:
+    path = script(tmp_path, "pass", name=f"{'x' * 200}\n.py")
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert f"otel-rl: experiment {'x' * 100}-" in done.err
+
+
+def test_a_log_level_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
+    done = otel_rl(
+        "run", "--", "touch", "started",
+        cwd=tmp_path, env=clean_environment(tmp_path, OTEL_RL_LOG_LEVEL="loud"),
+    )  # fmt: skip
+    assert done.status == 2
+    assert 'OTEL_RL_LOG_LEVEL: unknown level (got "loud")' in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -411,3 +433,45 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     (row,) = jsonl_rows(tmp_path, "e")
     assert (row.step, row.values) == (3, {"worker/loss": 1.0})
     assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
+
+
+def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
+    tmp_path: Path,
+) -> None:
+    path = script(
+        tmp_path,
+        """
+        from opentelemetry import metrics
+
+        metrics.get_meter("m").create_gauge("loss").set(1.0, {"rl.loop.iteration": 3})
+        """,
+    )
+    away = {
+        "WANDB_API_KEY": "0" * 40,
+        "WANDB_BASE_URL": "http://127.0.0.1:9",  # the discard port: nobody listens
+        "OTEL_RL_BRIDGE__STOP_TIMEOUT_S": "1",
+    }
+    done = otel_rl(
+        "run", "--experiment", "e", "--per-worker", "--", PYTHON, path,
+        cwd=tmp_path, env=clean_environment(tmp_path, **away),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "1 rows are still in the journal" in done.err
+    (told,) = [line for line in done.err.splitlines() if "write the rest with: " in line]
+    assignments, _, command = told.partition("write the rest with: ")[2].partition("otel-rl ")
+    variables = dict(word.split("=") for word in shlex.split(assignments))
+    bridge = subprocess.Popen(
+        [*OTEL_RL, *shlex.split(command), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, **variables),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert bridge.stderr is not None
+    with bridge.stderr:
+        assert "OTLP/HTTP on" in bridge.stderr.readline()
+        bridge.terminate()
+        bridge.stderr.read()
+    assert bridge.wait(60) == 0
+    (row,) = wandb_run(tmp_path, "e").history
+    assert (row["step"], row["workers/worker/0/loss"]) == (3, 1.0)
