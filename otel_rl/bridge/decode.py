@@ -47,10 +47,7 @@ from otel_rl.semconv.spec import Reduction
 
 __all__ = ["decode"]
 
-NONFINITE_SCOPE = "otel_rl.nonfinite"
 DISTRO = "otel_rl"
-
-_NONFINITE = {0.0: math.nan, 1.0: math.inf, -1.0: -math.inf}
 
 _DEFAULT_ROLE = "worker"
 
@@ -107,13 +104,11 @@ class _Scope:
     Attributes:
         sender: Whose they are.
         reduction: As the sender asked for.
-        nonfinite: Whether the values stand for NaN and infinities.
         now_ns: The time of points that have none.
     """
 
     sender: _Sender
     reduction: Reduction | None
-    nonfinite: bool
     now_ns: int
 
     def series(self, metric: Metric, attributes: Iterable[KeyValue]) -> Series:
@@ -163,12 +158,7 @@ def _series(
 
 def _points(resource_metrics: ResourceMetrics, sender: _Sender, now_ns: int) -> Iterator[Point]:
     for scope_metrics in resource_metrics.scope_metrics:
-        scope = _Scope(
-            sender,
-            _reduction(scope_metrics.scope),
-            scope_metrics.scope.name == NONFINITE_SCOPE,
-            now_ns,
-        )
+        scope = _Scope(sender, _reduction(scope_metrics.scope), now_ns)
         for metric in scope_metrics.metrics:
             match metric.WhichOneof("data"):
                 case "gauge":
@@ -208,8 +198,6 @@ def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurement
             steps = [step if own is None else own for own in steps]
     else:
         times_ns, values, steps = [point.time_unix_nano or now_ns], [_number(point)], [step]
-    if scope.nonfinite:
-        values = [_NONFINITE.get(value, math.nan) for value in values]
     return Measurements(series, times_ns, values, steps)
 
 

@@ -179,14 +179,6 @@ def test_nan_and_infinity_are_kept() -> None:
     assert values[1] == -math.inf
 
 
-def test_the_nonfinite_scope_stands_for_what_a_stock_sdk_drops() -> None:
-    scope = InstrumentationScope(name="otel_rl.nonfinite")
-    point = NumberDataPoint(exemplars=[exemplar(0, 1, 1), exemplar(1, 2, 2), exemplar(-1, 3, 3)])
-    ((_, values, _),) = measured(points(gauge(point), scope=scope))
-    assert math.isnan(values[0])
-    assert values[1:] == [math.inf, -math.inf]
-
-
 def test_the_reduction_travels_as_a_scope_attribute() -> None:
     scope = InstrumentationScope(name="x", attributes=attributes({"rl.reduce": "max"}))
     (found,) = points(gauge(NumberDataPoint(as_double=1)), scope=scope)
