@@ -12,6 +12,8 @@ help:  ## show the targets
 demo: $(VENV)/.installed  ## a real asynchronous GRPO run, ending in one W&B run
 	@$(BIN)/otel-rl demo
 
+# A file's tests stay together, because some share a run of the demo. ARGS replaces the options.
+test: ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/.installed  ## every test
 	@$(BIN)/python -m pytest $(ARGS)
 
