@@ -12,6 +12,7 @@ With ``--check`` nothing is written, and pages that are out of date make it exit
 
 import argparse
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
@@ -144,9 +145,9 @@ def _reasons(kind: type[StrEnum]) -> Iterator[str]:
 
 def _attributes(kind: type) -> dict[str, str]:
     """What the "Attributes:" section of a docstring says, by name."""
-    _, _, section = (kind.__doc__ or "").partition("Attributes:\n")
-    # Docstrings of classes keep the indentation of their source.
-    return dict(_ATTRIBUTE.findall(re.sub("(?m)^    ", "", section)))
+    # Before Python 3.13 the docstring of a class keeps the indentation of its source.
+    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
+    return dict(_ATTRIBUTE.findall(section))
 
 
 def _summary(kind: type) -> str:
