@@ -4,10 +4,8 @@ import argparse
 import ipaddress
 import os
 import signal
-import threading
-from types import FrameType
 
-from otel_rl.cli.embedded import report, say, started
+from otel_rl.cli.embedded import finish, say, started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 
 __all__ = ["add_parser"]
@@ -39,16 +37,7 @@ def _command(arguments: argparse.Namespace) -> int:
         extra["grpc"] = arguments.grpc
     settings = settings_of(arguments, overrides=extra)
     bridge = started(settings)
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            say("left; the rows that were not written yet are in the journal")
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask_to_stop)
+    signals = _Signals(signal.SIGINT, signal.SIGTERM)
     for listen in (settings.http, settings.grpc):
         if listen.enabled and not _is_loopback(listen.host):
             say(
@@ -57,10 +46,26 @@ def _command(arguments: argparse.Namespace) -> int:
             )
     addresses = bridge.addresses
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {settings.data}")
-    stop.wait()
-    say("stopping: writing what was taken (once more leaves it in the journal)")
-    complete = report(bridge, bridge.stop())
-    return 0 if complete else 1
+    signals.wait()
+    return 0 if finish(bridge, exit_code=0) else 1
+
+
+class _Signals:
+    """Waits for one of ``numbers``, however early it comes.
+
+    By a byte in a pipe: a handler that sets a ``threading.Event`` waits for itself for ever if the
+    signal comes while ``Event.wait`` holds the event's lock.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)
+        for number in numbers:
+            signal.signal(number, lambda *_: None)  # what does the work is the byte
+
+    def wait(self) -> None:
+        os.read(self._reading, 1)
 
 
 def _is_loopback(host: str) -> bool:

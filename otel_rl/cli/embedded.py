@@ -137,9 +137,11 @@ def _impatience(settings: BridgeSettings) -> Iterator[None]:
     """While rows are being written, Ctrl-C or SIGTERM leaves at once: the journal keeps them."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        say("left; the rows that were not written yet are in the journal")
-        say(f"write the rest with: {recovery_command(settings)}")
-        os._exit(128 + number)  # as a shell reports a death by signal
+        try:
+            say("left; the rows that were not written yet are in the journal")
+            say(f"write the rest with: {recovery_command(settings)}")
+        finally:  # printing raises if the signal came while something was being printed
+            os._exit(128 + number)  # as a shell reports a death by signal
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, leave) for number in numbers}

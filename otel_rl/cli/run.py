@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -111,11 +110,11 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 @contextmanager
 def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Let the command decide what a signal means; the run is finished whatever it decides."""
-    at_terminal = sys.stdin is not None and sys.stdin.isatty()
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        # A terminal sends Ctrl-C to the whole group, the command included.
-        if not (at_terminal and number == signal.SIGINT):
+        # A terminal sends Ctrl-C to the whole group, the command included; twice would be too much:
+        # to many a launcher the second one says "at once".
+        if not (number == signal.SIGINT and _is_in_foreground()):
             process.send_signal(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -125,3 +124,17 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Whether the terminal's keys reach this process, wherever its standard input comes from."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

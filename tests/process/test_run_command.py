@@ -326,6 +326,45 @@ def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: sign
     assert [row.values for row in jsonl_rows(tmp_path, "e")] == [{"trainer/loss": 0.5}]
 
 
+TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("redirection", ["", "< /dev/null"])
+def test_ctrl_c_reaches_the_command_once(tmp_path: Path, redirection: str) -> None:
+    path = script(
+        tmp_path,
+        """
+        import signal
+        import threading
+
+        times = []
+        signal.signal(signal.SIGINT, lambda *_: times.append(1))
+        print("ready", flush=True)
+        signal.pause()
+        threading.Event().wait(1)  # time for a second one
+        print(f"interrupted {len(times)} times", flush=True)
+        """,
+    )
+    run = shlex.join([*OTEL_RL, "run", "--tracker", "jsonl", "--", PYTHON, str(path)])
+    process = subprocess.Popen(
+        [PYTHON, "-c", TERMINAL, "sh", "-c", f"{run} {redirection}"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        assert any(b"ready" in line for line in process.stdout)
+        process.stdin.write(b"\x03")
+        process.stdin.flush()
+        shown = process.stdout.read()
+    assert process.wait(60) == 0
+    assert b"interrupted 1 times" in shown
+
+
 def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
     path = script(
         tmp_path,
