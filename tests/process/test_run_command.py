@@ -224,6 +224,17 @@ def test_any_script_name_makes_a_name_for_the_run(tmp_path: Path) -> None:
     assert f"otel-rl: experiment {'x' * 100}-" in done.err
 
 
+def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = otel_rl(
+        "run", "--", "touch", "started",
+        cwd=tmp_path, env=clean_environment(tmp_path, WANDB_DIR="file"),
+    )  # fmt: skip
+    assert done.status == 2, done.err
+    assert "tracker.directory: 'file' cannot be written to" in done.err
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_log_level_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
     done = otel_rl(
         "run", "--", "touch", "started",

@@ -11,9 +11,11 @@ Runs share nothing but the number of writers: one that hangs delays no other.
 """
 
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.run_delivery import (
@@ -26,6 +28,7 @@ from otel_rl.bridge.track.run_delivery import (
     Shared,
 )
 from otel_rl.bridge.track.slots import Slots
+from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Count", "Delivery", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
@@ -53,10 +56,10 @@ class Delivery:
             jitter: Number in [0, 1) that spreads retries.
 
         Raises:
-            ConfigError: The tracker cannot work with these settings.
+            ConfigError: The tracker cannot work with these settings, or not write to the directory.
         """
         backend(settings.tracker).validate(settings.attributes)
-        settings.directory.mkdir(parents=True, exist_ok=True)
+        _check_writable(settings.directory)
         self._shared = Shared(
             source, settings, count, Slots(settings.max_writers), monotonic, jitter
         )
@@ -115,3 +118,14 @@ class Delivery:
                 if self._stopping:
                     run.stop(0)
             return run
+
+
+def _check_writable(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as exc:
+        raise ConfigError(
+            f"tracker.directory: {str(directory)!r} cannot be written to: {exc.strerror}.",
+            hint="Set OTEL_RL_BRIDGE__TRACKER__DIRECTORY, or WANDB_DIR for `otel-rl run`.",
+        ) from exc
