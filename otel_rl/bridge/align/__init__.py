@@ -62,6 +62,7 @@ class Aligner:
             decoded: Of this experiment.
             received_ns: When the batch arrived, by the bridge's clock.
         """
+        self._table.make_room(self.settings, received_ns)
         for point in decoded.points:
             self._add(point, received_ns)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
@@ -144,7 +145,7 @@ class Aligner:
         times_ns: Sequence[int],
         received_ns: int,
     ) -> None:
-        self.late += self._steps.add(stream, steps, values, times_ns, received_ns)
+        self.late += self._steps.add(stream, steps, values, times_ns, received_ns, self.settings)
         if self._leads(stream):
             self._axis.steps.observe(zip(times_ns, steps, strict=True))
 

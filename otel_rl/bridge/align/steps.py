@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.align.axis import is_integral
 from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.align.single import single_rows
 from otel_rl.bridge.align.streams import Stream, StreamTable, WorkerState
 from otel_rl.bridge.reduce import Cell, put, reduced, statistic
 from otel_rl.semconv import names
@@ -53,6 +54,7 @@ class _OpenStep:
     time_ns: int = 0
     received_ns: int = 0
     cells: dict[int, Cell] = field(default_factory=dict)
+    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
 
 class OpenSteps:
@@ -69,6 +71,7 @@ class OpenSteps:
         values: Sequence[float],
         times_ns: Sequence[int],
         received_ns: int,
+        settings: AlignSettings,
     ) -> int:
         """Fold in samples of one series, in columns of one length, at least one.
 
@@ -91,7 +94,11 @@ class OpenSteps:
             if opened.received_ns < received_ns:
                 opened.received_ns = received_ns
             put(opened.cells, group, value, time_ns, reduction)
-            if own is not None:
+            if own is None:
+                continue
+            if settings.per_worker:
+                opened.single.setdefault(own.number, []).append((time_ns, value))
+            else:
                 put(opened.cells, own.number, value, time_ns, reduction)
         stream.reported(max(steps))
         return late
@@ -119,7 +126,7 @@ class OpenSteps:
                 overdue = now_ns - opened.received_ns >= lateness_ns
                 if not (everything or complete or overdue or place < surplus):
                     continue
-                closed.append(_reduce(role, step, opened, table))
+                closed += _reduce(role, step, opened, table)
                 del steps[step]
                 self._closed_through[role] = max(step, self._closed_through.get(role, step))
         return closed
@@ -160,7 +167,12 @@ def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:
     return min((worker.passed_below() for worker in waiting_for), default=math.inf)
 
 
-def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> ClosedStep:
+def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> list[ClosedStep]:
+    """The row of a step.
+
+    Before it, where single measurements are wanted and a worker made several in one step, a row for
+    each but the last.
+    """
     values: dict[str, float] = {}
     version: int | None = None
     phases: dict[str, float] = {}
@@ -181,4 +193,11 @@ def _reduce(role: str, step: int, opened: _OpenStep, table: StreamTable) -> Clos
     if RlPhaseValues.TRAIN in phases:
         derived = table.group(role, names.RL_PIPELINE_DURATION, (), Reduction.MEAN)
         values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
-    return ClosedStep(role, step, opened.time_ns, values, version)
+    single = {table.groups[number].key: made for number, made in opened.single.items()}
+    rows = list(single_rows(single))
+    if rows:
+        values |= rows.pop()[1]
+    return [
+        *(ClosedStep(role, step, time_ns, row, version) for time_ns, row in rows),
+        ClosedStep(role, step, opened.time_ns, values, version),
+    ]

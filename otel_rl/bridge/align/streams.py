@@ -23,6 +23,9 @@ _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
 _NS_PER_S = 1_000_000_000
 
+# Share of the bound on series at which the dead make room: below it, a batch of new series fits.
+_CROWDED = 0.9
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -205,13 +208,26 @@ class StreamTable:
         """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
         return 0 < start_ns <= self._unknown_before_ns
 
-    def forget(self, settings: AlignSettings, now_ns: int) -> None:
-        """Forget the workers that have not exported for ``forget_s``, and their streams.
+    def make_room(self, settings: AlignSettings, now_ns: int) -> None:
+        """Close to the bound on series, forget everybody whose lease has ended.
+
+        Series of the dead must not keep out those of the living.
+        """
+        if len(self._streams) > _CROWDED * settings.max_series:
+            self.forget(settings, now_ns, away_s=settings.lease_s)
+
+    def forget(self, settings: AlignSettings, now_ns: int, *, away_s: float | None = None) -> None:
+        """Forget the workers that have not exported for ``away_s``, and their streams.
 
         What they counted is in the totals. How far they had counted is remembered, for as many
         series as may live, in case one of them was only away.
+
+        Args:
+            settings: Of the run.
+            now_ns: The bridge's clock.
+            away_s: Default ``forget_s``.
         """
-        horizon_ns = now_ns - int(settings.forget_s * _NS_PER_S)
+        horizon_ns = now_ns - int((settings.forget_s if away_s is None else away_s) * _NS_PER_S)
         gone = {w for w, state in self.workers.items() if 0 < state.received_ns < horizon_ns}
         if not gone:
             return

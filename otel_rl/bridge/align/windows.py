@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.align.single import single_rows
 from otel_rl.bridge.align.streams import Group, Stream, StreamTable
 from otel_rl.bridge.cumulative import Increment
-from otel_rl.bridge.reduce import Cell, Distribution, Moments, merged, put_all, reduced, statistic
+from otel_rl.bridge.reduce import Cell, Distribution, merged, put_all, reduced, statistic
 from otel_rl.records import HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
@@ -22,7 +23,7 @@ __all__ = ["ClosedWindow", "OpenWindows"]
 
 _NS_PER_S = 1_000_000_000
 
-# A counter that was made a millisecond before its first export would show a rate of thousands.
+# A window that covers a millisecond, the first of a run, would show a rate of thousands.
 _MIN_RATE_S = 0.5
 
 
@@ -46,8 +47,14 @@ class _Counted:
     value: float = 0
     seconds: float = 0.0
 
-    def rate(self) -> float | None:
-        return self.value / self.seconds if self.seconds >= _MIN_RATE_S else None
+    def rate(self, cover_s: float) -> float:
+        """Per second of a window that covers ``cover_s``, at least ``_MIN_RATE_S``.
+
+        A worker that was there for most of the window is measured by its own time, because its
+        exports do not fall on the window's bounds. One that came and went counted for a moment of
+        the window only.
+        """
+        return self.value / (self.seconds if self.seconds > cover_s / 2 else cover_s)
 
 
 @dataclass(slots=True)
@@ -60,6 +67,14 @@ class _Window:
     counted: dict[int, dict[int, _Counted]] = field(default_factory=dict)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    counted_from_ns: int = 0
+    counted_to_ns: int = 0
+
+    def covers(self, increment: Increment, time_ns: int) -> None:
+        """Take note of the time in which something was counted."""
+        from_ns = time_ns - int(increment.seconds * _NS_PER_S)
+        self.counted_from_ns = min(self.counted_from_ns or from_ns, from_ns)
+        self.counted_to_ns = max(self.counted_to_ns, time_ns)
 
 
 class OpenWindows:
@@ -108,6 +123,7 @@ class OpenWindows:
     ) -> bool:
         """Fold in what a counter counted. Returns whether it is late."""
         window, late = self._window(time_ns, received_ns, settings)
+        window.covers(increment, time_ns)
         for group in _groups(stream):
             cells = window.counted.setdefault(group.number, {})
             cell = cells.get(stream.number)
@@ -153,7 +169,7 @@ class OpenWindows:
             if everything or over or overdue:
                 del self._open[index]
                 self._closed_through = max(index, self._closed_through)
-                rows.extend(_rows(window, table))
+                rows.extend(_rows(window, table, settings.window_s))
         return rows
 
     def _window(
@@ -176,46 +192,23 @@ def _groups(stream: Stream) -> Iterator[Group]:
         yield stream.own
 
 
-def _rows(window: _Window, table: StreamTable) -> Iterator[ClosedWindow]:
+def _rows(window: _Window, table: StreamTable, window_s: float) -> Iterator[ClosedWindow]:
     """The single measurements as they were made, then everything that is reduced."""
     groups = table.groups
     values: dict[str, float] = {}
     for number, levels in window.levels.items():
         if number not in window.single:
             values.update(_level(groups[number], levels))
+    cover_s = min(window_s, (window.counted_to_ns - window.counted_from_ns) / _NS_PER_S)
     for number, counted in window.counted.items():
-        values.update(_rate(groups[number], counted))
+        values.update(_rate(groups[number], counted, cover_s))
     for number, distribution in window.distributions.items():
         values.update(_distribution(groups[number], distribution))
     values.update(_miss_ratios(window, table))
-    yield from _single_rows(
-        {groups[number].key: measured for number, measured in window.single.items()}
-    )
+    single = {groups[number].key: measured for number, measured in window.single.items()}
+    yield from (ClosedWindow(*row) for row in single_rows(single))
     if values:
         yield ClosedWindow(window.time_ns, values)
-
-
-def _single_rows(single: dict[str, list[tuple[int, float]]]) -> Iterator[ClosedWindow]:
-    """Rows that hold every measurement once, in order of time.
-
-    Measurements of different series share a row as long as no series would be in it twice: few wide
-    rows cost a tracker far less than many narrow ones.
-    """
-    ordered = sorted(
-        (time_ns, place, key, value)
-        for key, measured in single.items()
-        for place, (time_ns, value) in enumerate(measured)
-    )
-    row: dict[str, float] = {}
-    row_ns = 0
-    for time_ns, _, key, value in ordered:
-        if key in row:
-            yield ClosedWindow(row_ns, row)
-            row = {}
-        row[key] = value
-        row_ns = time_ns
-    if row:
-        yield ClosedWindow(row_ns, row)
 
 
 def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:
@@ -234,24 +227,23 @@ def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]
             yield f"{group.key}/{suffix}", found
 
 
-def _rate(group: Group, counted: dict[int, _Counted]) -> Iterator[tuple[str, float]]:
+def _rate(
+    group: Group, counted: dict[int, _Counted], cover_s: float
+) -> Iterator[tuple[str, float]]:
     group.total += sum(cell.value for cell in counted.values())
     yield group.key, group.total
-    rates = Moments()
-    for cell in counted.values():
-        rate = cell.rate()
-        if rate is not None:
-            rates.add(rate)
-    reduced = rates.result(group.reduction)
-    if reduced is not None:
-        yield f"{group.key}/rate", reduced
+    if cover_s < _MIN_RATE_S:
+        return
+    rate = reduced([cell.rate(cover_s) for cell in counted.values()], group.reduction)
+    if rate is not None:
+        yield f"{group.key}/rate", rate
 
 
 def _distribution(group: Group, distribution: Distribution) -> Iterator[tuple[str, float]]:
     mean = distribution.statistic("mean")
     if mean is not None:
         yield group.key, mean
-    for suffix in group.statistics:
+    for suffix in ("count", *group.statistics):
         found = distribution.statistic(suffix)
         if found is not None:
             yield f"{group.key}/{suffix}", found

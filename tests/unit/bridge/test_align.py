@@ -383,6 +383,37 @@ def test_with_per_worker_series_every_measurement_is_in_the_run_once() -> None:
     assert len(rows) <= 102  # wide rows, not one a measurement
 
 
+def test_with_per_worker_series_a_step_keeps_what_was_measured_in_it_several_times() -> None:
+    bench = Bench(per_worker=True)
+    series = Series(SOLO, "loss")
+    times = [T0 + n for n in range(4)]
+    bench.export(SOLO, Measurements(series, times, [1.0, 2.0, 3.0, 9.0], [5, 5, 5, 6]), at_s=1)
+    rows = bench.rows(everything=True)
+    key = "workers/trainer/0/loss"
+    assert [(row.step, row.values[key]) for row in rows] == [(5, 1.0), (5, 2.0), (5, 3.0), (6, 9.0)]
+    assert by_step(rows) == [(5, 2.0), (6, 9.0)]
+
+
+def test_the_series_of_dead_workers_do_not_keep_out_those_of_the_living() -> None:
+    bench = Bench(max_series=100, lease_s=5, window_s=1)
+    for number in range(50):
+        worker = Worker("env", f"e{number}")
+        points = [levels(worker, {number * 2.0: 1.0}, name=f"m{i}") for i in range(9)]
+        bench.export(worker, *points)
+        bench.rows()
+    assert bench.aligner.refused_series == 0
+
+
+def test_workers_that_come_and_go_have_the_rate_of_the_window_between_them() -> None:
+    bench = Bench(window_s=5)
+    for number in range(20):
+        worker = Worker("env", f"e{number}")
+        at_s = (number + 1) * 0.2
+        bench.export(worker, counter(worker, at_s, 100, start_s=at_s - 0.1))
+    (row,) = bench.rows(everything=True)
+    assert row.values["env/tokens/rate"] == pytest.approx(2000 / 3.9)
+
+
 def test_workers_without_an_index_are_numbered_as_they_appear() -> None:
     bench = Bench(per_worker=True)
     for instance in ("x", "y"):
