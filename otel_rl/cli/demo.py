@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import os
-import time
 
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
@@ -51,8 +50,7 @@ def _positive(text: str) -> int:
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numpy") is None:
         raise ConfigError("The demo needs numpy.", hint="pip install 'otel-rl[demo,wandb]'")
-    now = time.strftime("%Y%m%d-%H%M%S")
-    key = experiment_key(arguments, default_experiment="grpo-demo", default_trial=now)
+    key = experiment_key(arguments, default_experiment="grpo-demo")
     if arguments.endpoint:
         return _train(arguments, key, arguments.endpoint)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))

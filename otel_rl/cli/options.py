@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,10 +63,15 @@ def settings_of(
     return load_settings(arguments.config, given, defaults=defaults)
 
 
-def experiment_key(
-    arguments: argparse.Namespace, *, default_experiment: str, default_trial: str
-) -> ExperimentKey:
-    """The run that the command line, else the environment, else the command names.
+def experiment_key(arguments: argparse.Namespace, *, default_experiment: str) -> ExperimentKey:
+    """The run that the command line, else the environment names.
+
+    A trial that nobody names is the time, so that each command makes a run of its own. Going on
+    with one is a wish that has to be said: another machine or directory lacks its journal.
+
+    Args:
+        arguments: With ``experiment`` and ``trial``.
+        default_experiment: If nobody names one.
 
     Raises:
         ConfigError: A name cannot be used.
@@ -79,7 +85,7 @@ def experiment_key(
 
     return ExperimentKey(
         name("--experiment", arguments.experiment, "OTEL_RL_EXPERIMENT", default_experiment),
-        name("--trial", arguments.trial, "OTEL_RL_TRIAL", default_trial),
+        name("--trial", arguments.trial, "OTEL_RL_TRIAL", time.strftime("%Y%m%d-%H%M%S")),
     )
 
 

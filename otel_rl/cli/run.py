@@ -5,9 +5,8 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +21,8 @@ __all__ = ["add_parser"]
 # As shells do it: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
-_MAX_STEM = 100  # with the time behind it still a name
+_LOOK_EVERY_S = 0.5
+_MAX_STEM = 100  # short of the longest name that is taken
 
 _EPILOG = """
 examples:
@@ -45,9 +45,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--experiment", metavar="NAME", help="what the run is called (default: CMD and the time)"
+        "--experiment", metavar="NAME", help="what the run is called (default: CMD)"
     )
-    parser.add_argument("--trial", metavar="NAME", help="one attempt at it (default: default)")
+    parser.add_argument(
+        "--trial",
+        metavar="NAME",
+        help="one attempt at it (default: the time); the same one again goes on with its run",
+    )
     parser.add_argument(
         "--role", metavar="NAME", help="role of processes that do not say (default: worker)"
     )
@@ -66,7 +70,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if shutil.which(command[0]) is None and not Path(command[0]).exists():
         say(f"{command[0]}: command not found")
         return _NOT_FOUND
-    key = experiment_key(arguments, default_experiment=_name_of(command), default_trial="default")
+    key = experiment_key(arguments, default_experiment=_name_of(command))
     if arguments.role is not None:
         checked_name("--role", arguments.role)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
@@ -88,11 +92,10 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """The script's name and the time: a new run each time, that a person recognises."""
+    """The script's name, by which a person recognises the run."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = Path(scripts[0] if scripts else command[0]).stem
-    name = "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
@@ -103,8 +106,15 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
         say(f"{command[0]}: {exc.strerror}")
         return _NOT_EXECUTABLE
     with _signals_to(process):
-        status = process.wait()
+        status = _status_of(process)
     return _SIGNALLED - status if status < 0 else status
+
+
+def _status_of(process: "subprocess.Popen[bytes]") -> int:
+    # A signal that the kernel gives to another thread is handled when this one wakes up.
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_EVERY_S)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Starts the orchestrator and waits for what becomes of the run."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["run"]
 
+LOOK_EVERY_S = 0.5
 TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
 
 
@@ -66,7 +68,10 @@ def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) ->
 
 def _wait(orchestrator: "subprocess.Popen[bytes]") -> None:
     try:
-        orchestrator.wait()
+        # A signal that the kernel gives to another thread is handled when this one wakes up.
+        while orchestrator.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                orchestrator.wait(LOOK_EVERY_S)
     except KeyboardInterrupt:
         # From a terminal it has had the signal itself; from `kill` it has not.
         orchestrator.send_signal(signal.SIGTERM)

@@ -20,13 +20,13 @@ _FOREIGN = ("OTEL_", "WANDB_", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE")
 
 
 def clean_environment(home: Path, **extra: str) -> dict[str, str]:
-    """The environment of a fresh login: no key, no settings, no launcher."""
+    """The environment of a fresh login: no key, no settings, no launcher; a trial of known name."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_FOREIGN) or name == "OTEL_RL_TEST_RUN"
     }
-    return {**kept, "HOME": str(home), **extra}
+    return {**kept, "HOME": str(home), "OTEL_RL_TRIAL": "default", **extra}
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def test_any_script_name_makes_a_name_for_the_run(tmp_path: Path) -> None:
     path = script(tmp_path, "pass", name=f"{'x' * 200}\n.py")
     done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
     assert done.status == 0, done.err
-    assert f"otel-rl: experiment {'x' * 100}-" in done.err
+    assert f"otel-rl: experiment {'x' * 100}/" in done.err
 
 
 def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: Path) -> None:
@@ -346,13 +346,14 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, redirection: str) -> No
         tmp_path,
         """
         import signal
-        import threading
+        import time
 
         times = []
         signal.signal(signal.SIGINT, lambda *_: times.append(1))
         print("ready", flush=True)
-        signal.pause()
-        threading.Event().wait(1)  # time for a second one
+        while not times:  # a pause() could begin after the signal, and wait for ever
+            time.sleep(0.01)
+        time.sleep(1)  # time for a second one
         print(f"interrupted {len(times)} times", flush=True)
         """,
     )
@@ -393,6 +394,31 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
         assert done.status == 0, done.err
     run = wandb_run(tmp_path, "e")
     assert [row["trainer/loss"] for row in run.history] == list(range(10))
+
+
+def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path)
+    del environment["OTEL_RL_TRIAL"]
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({"loss": 1.0}, step=0)
+        """,
+    )
+    trials = []
+    for _ in range(2):
+        done = otel_rl(
+            "run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path,
+            cwd=tmp_path, env=environment,
+        )  # fmt: skip
+        assert done.status == 0, done.err
+        trials.append(done.err.partition("experiment e/")[2].partition(",")[0])
+    assert len(set(trials)) == 2
+    for trial in trials:
+        assert len(jsonl_rows(tmp_path, "e", trial)) == 1
 
 
 def test_two_runs_of_the_same_trial_at_once_are_refused_with_a_hint(tmp_path: Path) -> None:
@@ -465,7 +491,7 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     environment = {
         name: value
         for name, value in clean_environment(tmp_path).items()
-        if name in {"PATH", "HOME", "OTEL_RL_TEST_RUN", "LD_LIBRARY_PATH"}
+        if name in {"PATH", "HOME", "OTEL_RL_TEST_RUN", "OTEL_RL_TRIAL", "LD_LIBRARY_PATH"}
     }
     path = script(
         tmp_path,
