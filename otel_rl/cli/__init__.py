@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream=sys.stderr,
         )
         status: int = arguments.command(arguments)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # before there was anything to finish
     except OtelRLError as exc:
         print(f"otel-rl: {exc}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import os
+from pathlib import Path
 
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
@@ -52,24 +53,27 @@ def _command(arguments: argparse.Namespace) -> int:
         raise ConfigError("The demo needs numpy.", hint="pip install 'otel-rl[demo,wandb]'")
     key = experiment_key(arguments, default_experiment="grpo-demo")
     if arguments.endpoint:
-        return _train(arguments, key, arguments.endpoint)
+        return _train(arguments, key, arguments.endpoint, work_dir=None)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
-        status = _train(arguments, key, bridge.http)
+        status = _train(arguments, key, bridge.http, work_dir=bridge.settings.data / "demo")
     finally:
         complete = finish(bridge, exit_code=status)
     return status or (0 if complete else 1)
 
 
-def _train(arguments: argparse.Namespace, key: ExperimentKey, http: str) -> int:
+def _train(
+    arguments: argparse.Namespace, key: ExperimentKey, http: str, *, work_dir: Path | None
+) -> int:
     from otel_rl.demo import DemoSettings, run  # needs numpy
 
     given: dict[str, object] = {
         "experiment": key.experiment,
         "trial": key.trial,
         "seed": arguments.seed,
+        "work_dir": work_dir,
     }
     if arguments.steps is not None:
         given["steps"] = arguments.steps

@@ -101,7 +101,16 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """The journal can be opened."""
+    """The journal can be opened, or made where there is none."""
+    if not settings.data.exists():
+        parent = next(p for p in settings.data.absolute().parents if p.exists())
+        yield CheckResult(
+            "data",
+            f"{settings.data} will be made in {parent}",
+            ok=os.access(parent, os.W_OK),
+            hint="Choose a directory that this user may write, with --data.",
+        )
+        return
     try:
         Journal(settings.data, max_bytes=settings.journal.max_bytes).close()
     except OtelRLError as exc:

@@ -92,14 +92,13 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
         say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
     for status in statuses:
         where = status.location or "(not opened)"
-        rows = "1 row" if status.next_row == 1 else f"{status.next_row} rows"
-        say(f"run {status.key}: {rows} in {status.tracker}: {where}")
+        say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
         if status.tracker == "wandb" and status.location and "://" not in status.location:
             say(f"  upload it with: wandb sync {status.location}")
         if status.state is not RunState.FINISHED:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""
-            say(f"  {status.pending} rows are still in the journal.{error}")
+            say(f"  {_many(status.pending, 'row')} still in the journal.{error}")
     if not complete:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
@@ -107,8 +106,12 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
     late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
-        say(f"  {late} samples came late and stand in rows of their own")
+        say(f"  {_many(late, 'sample')} late, in rows of their own")
     return complete
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def recovery_command(settings: BridgeSettings) -> str:
