@@ -532,7 +532,7 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
         cwd=tmp_path, env=clean_environment(tmp_path, **away),
     )  # fmt: skip
     assert done.status == 0, done.err
-    assert "1 rows are still in the journal" in done.err
+    assert "1 row still in the journal" in done.err
     (told,) = [line for line in done.err.splitlines() if "write the rest with: " in line]
     assignments, _, command = told.partition("write the rest with: ")[2].partition("otel-rl ")
     variables = dict(word.split("=") for word in shlex.split(assignments))
