@@ -3,7 +3,7 @@
 The file is ``<directory>/<run id>.jsonl``; each line is one row:
 
     {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
-     "values": {"trainer/loss": 0.25, "trainer/grad_norm": "NaN"}}
+     "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
 
 JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
 which ``float()`` reads in Python and ``Number()`` in JavaScript.
