@@ -26,9 +26,12 @@ from typing import Final, TypeVar
 
 from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 
-__all__ = ["Journal"]
+__all__ = ["JOURNAL_FILE", "Journal"]
 
 _T = TypeVar("_T")
+
+JOURNAL_FILE: Final = "journal.db"
+"""Its name in the data directory."""
 
 _SCHEMA_VERSION: Final = 1
 
@@ -80,29 +83,38 @@ class Journal:
     """One directory, one process. Any thread may call any method.
 
     Args:
-        directory: Created if missing; holds ``journal.db`` and its lock.
+        directory: Created if missing; holds ``JOURNAL_FILE`` and its lock.
         max_bytes: Bound for what comes in, see ``check_room``. What is made of it may take as much
             again.
+
+    Raises:
+        ConfigError: The directory cannot be used, or another version wrote to it.
+        JournalLocked: Another process has it open.
+        JournalError: What is there is no journal, or a damaged one.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
         self._max_bytes = max_bytes
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock_file = _LockFile(directory / "lock")
         except OSError as exc:
             raise ConfigError(
-                f"data: cannot create {str(directory)!r}: {exc.strerror}.",
+                f"data: cannot use {str(directory)!r}: {exc.strerror}.",
                 hint="Choose a directory that this user may write, with --data.",
             ) from exc
-        self._lock_file = _lock(directory)
-        self._path = directory / "journal.db"
+        self._path = directory / JOURNAL_FILE
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         # _closing guards the moment between the last accepted call and the end of the queue.
         self._closing = threading.Lock()
         # Connections that nobody reads with at the moment: as many as ever read at once.
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
-        connection = self._open(max_bytes)
+        try:
+            connection = self._open(max_bytes)
+        except BaseException:
+            self._lock_file.close()
+            raise
         self._thread = threading.Thread(
             target=self._run, args=(connection,), name="otel-rl-journal", daemon=True
         )
@@ -182,8 +194,8 @@ class Journal:
                 self._readers.get_nowait().close()
 
     def _open(self, max_bytes: int) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             # Deletes still work in a database that is full by page count, unlike on a full disk.
@@ -284,10 +296,6 @@ def _translated(exc: Exception) -> Exception:
             hint="Free disk space or raise journal.max_bytes; senders retry meanwhile.",
         )
     return exc
-
-
-def _lock(directory: Path) -> "_LockFile":
-    return _LockFile(directory / "lock")
 
 
 class _LockFile:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal import JOURNAL_FILE, Journal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
-from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalLocked
+from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
 
 KEY = ExperimentKey("exp", "trial")
@@ -138,10 +138,19 @@ def test_a_second_bridge_on_the_directory_is_refused(journal: Journal, tmp_path:
         Journal(tmp_path)
 
 
-def test_a_file_that_is_no_database_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "journal.db").write_bytes(b"garbage" * 1000)
-    with pytest.raises(JournalError, match="Move the file away"):
+def test_a_directory_that_cannot_hold_the_lock_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(ConfigError, match="data: cannot use"):
         Journal(tmp_path)
+
+
+def test_what_is_no_journal_is_an_error_that_leaves_the_directory_free(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL_FILE).write_bytes(b"no database" * 100)
+    with pytest.raises(JournalError, match="Cannot open the journal") as caught:
+        Journal(tmp_path)
+    (tmp_path / JOURNAL_FILE).unlink()
+    Journal(tmp_path).close()  # while the first one's exception is still held
+    assert "Move the file away" in caught.value.hint
 
 
 def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
