@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal import JOURNAL_FILE, Journal
 from otel_rl.bridge.track.backends import backend
-from otel_rl.bridge.track.checks import CheckResult
+from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.errors import OtelRLError
@@ -102,14 +102,8 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     """The journal can be opened, or made where there is none."""
-    if not settings.data.exists():
-        parent = next(p for p in settings.data.absolute().parents if p.exists())
-        yield CheckResult(
-            "data",
-            f"{settings.data} will be made in {parent}",
-            ok=os.access(parent, os.W_OK),
-            hint="Choose a directory that this user may write, with --data.",
-        )
+    if not (settings.data / JOURNAL_FILE).exists():
+        yield check_writable("data", settings.data)
         return
     try:
         Journal(settings.data, max_bytes=settings.journal.max_bytes).close()

@@ -335,3 +335,13 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
     assert ill.status == 1
     assert "FAIL endpoint" in ill.out
     assert "Start `otel-rl bridge`" in ill.out
+
+
+def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path) -> None:
+    (tmp_path / ".otel_rl" / "run").mkdir(parents=True)
+    free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
+    well = otel_rl(
+        "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
+    )
+    assert well.status == 0, well.out
+    assert [path.name for path in (tmp_path / ".otel_rl").iterdir()] == ["run"]

@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 from otel_rl.bridge.track.wandb_account import WandbSettings, find_account
 from otel_rl.errors import ConfigError
 
-__all__ = ["CheckResult", "check_jsonl", "check_wandb", "validate_jsonl", "validate_wandb"]
+__all__ = [
+    "CheckResult",
+    "check_jsonl",
+    "check_wandb",
+    "check_writable",
+    "validate_jsonl",
+    "validate_wandb",
+]
 
 _CONNECT_TIMEOUT_S = 3.0
 _INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
@@ -26,7 +33,7 @@ class CheckResult:
         name: What was looked at.
         message: What was found, as one sentence.
         ok: Whether rows can be written as far as this goes.
-        hint: What to do if it is not ok, or what else could be done.
+        hint: What to do if it is not ok.
     """
 
     name: str
@@ -44,7 +51,7 @@ def validate_wandb(attributes: Mapping[str, str]) -> None:
 
 def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
     """Look at the package, the directory, the key and the server."""
-    results = [_check_package(), _check_writable(directory)]
+    results = [_check_package(), check_writable("tracker directory", directory)]
     try:
         account = find_account(WandbSettings.parse(attributes), os.environ)
     except ConfigError as exc:
@@ -56,8 +63,7 @@ def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
             *results,
             CheckResult(
                 "wandb account",
-                f"{reason}, so runs are written to files.",
-                hint="Upload a finished run with `wandb sync`.",
+                f"{reason}, so runs are written to files for `wandb sync`.",
             ),
         ]
     found = f"Found an API key for {account.base_url}, project {account.project}."
@@ -76,7 +82,17 @@ def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
         validate_jsonl(attributes)
     except ConfigError as exc:
         return [CheckResult("jsonl settings", exc.args[0], ok=False, hint=exc.hint)]
-    return [_check_writable(directory)]
+    return [check_writable("tracker directory", directory)]
+
+
+def check_writable(name: str, directory: Path) -> CheckResult:
+    """Whether files can be made in the directory, or it can be made itself. Makes nothing."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        return CheckResult(
+            name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
+        )
+    return CheckResult(name, f"{directory} can be written to.")
 
 
 def _check_package() -> CheckResult:
@@ -105,15 +121,3 @@ def _check_server(base_url: str) -> CheckResult:
             hint="Rows are kept until it can be. Set WANDB_MODE=offline to write files instead.",
         )
     return CheckResult("wandb server", f"{base_url} can be reached.")
-
-
-def _check_writable(directory: Path) -> CheckResult:
-    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        return CheckResult(
-            "tracker directory",
-            f"{nearest} cannot be written to.",
-            ok=False,
-            hint="Choose another data directory.",
-        )
-    return CheckResult("tracker directory", f"{directory} can be written to.")
