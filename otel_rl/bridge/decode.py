@@ -47,7 +47,7 @@ from otel_rl.semconv.spec import Reduction
 
 __all__ = ["decode"]
 
-DISTRO = "otel_rl"
+_DISTRO = "otel_rl"
 
 _DEFAULT_ROLE = "worker"
 
@@ -61,7 +61,7 @@ _MAX_SERIES = 1 << 16
 def decode(batch: Batch) -> list[Decoded]:
     """What ``batch`` says, one entry per experiment, in the order of the request.
 
-    Points without an event time get the batch's ``received_ns``. Spans and logs are not decoded.
+    Points without an event time get the batch's ``received_ns``. Spans are not decoded.
     """
     if batch.signal is not Signal.METRICS:
         return []
@@ -129,9 +129,8 @@ def _sender(serialized: bytes) -> _Sender:
     role = attributes.get(names.RL_WORKER_ROLE) or (
         _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
     )
-    key = ExperimentKey(
-        attributes[names.RL_EXPERIMENT_NAME], attributes.get(names.RL_TRIAL_NAME) or "default"
-    )
+    experiment, trial = attributes[names.RL_EXPERIMENT_NAME], attributes.get(names.RL_TRIAL_NAME)
+    key = ExperimentKey(experiment, trial) if trial else ExperimentKey(experiment)
     instance = attributes.get("service.instance.id") or "/".join(
         attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
     )
@@ -141,7 +140,7 @@ def _sender(serialized: bytes) -> _Sender:
         index=integer(attributes.get(names.RL_WORKER_INDEX)),
         count=integer(attributes.get(names.RL_WORKER_COUNT)),
     )
-    return _Sender(key, worker, attributes.get("telemetry.distro.name") == DISTRO)
+    return _Sender(key, worker, attributes.get("telemetry.distro.name") == _DISTRO)
 
 
 @lru_cache(maxsize=_MAX_SERIES)

@@ -27,8 +27,9 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.semconv import names
 
-__all__ = ["EXPERIMENT_ATTRIBUTE", "DataPoint", "Problem", "Rules"]
+__all__ = ["DataPoint", "Problem", "Rules"]
 
 DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 """A point of any of the five metric types."""
@@ -36,8 +37,7 @@ DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 Problem = tuple[Refusal, str] | None
 """The first thing that is wrong, as reason and detail."""
 
-EXPERIMENT_ATTRIBUTE = "rl.experiment.name"
-_NAME_ATTRIBUTES = frozenset({EXPERIMENT_ATTRIBUTE, "rl.trial.name", "rl.worker.role"})
+_NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
 # C0 and C1 control characters, and the two line breaks that are none.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -79,10 +79,10 @@ class Rules:
         if problem is not None:
             return problem
         keys = {attribute.key for attribute in resource.attributes}
-        if EXPERIMENT_ATTRIBUTE not in keys and limits.default_experiment is None:
+        if names.RL_EXPERIMENT_NAME not in keys and limits.default_experiment is None:
             return (
                 Refusal.NO_EXPERIMENT,
-                f"Resource attribute {EXPERIMENT_ATTRIBUTE} is missing",
+                f"Resource attribute {names.RL_EXPERIMENT_NAME} is missing",
             )
         for attribute in resource.attributes:
             if attribute.key in _NAME_ATTRIBUTES:

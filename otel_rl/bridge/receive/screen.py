@@ -23,7 +23,8 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
-from otel_rl.bridge.receive.rules import EXPERIMENT_ATTRIBUTE, DataPoint, Rules
+from otel_rl.bridge.receive.rules import DataPoint, Rules
+from otel_rl.semconv import names
 
 __all__ = ["Screen"]
 
@@ -133,9 +134,9 @@ class Screen:
 
     def _name_experiment(self, resource: Resource) -> None:
         default = self._default_experiment
-        if default is None or any(a.key == EXPERIMENT_ATTRIBUTE for a in resource.attributes):
+        if default is None or any(a.key == names.RL_EXPERIMENT_NAME for a in resource.attributes):
             return
-        resource.attributes.add(key=EXPERIMENT_ATTRIBUTE).value.string_value = default
+        resource.attributes.add(key=names.RL_EXPERIMENT_NAME).value.string_value = default
         self.has_changed = True
 
     def _refuse(self, problem: tuple[Refusal, str], n: int = 1) -> Literal[False]:

@@ -31,6 +31,7 @@ from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_acco
 from otel_rl.bridge.track.wandb_api import history_line_count
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
+from otel_rl.semconv import names
 
 if TYPE_CHECKING:
     import wandb
@@ -39,13 +40,13 @@ __all__ = ["WandbTracker"]
 
 _log = logging.getLogger(__name__)
 
-STEP = "step"
-POLICY_VERSION = "policy_version"
+_STEP = "step"
+_POLICY_VERSION = "policy_version"
 
-MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
+_MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 
 # A row online but not confirmed is held in memory by wandb-core, which blocks `log` at 10 MiB.
-MAX_UNCONFIRMED_ROWS = 20_000
+_MAX_UNCONFIRMED_ROWS = 20_000
 
 _QUERY_TIMEOUT_S = 10.0
 _POLL_S = 0.5
@@ -81,7 +82,7 @@ class WandbTracker:
         lines = self._settled_line_count() if self._account.online else 0
         with _translated():
             self._run = _init(run, self._settings, self._account)
-            self._run.define_metric("*", step_metric=STEP)
+            self._run.define_metric("*", step_metric=_STEP)
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
         if start != lines or (self._account.online and self._line_count() != lines):
@@ -99,8 +100,8 @@ class WandbTracker:
         """Log each row in one call at its own step."""
         run = self._opened()
         for row in rows:
-            if row.number - self._safe_row >= MAX_UNCONFIRMED_ROWS and self._account.online:
-                self._wait_for_lines(row.number - MAX_UNCONFIRMED_ROWS // 2)
+            if row.number - self._safe_row >= _MAX_UNCONFIRMED_ROWS and self._account.online:
+                self._wait_for_lines(row.number - _MAX_UNCONFIRMED_ROWS // 2)
             with _translated():
                 run.log(_payload(row), step=row.number, commit=True)
             self._next_row = row.number + 1
@@ -213,12 +214,12 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         id=run.run_id,
         project=account.project,
         entity=account.entity or None,
-        name=_name(run.key)[:MAX_NAME_LENGTH],
-        group=run.key.experiment[:MAX_NAME_LENGTH],
+        name=_name(run.key)[:_MAX_NAME_LENGTH],
+        group=run.key.experiment[:_MAX_NAME_LENGTH],
         dir=run.directory,
         config={
-            "rl.experiment.name": run.key.experiment,
-            "rl.trial.name": run.key.trial,
+            names.RL_EXPERIMENT_NAME: run.key.experiment,
+            names.RL_TRIAL_NAME: run.key.trial,
         },
         mode="online" if account.online else "offline",
         resume="allow" if account.online else None,
@@ -259,9 +260,9 @@ def _name(key: ExperimentKey) -> str:
 
 def _payload(row: Row) -> dict[str, float]:
     payload = {_key(name): value for name, value in row.values.items()}
-    payload[STEP] = row.step
+    payload[_STEP] = row.step
     if row.policy_version is not None:
-        payload[POLICY_VERSION] = row.policy_version
+        payload[_POLICY_VERSION] = row.policy_version
     payload["_timestamp"] = row.time_ns / 1e9
     return payload
 

@@ -15,12 +15,12 @@ from otel_rl.errors import ConfigError
 
 __all__ = ["Account", "WandbSettings", "find_account", "writer_environment"]
 
-DEFAULT_BASE_URL = "https://api.wandb.ai"
+_DEFAULT_BASE_URL = "https://api.wandb.ai"
 # `wandb login` of 0.31 files the key for the public service under this second name of it.
 _OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
 
-DEFAULT_PROJECT = "otel_rl"
-MAX_PROJECT_LENGTH = 128  # the server's limit
+_DEFAULT_PROJECT = "otel_rl"
+_MAX_PROJECT_LENGTH = 128  # the server's limit
 _FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
 
 # What of the bridge's environment concerns the run of a writer. Everything else that starts with
@@ -140,7 +140,7 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
         settings.base_url
         or environ.get("WANDB_BASE_URL", "")
         or login.get("base_url", "")
-        or DEFAULT_BASE_URL
+        or _DEFAULT_BASE_URL
     ).rstrip("/")
     if urlsplit(base_url).scheme not in {"http", "https"}:
         raise ConfigError(
@@ -156,7 +156,7 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
     return Account(
         online=online,
         base_url=base_url,
-        project=_project(settings.project or environ.get("WANDB_PROJECT", "") or DEFAULT_PROJECT),
+        project=_project(settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT),
         entity=settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", ""),
         api_key=api_key if online else "",
     )
@@ -187,9 +187,9 @@ def _is_online(setting: str, variable: str, has_key: bool) -> bool:  # noqa: FBT
 
 
 def _project(project: str) -> str:
-    if len(project) > MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(project):
+    if len(project) > _MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(project):
         raise ConfigError(
-            f"wandb.project: must have at most {MAX_PROJECT_LENGTH} characters and none of "
+            f"wandb.project: must have at most {_MAX_PROJECT_LENGTH} characters and none of "
             f'{"".join(sorted(_FORBIDDEN_IN_PROJECT))} (got "{project}").'
         )
     return project
