@@ -35,11 +35,10 @@ Offset = NewType("Offset", int)
 
 
 class Signal(StrEnum):
-    """The three OTLP signals."""
+    """The OTLP signals that the bridge takes."""
 
     METRICS = "metrics"
     TRACES = "traces"
-    LOGS = "logs"
 
 
 @dataclass(frozen=True, slots=True)

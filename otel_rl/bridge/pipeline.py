@@ -163,7 +163,7 @@ class Bridge:
         self._work.set()
         if self._drain_thread.is_alive():
             self._drain_thread.join()
-        self._waiting, _ = self._spool.pending()
+        self._waiting = self._spool.pending()
         statuses = self._delivery.stop(timeout_s=self._settings.stop_timeout_s, exit_code=exit_code)
         for status in statuses:
             if status.state is RunState.FINISHED:

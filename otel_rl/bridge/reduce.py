@@ -264,16 +264,6 @@ class Distribution:
             bucket = (lower, upper)
             self.buckets[bucket] = self.buckets.get(bucket, 0) + number
 
-    def merge(self, other: "Distribution") -> None:
-        """Fold in everything that ``other`` has seen. ``other`` is left as it was."""
-        self.add(
-            count=other.count,
-            total=other.total,
-            minimum=other.minimum,
-            maximum=other.maximum,
-            buckets=((lower, upper, n) for (lower, upper), n in other.buckets.items()),
-        )
-
     def quantile(self, q: float) -> float | None:
         """Estimate of the ``q``-quantile (0..1), off by at most the width of its bucket.
 
@@ -299,8 +289,6 @@ class Distribution:
         match suffix:
             case "count":
                 return float(self.count)
-            case "sum":
-                return self.total
             case "mean":
                 return None if self.total is None else self.total / self.count
             case "min":

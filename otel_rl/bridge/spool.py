@@ -60,10 +60,7 @@ class Spool:
             cursor.close()
         return found
 
-    def pending(self) -> tuple[int, int]:
-        """How many batches wait, and how many bytes they hold."""
+    def pending(self) -> int:
+        """How many batches wait."""
         with self._journal.read() as connection:
-            count, size = connection.execute(
-                "SELECT COUNT(*), COALESCE(SUM(LENGTH(payload)), 0) FROM batches"
-            ).fetchone()
-        return count, size
+            return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])

@@ -5,7 +5,6 @@ not finished goes back to the front of the line.
 """
 
 from collections import deque
-from collections.abc import Mapping
 
 from otel_rl.demo.messages import Request
 
@@ -24,11 +23,6 @@ class Router:
     def unfinished(self) -> int:
         """Requests in the line and at the replicas."""
         return len(self._line) + sum(map(len, self._given.values()))
-
-    @property
-    def depths(self) -> Mapping[int, int]:
-        """Unfinished requests per serving replica."""
-        return {replica: len(requests) for replica, requests in self._given.items()}
 
     def add_replica(self, replica: int) -> None:
         """A replica serves from now on."""

@@ -12,7 +12,7 @@ from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
-from otel_rl.errors import ConfigError, JournalFull, JournalLocked
+from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
 from otel_rl.records import Batch, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -130,5 +130,5 @@ def test_stopping_twice_is_stopping_once(bridge: Bridge) -> None:
 
 def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
     bridge.stop()
-    with pytest.raises(Exception, match="stopping"):
+    with pytest.raises(JournalClosed):
         bridge.accept(batch(1))
