@@ -75,7 +75,7 @@ def embedded(settings: BridgeSettings) -> Bridge:
     """
     if not settings.http.enabled:
         raise ConfigError(
-            "bridge.http.enabled: an embedded bridge listens on HTTP (got false).",
+            "http.enabled: an embedded bridge listens on HTTP (got false).",
             hint="Remove the setting.",
         )
     if settings.tracker.name == "wandb" and settings.tracker.directory is None:

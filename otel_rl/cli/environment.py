@@ -1,10 +1,11 @@
 """The standard OTel variables that make a command, and all its children, report to a bridge."""
 
 from collections.abc import Mapping
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
+from otel_rl.worker.identity import parse_resource_attributes
 
 __all__ = ["reporting_environment"]
 
@@ -25,7 +26,7 @@ def reporting_environment(
     """
     environment = {name: value for name, value in base.items() if name not in _ELSEWHERE}
     resource = {
-        **_resource(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
+        **parse_resource_attributes(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
         names.RL_EXPERIMENT_NAME: key.experiment,
         names.RL_TRIAL_NAME: key.trial,
     }
@@ -49,8 +50,3 @@ def reporting_environment(
     if role is not None:
         environment["OTEL_RL_ROLE"] = role
     return environment
-
-
-def _resource(text: str) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
-    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}

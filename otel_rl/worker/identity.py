@@ -19,7 +19,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.semconv.run_id import run_id
 
-__all__ = ["DEFAULT_TRIAL", "Identity", "checked_name", "identify"]
+__all__ = ["DEFAULT_TRIAL", "Identity", "checked_name", "identify", "parse_resource_attributes"]
 
 DEFAULT_TRIAL: Final = "default"
 
@@ -121,7 +121,7 @@ def identify(
         ConfigError: Naming what is wrong, its value and the way out.
     """
     extra = _extra_attributes(resource_attributes)
-    inherited = _parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     found_experiment = _name("experiment", experiment, "OTEL_RL_EXPERIMENT", environ, inherited)
     if found_experiment is None:
         raise ConfigError(
@@ -266,7 +266,7 @@ def _launcher_place(index: str | None, count: str | None) -> tuple[int, int | No
     return found, total
 
 
-def _parse_resource_attributes(text: str) -> dict[str, str]:
+def parse_resource_attributes(text: str) -> dict[str, str]:
     """Read ``key=value,key=value`` as the OpenTelemetry specification says, skipping bad pairs."""
     pairs = (item.partition("=") for item in text.split(","))
     return {key.strip(): unquote(value.strip()) for key, sep, value in pairs if sep}
