@@ -35,7 +35,8 @@ _READ_BYTES = 8 << 20
 # After a failure that is not a batch's fault: a full disk, a bug.
 _RETRY_S = 1.0
 
-_WARN_EVERY_NS = 60_000_000_000
+# What goes wrong is tried again every second; it is worth one line a minute.
+_LOG_EVERY_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Bridge:
         self._aligners: dict[ExperimentKey, Aligner] = {}
         self._read_through = Offset(0)
         self._read_bytes = _READ_BYTES
-        self._warned_ns = 0
+        self._logged_ns = 0
         self._waiting = 0
         self._ended: Sequence[RunStatus] | None = None
         self._work = threading.Event()
@@ -213,13 +214,15 @@ class Bridge:
                     return
             except JournalFull as exc:
                 self._forget()
-                self._warn_full(exc)
+                if self._may_log():
+                    _log.warning("Rows cannot be kept, the batches wait: %s", exc)
                 if stopping:
                     return
                 self._stopping.wait(_RETRY_S)
             except Exception:  # noqa: BLE001  # the drain outlives any single failure; counted
                 self.counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
-                _log.exception("Making rows failed; the batches are kept and tried again.")
+                if self._may_log():
+                    _log.exception("Making rows failed; the batches are kept and tried again.")
                 self._forget()
                 if stopping:
                     return
@@ -295,11 +298,13 @@ class Bridge:
             self._aligners[key] = aligner
         return aligner
 
-    def _warn_full(self, exc: JournalFull) -> None:
+    def _may_log(self) -> bool:
+        """Whether the last time that rows could not be made was said a minute ago or earlier."""
         now_ns = self._clock_ns()
-        if now_ns - self._warned_ns >= _WARN_EVERY_NS:
-            self._warned_ns = now_ns
-            _log.warning("Rows cannot be kept, the batches wait: %s", exc)
+        if now_ns - self._logged_ns < _LOG_EVERY_NS:
+            return False
+        self._logged_ns = now_ns
+        return True
 
     def _forget(self) -> None:
         """Go back to what is committed: aligners from the ledger, batches from the spool."""

@@ -1,15 +1,18 @@
 """The whole bridge in one process: what is accepted is in the run, whatever else happens."""
 
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
-from otel_rl.bridge.counters import Counter, SampleDrop
+from otel_rl.bridge.counters import Counter, SampleDrop, Where
+from otel_rl.bridge.journal import JOURNAL_FILE
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
 from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
@@ -74,6 +77,26 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
     assert steps(tmp_path) == list(range(20))
     dropped = bridge.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE)
     assert dropped == 1
+
+
+def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(
+    bridge: Bridge, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:
+        connection.execute("ALTER TABLE rows RENAME TO elsewhere")
+        connection.commit()
+        bridge.accept(batch(1))
+        deadline = time.monotonic() + DEADLINE_S
+        while bridge.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) < 2:
+            assert time.monotonic() < deadline, "the drain does not fail twice"
+            threading.Event().wait(0.05)
+        connection.execute("ALTER TABLE elsewhere RENAME TO rows")
+        connection.commit()
+    assert [r.message for r in caplog.records if r.name.endswith("pipeline")] == [
+        "Making rows failed; the batches are kept and tried again."
+    ]
+    bridge.stop()
+    assert steps(tmp_path) == [1]
 
 
 def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path: Path) -> None:
