@@ -89,7 +89,7 @@ class Exporter:
         self._reset()
 
     def _reset(self) -> None:
-        # _condition guards the four below; everything after them belongs to the thread.
+        # _condition guards the five below; everything after them belongs to the thread.
         self._condition = Condition()
         self._flush_wanted = 0
         self._flush_done = 0
