@@ -72,7 +72,9 @@ CREATE TABLE deliveries (
 ) WITHOUT ROWID;
 """
 
-_PAGE_BYTES: Final = 4096
+_PAGE_BYTES: Final = 4096  # SQLite's default
+
+_MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
 # Functions that share one commit: enough for every receiver thread, small enough to keep the
 # transaction short.
@@ -199,7 +201,8 @@ class Journal:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             # Deletes still work in a database that is full by page count, unlike on a full disk.
-            connection.execute(f"PRAGMA max_page_count={max(2 * max_bytes // _PAGE_BYTES, 64)}")
+            max_pages = max(2 * max_bytes // _PAGE_BYTES, _MIN_PAGES)
+            connection.execute(f"PRAGMA max_page_count={max_pages}")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 connection.executescript(

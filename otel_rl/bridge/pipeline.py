@@ -242,7 +242,7 @@ class Bridge:
         except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
             if len(batches) > 1:
                 # One of them is bad. Read them one by one until it is found.
-                self._read_bytes = 1
+                self._read_bytes = 1  # a read returns at least one batch
                 self._forget()
                 return True
             self._set_aside(*batches[0])

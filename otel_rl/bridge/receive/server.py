@@ -15,7 +15,7 @@ from otel_rl.errors import ConfigError
 
 __all__ = ["HttpServer"]
 
-_BACKLOG = 2048
+_BACKLOG = 2048  # as uvicorn has it; connections wait in it before ``start``
 
 # A connection that is idle for longer is closed. Above the export interval of every SDK, so that
 # exporters keep theirs.

@@ -36,8 +36,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_REPORT_INTERVAL_S = 60.0
-_KILL_JOIN_S = 5.0
+_REPORT_INTERVAL_S = 60.0  # a tracker that is away is worth one line a minute
+_KILL_JOIN_S = 5.0  # a thread whose writer was killed has only to notice it
 _MAX_STOP_RETRY_S = 2.0  # while somebody waits for the end
 
 

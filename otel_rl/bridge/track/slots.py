@@ -9,7 +9,7 @@ __all__ = ["Slots"]
 
 _HolderT = TypeVar("_HolderT", bound=Hashable)
 
-_LOOK_AGAIN_S = 0.2
+_LOOK_AGAIN_S = 0.2  # how late a waiter notices that it was cancelled
 
 
 class Slots(Generic[_HolderT]):

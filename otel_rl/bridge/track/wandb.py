@@ -48,8 +48,8 @@ _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 # A row online but not confirmed is held in memory by wandb-core, which blocks `log` at 10 MiB.
 _MAX_UNCONFIRMED_ROWS = 20_000
 
-_QUERY_TIMEOUT_S = 10.0
-_POLL_S = 0.5
+_QUERY_TIMEOUT_S = 10.0  # for one question to the server; it is asked again
+_POLL_S = 0.5  # between two questions while somebody waits for the answer
 _SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
 _ROW_COUNT_FILE = "otel_rl.rows"

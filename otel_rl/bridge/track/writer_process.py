@@ -33,6 +33,8 @@ from otel_rl.records import Row
 
 __all__ = ["WriterProcess"]
 
+# Each is well beyond what a tracker allows itself by default, so that its own error, which
+# says more, comes first. Only a writer that hangs reaches them.
 _OPEN_TIMEOUT_S = 180.0
 _WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
 _FLUSH_GRACE_S = 60.0
