@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
+from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
-from otel_rl.bridge.align.streams import Stream, StreamTable
+from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import (

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.align.axis import is_integral
+from otel_rl.bridge.align.series import Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
-from otel_rl.bridge.align.streams import Stream, StreamTable, WorkerState
+from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.reduce import Cell, put, reduced, statistic
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from otel_rl.bridge.align.series import Group, Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
-from otel_rl.bridge.align.streams import Group, Stream, StreamTable
+from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.cumulative import Increment
 from otel_rl.bridge.reduce import Cell, Distribution, merged, put_all, reduced, statistic
 from otel_rl.records import HistogramPoint

@@ -1,0 +1,126 @@
+"""What is known of a tracker key, of a worker and of each of its series."""
+
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.cumulative import CounterStream, HistogramStream
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["Group", "Stream", "WorkerState"]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Everything that is reduced into one tracker key. Never forgotten.
+
+    Attributes:
+        number: Its place among the groups.
+        key: The tracker key.
+        role: The workers' role.
+        name: The metric's name.
+        attributes: The points' attributes.
+        reduction: How values become one.
+        statistics: What else is written, as suffixes of ``key``.
+        own: Whether it holds one worker's own series, not the role's value.
+        total: Of a counter: everything counted in rows that are closed.
+    """
+
+    number: int
+    key: str
+    role: str
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    reduction: Reduction
+    statistics: tuple[str, ...] = ()
+    own: bool = False
+    total: float = 0
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """What is known of one process.
+
+    Attributes:
+        role: Its role.
+        label: How its own series are named: its index, or its place in the order of appearance.
+        count: How many workers of the role it says there are.
+        first_ns: When it first exported, by the bridge's clock; 0 before that.
+        received_ns: When it last exported, by the bridge's clock.
+        event_ns: Latest event time in its exports.
+        newest_step: Highest step that it reported.
+        settled_step: Every sample of the steps below this one has arrived.
+        unsettled: (when, newest step then) of exports that may have held half a step.
+        streams: Its series that carry steps.
+    """
+
+    role: str
+    label: str
+    count: int | None = None
+    first_ns: int = 0
+    received_ns: int = 0
+    event_ns: int = 0
+    newest_step: int | None = None
+    settled_step: int | None = None
+    unsettled: list[tuple[int, int]] = field(default_factory=list)
+    streams: list["Stream"] = field(default_factory=list)
+
+    def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
+        """Take note of an export whose samples are already in."""
+        while self.unsettled and self.unsettled[0][0] <= received_ns - settle_ns:
+            self.settled_step = self.unsettled.pop(0)[1]
+        if self.newest_step is not None:
+            newest = self.unsettled[-1][1] if self.unsettled else self.settled_step
+            if newest is None or self.newest_step > newest:
+                self.unsettled.append((received_ns, self.newest_step))
+        self.first_ns = self.first_ns or received_ns
+        self.received_ns = max(self.received_ns, received_ns)
+        self.event_ns = max(self.event_ns, event_ns)
+
+    def passed_below(self) -> int:
+        """No more of the steps below this one is to be expected from this worker.
+
+        The worker must have reported steps.
+        """
+        passed = min(stream.last_step or 0 for stream in self.streams)
+        return passed if self.settled_step is None else max(passed, self.settled_step)
+
+    def has_all_of(self, step: int, *, since: int) -> bool:
+        """Whether every series that reported ``since`` or later has come to ``step``."""
+        return self.newest_step == step and not any(
+            stream.last_step is not None and since <= stream.last_step < step
+            for stream in self.streams
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One series of one worker.
+
+    Attributes:
+        number: No other stream of the run has or had it.
+        worker: Who reports it.
+        group: What it is reduced into.
+        own: The worker's own key, if that is written.
+        last_step: Latest step it reported, None if it never did.
+        counter: State of a monotonic sum.
+        histogram: State of a histogram.
+        level: Current value of an up-down counter that is sent as deltas.
+    """
+
+    number: int
+    worker: WorkerState
+    group: Group
+    own: Group | None = None
+    last_step: int | None = None
+    counter: CounterStream | None = None
+    histogram: HistogramStream | None = None
+    level: float = 0
+
+    def reported(self, step: int) -> None:
+        """Take note that it has come to ``step``."""
+        worker = self.worker
+        if self.last_step is None:
+            worker.streams.append(self)
+        if self.last_step is None or step > self.last_step:
+            self.last_step = step
+        if worker.newest_step is None or step > worker.newest_step:
+            worker.newest_step = step
