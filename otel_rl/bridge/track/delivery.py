@@ -18,15 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from otel_rl.bridge.track.backends import backend
-from otel_rl.bridge.track.run_delivery import (
+from otel_rl.bridge.track.contract import (
     Count,
     DeliverySettings,
     RowSource,
-    RunDelivery,
     RunState,
     RunStatus,
-    Shared,
 )
+from otel_rl.bridge.track.run_delivery import RunDelivery, Shared
 from otel_rl.bridge.track.slots import Slots
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey

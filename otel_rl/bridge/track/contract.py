@@ -1,0 +1,120 @@
+"""What the delivery needs of the bridge, and what it tells about each run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.records import ExperimentKey, Row
+
+__all__ = ["Count", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
+
+
+class RowSource(Protocol):
+    """Where the rows are. Any thread may call any method; one run's calls delay no other's."""
+
+    def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        """The kept rows from number ``start`` on, ascending, at most ``limit``.
+
+        Their ``values`` are plain dicts: rows are sent to another process.
+        """
+        ...
+
+    def next_row(self, key: ExperimentKey, /) -> int:
+        """The number that the next row of the run will get."""
+        ...
+
+    def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
+        """Remember durably that the tracker has all rows below ``next_row``.
+
+        These may be pruned; no others may.
+        """
+        ...
+
+
+class Count(Protocol):
+    """Adds to a counter of the bridge: ``Counters.add``."""
+
+    def __call__(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+        """Add ``n``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """What a user may set.
+
+    Attributes:
+        tracker: Name of the backend.
+        directory: Where trackers keep their files.
+        attributes: Settings of the tracker.
+        max_writers: Live runs at a time, each with a process of its own. The run that has been
+            idle for longest makes room.
+        min_hold_s: A run keeps its writer for at least this long, so that more live runs than
+            writers take turns and do not fight.
+        batch_rows: Rows handed over at a time.
+        confirm_interval_s: Between two questions to the tracker about what it has.
+        first_retry_s: Pause after the first failure; it doubles from there.
+        max_retry_s: Longest pause.
+        rejected_retry_s: Pause after the tracker has refused settings or credentials.
+        scratch: Where the logs and locks of writers are; ``directory`` if not given.
+    """
+
+    tracker: str
+    directory: Path
+    attributes: Mapping[str, str]
+    max_writers: int = 32
+    min_hold_s: float = 30.0
+    batch_rows: int = 500
+    confirm_interval_s: float = 30.0
+    first_retry_s: float = 0.5
+    max_retry_s: float = 60.0
+    rejected_retry_s: float = 60.0
+    scratch: Path | None = None
+
+
+class RunState(StrEnum):
+    """Where the delivery of a run stands.
+
+    Attributes:
+        WAITING: Has no writer: it is new, or made room for another run.
+        OPENING: The tracker is being asked where it stands.
+        LIVE: Rows are written as they come.
+        RETRYING: The tracker is away. The rows are kept.
+        REJECTED: The tracker refuses. The rows are kept, and it is asked again now and then.
+        FINISHED: All rows are written and the tracker's run is closed.
+    """
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    LIVE = "live"
+    RETRYING = "retrying"
+    REJECTED = "rejected"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """What a person wants to know about one run.
+
+    Attributes:
+        key: Experiment and trial.
+        tracker: Name of the backend.
+        location: URL or path, empty before the first opening.
+        state: Where the delivery stands.
+        next_row: All rows below are handed to the tracker.
+        safe_row: All rows below are known to be safe at the tracker.
+        pending: Rows that wait to be handed over.
+        last_error: What went wrong last, empty once the run is open again.
+    """
+
+    key: ExperimentKey
+    tracker: str
+    location: str
+    state: RunState
+    next_row: int
+    safe_row: int
+    pending: int
+    last_error: str
