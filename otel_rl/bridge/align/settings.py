@@ -38,7 +38,8 @@ class AlignSettings(BaseModel):
     ``workers/<role>/<index>/...``."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment. Points of further ones are dropped and counted."""
+    """Series per experiment. Close to it, workers whose lease has ended are forgotten; points of
+    further series are dropped and counted."""
 
     max_worker_series: int = Field(default=2_000, ge=0)
     """Per-worker series per experiment. Further ones are only in the role's value."""
