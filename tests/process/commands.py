@@ -24,7 +24,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_FOREIGN) or name == "OTEL_RL_TEST_RUN"
+        if not name.startswith(_FOREIGN) or name.startswith("OTEL_RL_TEST_")
     }
     return {**kept, "HOME": str(home), "OTEL_RL_TRIAL": "default", **extra}
 
