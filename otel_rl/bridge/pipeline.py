@@ -69,6 +69,7 @@ class Bridge:
         self._spool = Spool(self._journal)
         self._ledger = Ledger(self._journal)
         self._aligners: dict[ExperimentKey, Aligner] = {}
+        self._is_loaded = False
         self._read_through = Offset(0)
         self._read_bytes = _READ_BYTES
         self._logged_ns = 0
@@ -118,8 +119,8 @@ class Bridge:
 
     def start(self) -> None:
         """Go on where the last bridge on this directory stopped, then take requests."""
+        self._load()
         for key in self._ledger.runs():
-            self._aligner(key)
             if self._ledger.finished(key, self._settings.tracker.name) < self._ledger.next_row(key):
                 self._delivery.notify(key)
         self._drain_thread.start()
@@ -233,6 +234,7 @@ class Bridge:
 
     def _round(self) -> bool:
         """Make rows of what waits in the spool. Returns whether there may be more."""
+        self._load()
         batches = self._spool.read(after=self._read_through, max_bytes=self._read_bytes)
         if not batches:
             self._close_rows(self._clock_ns())
@@ -307,9 +309,17 @@ class Bridge:
         return True
 
     def _forget(self) -> None:
-        """Go back to what is committed: aligners from the ledger, batches from the spool."""
+        """Go back to what is committed: the next round begins there."""
         self._aligners.clear()
         self._read_through = Offset(0)
+        self._is_loaded = False
+
+    def _load(self) -> None:
+        """Take up every run, not only those that report again: a silent one has open steps, too."""
+        if not self._is_loaded:
+            for key in self._ledger.runs():
+                self._aligner(key)
+            self._is_loaded = True
 
     def _set_aside(self, offset: Offset, batch: Batch) -> None:
         """Keep a batch that cannot be read out of everybody's way. It is a bug, not bad input."""

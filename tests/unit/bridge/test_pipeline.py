@@ -13,6 +13,7 @@ import pytest
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, Where
 from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.journal import JOURNAL_FILE
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
 from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
@@ -47,6 +48,15 @@ def batch(step: int, *, experiment: str = "e", padding: int = 0) -> Batch:
 def steps(directory: Path, experiment: str = "e") -> list[int]:
     lines = (directory / f"{run_id(experiment, 'default')}.jsonl").read_text().splitlines()
     return [json.loads(line)["step"] for line in lines]
+
+
+def wait_until_drained(directory: Path) -> None:
+    """Wait until no batch is left in the spool, as another process would see it."""
+    deadline = time.monotonic() + DEADLINE_S
+    with closing(sqlite3.connect(f"file:{directory / JOURNAL_FILE}?mode=ro", uri=True)) as journal:
+        while journal.execute("SELECT COUNT(*) FROM batches").fetchone() != (0,):
+            assert time.monotonic() < deadline, "batches stay in the spool"
+            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -97,6 +107,17 @@ def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(
     ]
     bridge.stop()
     assert steps(tmp_path) == [1]
+
+
+def test_a_bad_batch_takes_no_open_step_of_another_experiment_with_it(
+    bridge: Bridge, tmp_path: Path
+) -> None:
+    bridge.accept(batch(1, experiment="open"))
+    wait_until_drained(tmp_path)
+    bridge.accept(Batch(Signal.METRICS, b"\xff no protobuf", time.time_ns()))
+    wait_until_drained(tmp_path)
+    bridge.stop()
+    assert steps(tmp_path, "open") == [1]
 
 
 def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path: Path) -> None:
