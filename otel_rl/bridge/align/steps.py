@@ -50,8 +50,12 @@ class ClosedStep:
 
 @dataclass(slots=True)
 class _OpenStep:
-    """The samples of one step so far, by the number of their group."""
+    """The samples of one step so far, by the number of their group.
 
+    Late if the step was closed before.
+    """
+
+    late: bool
     time_ns: int = 0
     received_ns: int = 0
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -77,7 +81,7 @@ class OpenSteps:
         """Fold in samples of one series, in columns of one length, at least one.
 
         Returns:
-            How many are late: the first of each step that was closed before.
+            How many are late: their step was closed before.
         """
         role = stream.worker.role
         opened_steps = self._open.setdefault(role, {})
@@ -88,8 +92,9 @@ class OpenSteps:
         for step, value, time_ns in zip(steps, values, times_ns, strict=True):
             opened = opened_steps.get(step)
             if opened is None:
-                opened = opened_steps[step] = _OpenStep()
-                late += closed_through is not None and step <= closed_through
+                is_late = closed_through is not None and step <= closed_through
+                opened = opened_steps[step] = _OpenStep(is_late)
+            late += opened.late
             if opened.time_ns < time_ns:
                 opened.time_ns = time_ns
             if opened.received_ns < received_ns:

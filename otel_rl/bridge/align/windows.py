@@ -60,8 +60,12 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Window:
-    """The samples of one window so far, by the numbers of their group and stream."""
+    """The samples of one window so far, by the numbers of their group and stream.
 
+    Late if the window was closed before.
+    """
+
+    late: bool
     time_ns: int = 0
     received_ns: int = 0
     levels: dict[int, dict[int, Cell]] = field(default_factory=dict)
@@ -104,8 +108,8 @@ class OpenWindows:
             end = start + sum(1 for _ in run)
             window_values, window_times_ns = values[start:end], times_ns[start:end]
             start = end
-            window, is_late = self._window(max(window_times_ns), received_ns, settings)
-            late += is_late
+            window = self._window(max(window_times_ns), received_ns, settings)
+            late += window.late * len(window_values)
             for group in _groups(stream):
                 cells = window.levels.setdefault(group.number, {})
                 put_all(cells, stream.number, window_values, window_times_ns, group.reduction)
@@ -123,7 +127,7 @@ class OpenWindows:
         settings: AlignSettings,
     ) -> bool:
         """Fold in what a counter counted. Returns whether it is late."""
-        window, late = self._window(time_ns, received_ns, settings)
+        window = self._window(time_ns, received_ns, settings)
         window.covers(increment, time_ns)
         for group in _groups(stream):
             cells = window.counted.setdefault(group.number, {})
@@ -132,13 +136,13 @@ class OpenWindows:
                 cell = cells[stream.number] = _Counted()
             cell.value += increment.value
             cell.seconds += increment.seconds
-        return late
+        return window.late
 
     def add_distribution(
         self, stream: Stream, point: HistogramPoint, received_ns: int, settings: AlignSettings
     ) -> bool:
         """Fold in a delta histogram. Returns whether it is late."""
-        window, late = self._window(point.time_ns, received_ns, settings)
+        window = self._window(point.time_ns, received_ns, settings)
         for group in _groups(stream):
             cell = window.distributions.get(group.number)
             if cell is None:
@@ -150,7 +154,7 @@ class OpenWindows:
                 maximum=point.maximum,
                 buckets=point.buckets,
             )
-        return late
+        return window.late
 
     def close(
         self, table: StreamTable, settings: AlignSettings, now_ns: int, *, everything: bool
@@ -173,18 +177,14 @@ class OpenWindows:
                 rows.extend(_rows(window, table, settings.window_s))
         return rows
 
-    def _window(
-        self, time_ns: int, received_ns: int, settings: AlignSettings
-    ) -> tuple[_Window, bool]:
+    def _window(self, time_ns: int, received_ns: int, settings: AlignSettings) -> _Window:
         index = time_ns // int(settings.window_s * _NS_PER_S)
         window = self._open.get(index)
-        late = False
         if window is None:
-            window = self._open[index] = _Window()
-            late = index <= self._closed_through
+            window = self._open[index] = _Window(late=index <= self._closed_through)
         window.time_ns = max(window.time_ns, time_ns)
         window.received_ns = max(window.received_ns, received_ns)
-        return window, late
+        return window
 
 
 def _groups(stream: Stream) -> Iterator[Group]:

@@ -181,6 +181,15 @@ def test_a_late_sample_becomes_a_row_at_its_own_step() -> None:
     assert bench.aligner.late == 1
 
 
+def test_every_late_sample_is_counted() -> None:
+    bench = Bench(window_s=1)
+    bench.export(SOLO, steps(SOLO, {1: 1.0, 2: 2.0, 3: 3.0}), levels(SOLO, {0.1: 1.0}), at_s=1)
+    bench.rows(everything=True)
+    late = [steps(SOLO, {1: 7.0}, name=name) for name in ("a", "b")]
+    bench.export(SOLO, *late, levels(SOLO, {0.2: 1.0, 0.3: 1.0, 0.4: 1.0}), at_s=2)
+    assert bench.aligner.late == 5
+
+
 def test_row_numbers_have_no_gaps_over_both_kinds_of_rows() -> None:
     bench = Bench(window_s=1)
     bench.export(SOLO, steps(SOLO, dict.fromkeys(range(20), 1.0)), levels(SOLO, {0.5: 1, 1.5: 2}))
