@@ -38,6 +38,7 @@ from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb import WandbTracker
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
 from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.intervals import Intervals
 
 WORKERS = 8
 KEY = ExperimentKey("bench")
@@ -63,7 +64,8 @@ def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
                     "telemetry.distro.name": "otel_rl",
                 }
             )
-        )
+        ),
+        Intervals(now_ns - 1),
     )
     encoder.extend(
         (stream, step * 0.5 + worker, step, None, now_ns + (step - steps.start) * 1_000_000, None)

@@ -7,13 +7,13 @@ tenth of that. Field numbers are those of opentelemetry/proto/metrics/v1/metrics
     ResourceMetrics { resource = 1, scope_metrics = 2, schema_url = 3 }
     ScopeMetrics { scope = 1, metrics = 2, schema_url = 3 }
     Metric { name = 1, description = 2, unit = 3, gauge = 5 { data_points = 1 } }
-    NumberDataPoint { time = 3, as_double = 4, exemplars = 5, as_int = 6, attributes = 7 }
+    NumberDataPoint { start = 2, time = 3, as_double = 4, exemplars = 5, as_int = 6, attrs = 7 }
     Exemplar { time = 2, as_double = 3, span_id = 4, trace_id = 5, as_int = 6, filtered = 7 }
 """
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from opentelemetry.context import Context
@@ -23,6 +23,7 @@ from opentelemetry.trace import get_current_span
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
+from otel_rl.worker.intervals import Intervals
 
 __all__ = [
     "MAX_EXEMPLARS_PER_POINT",
@@ -47,6 +48,8 @@ _EXEMPLAR_DOUBLE = struct.Struct("<BQBd").pack  # time_unix_nano = 2, as_double 
 _EXEMPLAR_INT = struct.Struct("<BQBq").pack  # time_unix_nano = 2, as_int = 6
 _MEASURED_BYTES: Final = 18
 """Of both: two tags, a time and a value."""
+_POINT_DOUBLE = struct.Struct("<BQBQBd").pack  # start_time_unix_nano = 2, time_unix_nano, as_double
+_POINT_INT = struct.Struct("<BQBQBq").pack  # the same with as_int
 _SPAN = struct.Struct(">BBQ").pack  # span_id = 4, 8 bytes
 _TRACE = struct.Struct(">BBQQ").pack  # trace_id = 5, 16 bytes
 _EXEMPLAR_HEADS: Final = [bytes((0x2A, n)) for n in range(128)]
@@ -62,12 +65,17 @@ class Stream:
         name: Metric name.
         unit: UCUM unit.
         description: For people.
+        identity: Scope and name as on the wire: all by which a receiver tells it from others.
     """
 
     scope: InstrumentationScope
     name: str
     unit: str = ""
     description: str = ""
+    identity: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", _scope(self.scope) + _metric_name(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,7 @@ class Encoder:
 
     Args:
         resource: From ``encode_resource``.
+        intervals: Of all exports of the process, as points must tile time across them.
         max_request_bytes: No request is larger.
         max_exemplars: A point that would hold more is followed by another of the same series.
     """
@@ -118,11 +127,13 @@ class Encoder:
     def __init__(
         self,
         resource: bytes,
+        intervals: Intervals,
         *,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         max_exemplars: int = MAX_EXEMPLARS_PER_POINT,
     ) -> None:
         self._resource = resource
+        self._intervals = intervals
         self._max_request_bytes = max_request_bytes
         self._max_exemplars = max_exemplars
         # The point of each series that grows now, and those that are full.
@@ -217,11 +228,15 @@ class Encoder:
         return point
 
     def _encoded_points(self) -> Iterator[tuple[Stream, bytes, int]]:
+        following = self._intervals.following
+        # The full ones first: a series' points must come in the order of their times.
         for point in (*self._full, *self._bare.values(), *self._labelled.values()):
+            series = point.stream.identity, point.attributes
+            start_ns, time_ns = following(series, point.time_ns)
             measured = (
-                _EXEMPLAR_INT(0x19, point.time_ns, 0x31, point.value)
+                _POINT_INT(0x11, start_ns, 0x19, time_ns, 0x31, point.value)
                 if isinstance(point.value, int)
-                else _EXEMPLAR_DOUBLE(0x19, point.time_ns, 0x21, point.value)
+                else _POINT_DOUBLE(0x11, start_ns, 0x19, time_ns, 0x21, point.value)
             )
             body = b"".join((measured, *point.exemplars, point.attributes))
             yield point.stream, wire.field(1, body), len(point.exemplars)
@@ -306,20 +321,29 @@ def _span_bytes(context: Context | None) -> bytes:
     return _SPAN(0x22, 8, span.span_id) + _TRACE(0x2A, 16, high, low)
 
 
-def _scope_head(scope: InstrumentationScope) -> bytes:
+def _scope(scope: InstrumentationScope) -> bytes:
+    """``InstrumentationScope`` in the field that ``ScopeMetrics`` has for it."""
     body = wire.field(1, scope.name.encode("utf-8", "replace"))
     if scope.version:
         body += wire.field(2, scope.version.encode("utf-8", "replace"))
     if scope.attributes:
         body += wire.attributes(3, scope.attributes)
-    head = wire.field(1, body)
+    return wire.field(1, body)
+
+
+def _scope_head(scope: InstrumentationScope) -> bytes:
+    head = _scope(scope)
     if scope.schema_url:
         head += wire.field(3, scope.schema_url.encode("utf-8", "replace"))
     return head
 
 
+def _metric_name(name: str) -> bytes:
+    return wire.field(1, name.encode("utf-8", "replace"))
+
+
 def _metric_head(stream: Stream) -> bytes:
-    head = wire.field(1, stream.name.encode("utf-8", "replace"))
+    head = _metric_name(stream.name)
     if stream.description:
         head += wire.field(2, stream.description.encode("utf-8", "replace"))
     if stream.unit:

@@ -16,6 +16,7 @@ from otel_rl.worker.buffer import Logged, Measured
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import Encoder, Measurement, Request, Stream
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.values import NotANumber, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
@@ -38,16 +39,18 @@ class Expander:
 
     Args:
         guard: Where bad entries are counted.
+        begin_ns: When recording began: the start of the first point of every series.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, begin_ns: int) -> None:
         self._guard = guard
+        self._intervals = Intervals(begin_ns)
         self._scopes: dict[str | None, InstrumentationScope] = {}
         self._streams: dict[tuple[str, str | None], Stream] = {}
 
     def requests(self, entries: Iterable[Measured | Logged], resource: bytes) -> list[Request]:
         """Encode ``entries`` under ``resource``. A bad entry costs itself only."""
-        encoder = Encoder(resource)
+        encoder = Encoder(resource, self._intervals)
         encoder.extend(self._measurements(entries), self._guard.caught)
         requests = encoder.requests()
         if encoder.too_large:

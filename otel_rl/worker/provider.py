@@ -118,7 +118,7 @@ class BufferedMeterProvider(MeterProvider):
     def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self.guard = guard
-        self._expander = Expander(guard)
+        self._expander = Expander(guard, time_ns())
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
         self._bind(resource)
@@ -178,6 +178,7 @@ class BufferedMeterProvider(MeterProvider):
         """
         if not keep_buffer:
             self.buffer.clear()
+            self._expander = Expander(self.guard, time_ns())
         self._bind(resource)
         for meter in tuple(self._meters.values()):
             meter.rebind()

@@ -16,6 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
 from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.wire import varint
 from tests.otlp_sink import measurements, pairs
 
@@ -58,7 +59,7 @@ def test_every_measurement_is_read_back_as_it_was_made(
     max_exemplars: int,
 ) -> None:
     streams = [Stream(SCOPE, f"metric.{n}", "1", "about") for n in range(3)]
-    encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_exemplars=max_exemplars)
     for which, value, step, attributes, time_ns, ids in made:
         encoder.extend([(streams[which], value, step, attributes, time_ns, in_span(ids))])
     expected = sorted(
@@ -86,21 +87,22 @@ def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
     max_exemplars: int,
 ) -> None:
     stream = Stream(SCOPE, "m")
-    encoder = Encoder(encode_resource(RESOURCE), max_exemplars=max_exemplars)
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_exemplars=max_exemplars)
     for _, value, step, attributes, time_ns, _ in made:
         encoder.extend([(stream, value, step, attributes, time_ns, None)])
     for request in parse(encoder):
         for point in request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points:
             last = point.exemplars[-1]
             assert 1 <= len(point.exemplars) <= max_exemplars
-            assert point.time_unix_nano == last.time_unix_nano
             assert key(point.as_double, point.as_int) == key(last.as_double, last.as_int)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 200), st.integers(600, 4000))
 def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_bytes: int) -> None:
-    encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=max_bytes, max_exemplars=4)
+    encoder = Encoder(
+        encode_resource(RESOURCE), Intervals(0), max_request_bytes=max_bytes, max_exemplars=4
+    )
     streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]
     for step in range(count):
         encoder.extend([(streams[step % 7], float(step), step, {"k": step % 3}, step, None)])
@@ -112,7 +114,7 @@ def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_byte
 
 
 def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), max_request_bytes=2000)
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_request_bytes=2000)
     stream = Stream(SCOPE, "m")
     encoder.extend([(stream, 1.0, 1, {"text": "x" * 3000}, 1, None)])
     encoder.extend([(stream, 2.0, 2, None, 2, None)])
@@ -121,7 +123,7 @@ def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -
 
 
 def test_resource_and_scope_arrive_whole() -> None:
-    encoder = Encoder(encode_resource(RESOURCE))
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     encoder.extend([(Stream(SCOPE, "m", "By", "what it is"), 1, None, None, 1, None)])
     (request,) = parse(encoder)
     resource = request.resource_metrics[0]
@@ -143,7 +145,7 @@ def test_resource_and_scope_arrive_whole() -> None:
 
 
 def test_attributes_that_python_calls_equal_are_different_series() -> None:
-    encoder = Encoder(encode_resource(RESOURCE))
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
     for value in (1, 1.0, True):
         encoder.extend([(stream, 0.5, None, {"a": value}, 1, None)])
@@ -152,7 +154,7 @@ def test_attributes_that_python_calls_equal_are_different_series() -> None:
 
 
 def test_the_order_of_attributes_makes_no_new_series() -> None:
-    encoder = Encoder(encode_resource(RESOURCE))
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
     encoder.extend([(stream, 1.0, None, {"a": 1, "b": 2}, 1, None)])
     encoder.extend([(stream, 2.0, None, {"b": 2, "a": 1}, 2, None)])
@@ -161,7 +163,7 @@ def test_the_order_of_attributes_makes_no_new_series() -> None:
 
 
 def test_measurements_of_a_series_stay_in_order() -> None:
-    encoder = Encoder(encode_resource(RESOURCE))
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
     for step in range(3000):
         encoder.extend([(stream, math.sqrt(step), step, None, step, None)])
@@ -186,6 +188,6 @@ def test_varints_are_protobufs(value: int, expected: bytes) -> None:
 
 @given(st.text())
 def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
-    encoder = Encoder(encode_resource(RESOURCE))
+    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     encoder.extend([(Stream(SCOPE, text or "m"), 1.0, None, {"label": text}, 1, None)])
     assert len(list(measurements(parse(encoder)))) == 1

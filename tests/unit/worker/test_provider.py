@@ -1,5 +1,6 @@
 import math
 from collections.abc import Generator, Iterable
+from time import time_ns
 
 import numpy as np
 import pytest
@@ -255,3 +256,41 @@ def test_one_failing_callback_costs_only_itself(provider: BufferedMeterProvider)
     meter.create_observable_gauge("bad", [fails])
     meter.create_counter("good").add(1)
     assert set(sdk_metrics(provider)) == {"good"}
+
+
+def spans(provider: BufferedMeterProvider) -> list[tuple[int, int]]:
+    """(start, time) of every gauge point, in order."""
+    return [
+        (point.start_time_unix_nano, point.time_unix_nano)
+        for request in provider.collect()
+        for resource in ExportMetricsServiceRequest.FromString(request.payload).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.gauge.data_points
+    ]
+
+
+def test_a_gauges_points_tile_time_from_the_providers_start_on() -> None:
+    before_ns = time_ns()
+    provider = BufferedMeterProvider(Resource({"service.name": "test"}), Guard(Drops()))
+    after_ns = time_ns()
+    gauge = provider.get_meter("m").create_gauge("loss")
+    found = []
+    for change in (False, True, False):
+        if change:
+            provider.restart(Resource({"service.name": "corrected"}), keep_buffer=True)
+        gauge.set(1.0)
+        found += spans(provider)
+    assert before_ns <= found[0][0] <= after_ns
+    assert [end for _, end in found[:-1]] == [start for start, _ in found[1:]]
+
+
+def test_a_forked_childs_points_start_when_it_does(provider: BufferedMeterProvider) -> None:
+    gauge = provider.get_meter("m").create_gauge("loss")
+    gauge.set(1.0)
+    provider.collect()
+    forked_ns = time_ns()
+    provider.restart(Resource({"service.name": "child"}), keep_buffer=False)
+    gauge.set(2.0)
+    ((start_ns, _),) = spans(provider)
+    assert start_ns >= forked_ns
