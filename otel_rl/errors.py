@@ -5,6 +5,7 @@
   * RequestError           the sender's request cannot be taken; never retried
     * MalformedRequest       the bytes are not OTLP: HTTP 400, gRPC INVALID_ARGUMENT
     * RequestTooLarge        over the body limit: HTTP 413, gRPC RESOURCE_EXHAUSTED
+    * Unauthenticated        no valid token: HTTP 401, gRPC UNAUTHENTICATED
   * ReceiveError           the request cannot be taken now: 503, UNAVAILABLE, the sender retries
     * Overloaded             too many bytes are in flight
     * SlowSender             the request did not arrive in time
@@ -15,6 +16,7 @@
   * TrackerError
     * TrackerUnavailable     the same rows may be tried again later
     * TrackerRejected        these rows will never be taken
+      * RunDiverged            something else wrote to the tracker's run
 """
 
 __all__ = [
@@ -29,10 +31,12 @@ __all__ = [
     "ReceiveError",
     "RequestError",
     "RequestTooLarge",
+    "RunDiverged",
     "SlowSender",
     "TrackerError",
     "TrackerRejected",
     "TrackerUnavailable",
+    "Unauthenticated",
 ]
 
 
@@ -68,6 +72,10 @@ class MalformedRequest(RequestError):
 
 class RequestTooLarge(RequestError):
     """The request is larger than the configured limit, counted after decompression."""
+
+
+class Unauthenticated(RequestError):
+    """The bridge wants a bearer token, and the request has none that it knows."""
 
 
 class ReceiveError(OtelRLError):
@@ -108,3 +116,7 @@ class TrackerUnavailable(TrackerError):
 
 class TrackerRejected(TrackerError):
     """The tracker will never take this. The rows are kept and the reason is reported."""
+
+
+class RunDiverged(TrackerRejected):
+    """The tracker's run has rows that are not ours. It is not written to until a restart."""

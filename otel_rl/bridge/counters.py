@@ -48,12 +48,16 @@ class Outcome(StrEnum):
         PARTIAL: Some of it was refused; the answer says what and why.
         MALFORMED: The bytes are not OTLP.
         TOO_LARGE: Over ``receive.max_body_bytes`` or ``receive.max_messages_per_request``.
+        UNAUTHENTICATED: Without a token that the bridge knows.
         UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON by its ``Content-Type``.
         WRONG_METHOD: Not a POST.
         NOT_FOUND: Another path than ``/v1/metrics`` and ``/v1/traces``. Logs are not taken.
         DISCONNECTED: The sender went away before the request was complete.
+        CANCELLED: A gRPC call ended before its message was complete: its sender gave up, or gRPC
+            itself refused a message over ``receive.max_body_bytes``, which it does unseen.
         SLOW: The body took longer than ``receive.body_timeout_s``; the sender retries.
         OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once; the sender retries.
+        TOO_MANY_CONNECTIONS: Over ``receive.max_connections``; the sender retries.
         NO_ROOM: The journal or its disk is full; the sender retries.
         STOPPING: The bridge is ending; the sender retries.
         FAILED: The bridge could not store it, and its log says why; the sender retries.
@@ -63,12 +67,15 @@ class Outcome(StrEnum):
     PARTIAL = "partial"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
+    UNAUTHENTICATED = "unauthenticated"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     WRONG_METHOD = "wrong_method"
     NOT_FOUND = "not_found"
     DISCONNECTED = "disconnected"
+    CANCELLED = "cancelled"
     SLOW = "slow"
     OVERLOADED = "overloaded"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     NO_ROOM = "no_room"
     STOPPING = "stopping"
     FAILED = "failed"
@@ -80,7 +87,10 @@ class Refusal(StrEnum):
     Attributes:
         NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and there is no
             ``receive.default_experiment``.
-        INVALID_NAME: Experiment, trial or role is no text, is empty, too long or unprintable.
+        NOT_ALLOWED: The request's token may not write this experiment.
+        TOO_MANY_EXPERIMENTS: The bridge has ``receive.max_experiments`` and this is another one.
+        INVALID_NAME: Experiment, trial or role is no text, is empty, too long or unprintable, or
+            is given twice.
         INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
         INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
         INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
@@ -92,6 +102,8 @@ class Refusal(StrEnum):
     """
 
     NO_EXPERIMENT = "no_experiment"
+    NOT_ALLOWED = "not_allowed"
+    TOO_MANY_EXPERIMENTS = "too_many_experiments"
     INVALID_NAME = "invalid_name"
     INVALID_METRIC_NAME = "invalid_metric_name"
     INVALID_ID = "invalid_id"

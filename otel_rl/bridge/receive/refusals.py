@@ -13,6 +13,8 @@ _HINTS = {
         "Set it with otel_rl.init(experiment=...) or OTEL_RESOURCE_ATTRIBUTES="
         "rl.experiment.name=NAME, or give the bridge a default_experiment."
     ),
+    Refusal.NOT_ALLOWED: "Use another experiment name, or have the token's experiments extended.",
+    Refusal.TOO_MANY_EXPERIMENTS: "Reuse experiment and trial names, or raise the bridge's limit.",
     Refusal.INVALID_NAME: "Use a string of printable characters within the limit.",
     Refusal.INVALID_METRIC_NAME: "Name the instrument, with few characters.",
     Refusal.INVALID_ID: "Send 16 bytes of trace id and 8 bytes of span id, not all zero.",

@@ -26,6 +26,7 @@ from otel_rl.errors import (
     Overloaded,
     RequestTooLarge,
     SlowSender,
+    Unauthenticated,
 )
 
 __all__ = ["ANSWERS", "UNFORESEEN", "Answer", "answer_to", "status_message"]
@@ -60,6 +61,7 @@ class Answer:
 ANSWERS: Mapping[type[OtelRLError], Answer] = {
     MalformedRequest: Answer(400, grpc.StatusCode.INVALID_ARGUMENT, Outcome.MALFORMED),
     RequestTooLarge: Answer(413, grpc.StatusCode.RESOURCE_EXHAUSTED, Outcome.TOO_LARGE),
+    Unauthenticated: Answer(401, grpc.StatusCode.UNAUTHENTICATED, Outcome.UNAUTHENTICATED),
     Overloaded: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.OVERLOADED),
     SlowSender: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.SLOW),
     JournalFull: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.NO_ROOM),

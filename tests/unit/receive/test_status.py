@@ -10,6 +10,7 @@ from otel_rl.bridge.receive.status import ANSWERS, UNFORESEEN, answer_to, status
 SAME = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 413,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.UNAVAILABLE: 503,
 }
 
@@ -22,7 +23,7 @@ def test_http_and_grpc_agree(error: type[Exception]) -> None:
 
 def test_only_requests_that_can_never_be_taken_are_final() -> None:
     final = {error for error, answer in ANSWERS.items() if not answer.is_retryable}
-    assert final == {errors.MalformedRequest, errors.RequestTooLarge}
+    assert final == {errors.MalformedRequest, errors.RequestTooLarge, errors.Unauthenticated}
 
 
 def test_subclass_is_answered_as_its_nearest_ancestor() -> None:

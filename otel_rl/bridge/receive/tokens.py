@@ -1,0 +1,159 @@
+"""Bearer tokens, and the experiments that each may write.
+
+The settings name digests or files, never a token, and only digests are kept: what is in memory, in
+a log line or in a ``repr`` lets nobody in. Several tokens are valid at once, so a new one is taken
+before the old one goes.
+"""
+
+import hmac
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.receive.secret_file import read_secret
+from otel_rl.errors import ConfigError, Unauthenticated
+from otel_rl.records import ExperimentKey
+
+__all__ = ["AuthSettings", "Grant", "TokenSettings", "Tokens"]
+
+# RFC 6750's alphabet. Shorter ones can be guessed: these are kept as plain SHA-256.
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
+
+_HOW_TO_SEND = "Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN in the sender."
+
+
+class TokenSettings(BaseModel):
+    """Tokens that may write the same experiments. At least one of ``sha256`` and ``file``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    """Who it is for. Refusals name it; it is no secret."""
+
+    experiments: tuple[Annotated[str, StringConstraints(pattern=r"^([^*]+\*?|\*)$")], ...] = Field(
+        min_length=1
+    )
+    """What it may write: names of experiments, or beginnings of names that end in ``*``."""
+
+    sha256: tuple[Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")], ...] = Field(
+        (), repr=False
+    )
+    """SHA-256 of each valid token, in hexadecimal digits."""
+
+    file: Path | None = None
+    """File with the valid tokens, one a line, that only its owner and group may read. It is read
+    at start."""
+
+    @model_validator(mode="after")
+    def _has_a_token(self) -> Self:
+        if not self.sha256 and self.file is None:
+            raise ValueError("one of sha256 and file is needed")
+        return self
+
+
+class AuthSettings(BaseModel):
+    """Who may write what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    tokens: tuple[TokenSettings, ...] = ()
+    """One table ``[[auth.tokens]]`` for each sender or team. Without any, no token is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the sender of a request may write.
+
+    Attributes:
+        name: Whose token it is.
+        experiments: Names, or beginnings of names that end in ``*``.
+    """
+
+    name: str
+    experiments: Sequence[str]
+
+    def problem(self, key: ExperimentKey) -> tuple[Refusal, str] | None:
+        """Why it may not write ``key``, as reason and detail; None if it may."""
+        name = key.experiment
+        for pattern in self.experiments:
+            prefix = pattern.removesuffix("*")
+            if name == pattern or (prefix != pattern and name.startswith(prefix)):
+                return None
+        return Refusal.NOT_ALLOWED, f"Token {self.name} may not write experiment {name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    digest: bytes = field(repr=False)
+    grant: Grant
+
+
+class Tokens:
+    """Knows tokens by their digests. Any thread may call any method.
+
+    Args:
+        settings: Names the tokens, and where they are.
+
+    Raises:
+        ConfigError: A file cannot be used, or a token is given twice.
+    """
+
+    def __init__(self, settings: AuthSettings) -> None:
+        self._known: list[_Known] = []
+        for number, token in enumerate(settings.tokens):
+            setting = f"auth.tokens.{number}"
+            grant = Grant(token.name, token.experiments)
+            for digest in _digests(setting, token):
+                if any(known.digest == digest for known in self._known):
+                    raise ConfigError(f"{setting}: the same token is given twice.")
+                self._known.append(_Known(digest, grant))
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether a request needs one."""
+        return bool(self._known)
+
+    def grant(self, authorization: str | None) -> Grant | None:
+        """What a request may write by its ``Authorization``; None if no token is asked for.
+
+        Takes the same time whichever token it is, and whether it is one.
+
+        Raises:
+            Unauthenticated: It has no token, or none that is known.
+        """
+        if not self._known:
+            return None
+        scheme, _, token = (authorization or "").strip().partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Unauthenticated("The request has no bearer token.", hint=_HOW_TO_SEND)
+        digest = sha256(token.strip().encode(errors="surrogatepass")).digest()
+        found: Grant | None = None
+        for known in self._known:
+            if hmac.compare_digest(known.digest, digest):
+                found = known.grant
+        if found is None:
+            raise Unauthenticated("The bearer token is not known.", hint=_HOW_TO_SEND)
+        return found
+
+
+def _digests(setting: str, token: TokenSettings) -> Iterator[bytes]:
+    yield from map(bytes.fromhex, token.sha256)
+    if token.file is None:
+        return
+    lines = read_secret(f"{setting}.file", token.file).split()
+    if not lines:
+        raise ConfigError(f"{setting}.file: {token.file} is empty.")
+    for number, line in enumerate(lines, 1):
+        if not _TOKEN.fullmatch(line):
+            raise ConfigError(
+                f"{setting}.file: token {number} of {token.file} is shorter than 16 characters or "
+                "has others than A-Z a-z 0-9 - . _ ~ + / =.",
+                hint="Make one with: openssl rand -hex 32",
+            )
+        yield sha256(line).digest()
