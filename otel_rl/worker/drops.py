@@ -1,6 +1,7 @@
 """What a worker could not deliver, counted by reason. Every loss goes through here."""
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -47,27 +48,46 @@ class DropReason(StrEnum):
 
 
 class Drops:
-    """Counts of one process since it started. Any thread may call anything."""
+    """Counts of one process since it started. Any thread, and any signal handler, may call anything.
+
+    Nobody ever waits for the lock: a signal handler that did would wait for the very frame that it
+    interrupts.
+    """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Start from zero with a fresh lock: a forked child counts its own losses."""
-        # _lock guards _counts.
+        # _lock guards _counts. _added is appended to by anybody and emptied under the lock.
         self._lock = threading.Lock()
         self._counts: dict[DropReason, int] = {}
+        self._added: deque[tuple[DropReason, int]] = deque()
 
     def add(self, reason: DropReason, count: int = 1) -> None:
         """Count ``count`` measurements as lost."""
         if count > 0:
-            with self._lock:
-                self._counts[reason] = self._counts.get(reason, 0) + count
+            self._added.append((reason, count))
+            self._fold()
 
     def counts(self) -> Mapping[DropReason, int]:
-        """A copy of the counts so far, without zeros."""
-        with self._lock:
-            return dict(self._counts)
+        """A copy of the counts so far, without zeros.
+
+        What another thread adds at this moment may be missing until the next call.
+        """
+        self._fold()
+        return dict(self._counts)
+
+    def _fold(self) -> None:
+        """Add up what was added, unless somebody is at it; whoever is takes ours along, or the
+        next one does."""
+        while self._added and self._lock.acquire(blocking=False):
+            try:
+                while self._added:
+                    reason, count = self._added.popleft()
+                    self._counts[reason] = self._counts.get(reason, 0) + count
+            finally:
+                self._lock.release()
 
     def observe(self, _options: CallbackOptions) -> Iterable[Observation]:
         """Callback of the observable counter ``otel_rl.worker.measurements.dropped``."""
