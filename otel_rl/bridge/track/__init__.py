@@ -69,12 +69,12 @@ class Tracker(Protocol):
         """
         ...
 
-    def flush(self, *, timeout_s: float) -> int:
+    def flush(self, *, timeout_s: float) -> int | None:
         """Wait until every row handed over is safe at the tracker, or ``timeout_s`` has passed.
 
         Returns:
             The number of the first row that is not known to be safe. The journal must keep it and
-            all after it: a tracker that starts anew after a crash answers 0 for as long as it runs.
+            all after it. None if no row ever is, because the tracker starts anew after a crash.
 
         Raises:
             TrackerUnavailable: The tracker has stopped taking rows. The loop opens the run again.
@@ -86,11 +86,11 @@ class Tracker(Protocol):
         """Where a person finds the run: a URL or a path. Valid after ``open``."""
         ...
 
-    def close(self, *, exit_code: int) -> int:
+    def close(self, *, exit_code: int) -> int | None:
         """Finish the run, with 0 for success. Idempotent; blocks until the tracker has it all.
 
         Returns:
-            As ``flush``: a run in a file that cannot be continued is never safe to forget.
+            As ``flush``.
 
         Raises:
             TrackerUnavailable: It does not have it all. The loop opens the run again.

@@ -4,12 +4,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.track import Tracker
 from otel_rl.records import ExperimentKey, Row
 
-__all__ = ["Count", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
+__all__ = ["Count", "DeliverySettings", "RowSource", "RunState", "RunStatus", "Writer"]
+
+
+class Writer(Tracker, Protocol):
+    """A tracker for one opening of one run, which somebody else can end: a process, usually.
+
+    Every method may raise TrackerUnavailable, because the writer has died or does not answer.
+    Leaving the context ends it, whatever it does.
+    """
+
+    def __enter__(self) -> Self:
+        """Start nothing yet."""
+        ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End it."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once. Any thread may call it, at any time, more than once."""
+        ...
 
 
 class RowSource(Protocol):
@@ -55,6 +76,8 @@ class DeliverySettings:
         min_hold_s: A run keeps its writer for at least this long, so that more live runs than
             writers take turns and do not fight.
         batch_rows: Rows handed over at a time.
+        max_unconfirmed_rows: How far the rows handed over may be ahead of those that the tracker
+            has confirmed. What is unconfirmed is in the memory of the tracker's library.
         confirm_interval_s: Between two questions to the tracker about what it has.
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause.
@@ -68,6 +91,7 @@ class DeliverySettings:
     max_writers: int = 32
     min_hold_s: float = 30.0
     batch_rows: int = 500
+    max_unconfirmed_rows: int = 20_000
     confirm_interval_s: float = 30.0
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from otel_rl.bridge.track.backends import backend
@@ -24,9 +25,11 @@ from otel_rl.bridge.track.contract import (
     RowSource,
     RunState,
     RunStatus,
+    Writer,
 )
 from otel_rl.bridge.track.run_delivery import RunDelivery, Shared
 from otel_rl.bridge.track.slots import Slots
+from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
@@ -42,6 +45,7 @@ class Delivery:
         settings: DeliverySettings,
         count: Count,
         *,
+        writer: Callable[[], Writer] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -51,6 +55,7 @@ class Delivery:
             source: Where the rows are.
             settings: What a user may set.
             count: Adds to the bridge's counters.
+            writer: Makes what drives the tracker; a ``WriterProcess`` if not given.
             monotonic: Seconds, for intervals.
             jitter: Number in [0, 1) that spreads retries.
 
@@ -60,7 +65,13 @@ class Delivery:
         backend(settings.tracker).validate(settings.attributes)
         _check_writable(settings.directory)
         self._shared = Shared(
-            source, settings, count, Slots(settings.max_writers), monotonic, jitter
+            source,
+            settings,
+            count,
+            Slots(settings.max_writers),
+            writer or partial(WriterProcess, settings.tracker),
+            monotonic,
+            jitter,
         )
         # _lock guards everything below.
         self._lock = threading.Lock()

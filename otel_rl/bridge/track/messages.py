@@ -70,9 +70,9 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """All rows below ``safe_row`` are safe at the tracker."""
+    """All rows below ``safe_row`` are safe at the tracker; None if none ever is."""
 
-    safe_row: int
+    safe_row: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Close:
 class Closed:
     """The tracker has the whole run; the writer process ends. ``safe_row`` is as in Flushed."""
 
-    safe_row: int
+    safe_row: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
-"""The delivery of one run: a thread and a writer process, for as long as there is work.
+"""The delivery of one run: a thread and a writer, for as long as there is work.
 
 WAITING -> OPENING -> LIVE -> FINISHED     all rows written, run closed
    ^          |         |
    |          v         v
-   |       RETRYING, REJECTED -> OPENING   after a pause, by a new writer process
+   |       RETRYING, REJECTED -> OPENING   after a pause, by a new writer
    +--------------------+                  closed, because another run needs the place
 """
 
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_rl.bridge.counters import Counter, Where
@@ -21,11 +21,12 @@ from otel_rl.bridge.track.contract import (
     RowSource,
     RunState,
     RunStatus,
+    Writer,
 )
+from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.slots import Slots
-from otel_rl.bridge.track.writer_process import WriterProcess
-from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.errors import RunDiverged, TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import ExperimentKey
 from otel_rl.semconv.run_id import run_id
 
 __all__ = ["RunDelivery", "Shared"]
@@ -46,6 +47,7 @@ class Shared:
         settings: What a user may set.
         count: Adds to the bridge's counters.
         slots: Limits the number of live runs.
+        writer: Makes what drives the tracker, anew for each opening.
         monotonic: Seconds, for intervals.
         jitter: Number in [0, 1) that spreads retries.
     """
@@ -54,6 +56,7 @@ class Shared:
     settings: DeliverySettings
     count: Count
     slots: Slots[ExperimentKey]
+    writer: Callable[[], Writer]
     monotonic: Callable[[], float]
     jitter: Callable[[], float]
 
@@ -75,11 +78,12 @@ class RunDelivery:
         # Of the run's own thread.
         self._failures = 0
         self._reported_at: float | None = None
-        self._stranger = ""
+        self._diverged: RunDiverged | None = None
         # _changed guards everything below, and is notified of every wish.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._writer: WriterProcess | None = None
+        self._writer: Writer | None = None
+        self._opened: OpenRun | None = None  # the last one that succeeded
         self._news = False
         self._wanted_exit_code: int | None = None
         self._stopping = False
@@ -88,8 +92,6 @@ class RunDelivery:
         self._closed_at: tuple[int, int] | None = None  # next row and exit code
         self._state = RunState.WAITING
         self._location = ""
-        self._next_row = 0
-        self._safe_row = 0
         self._error = ""
 
     def wake(self) -> None:
@@ -132,14 +134,15 @@ class RunDelivery:
         """How it stands."""
         numbered = self._shared.source.next_row(self.key)
         with self._changed:
+            next_row = self._opened.next_row if self._opened else 0
             return RunStatus(
                 key=self.key,
                 tracker=self._settings.tracker,
                 location=self._location,
                 state=self._state,
-                next_row=self._next_row,
-                safe_row=self._safe_row,
-                pending=max(0, numbered - self._next_row),
+                next_row=next_row,
+                safe_row=self._opened.safe_row if self._opened else 0,
+                pending=max(0, numbered - next_row),
                 last_error=self._error,
             )
 
@@ -201,9 +204,9 @@ class RunDelivery:
                     return False
 
     def _write_run(self) -> None:
-        if self._stranger:
-            raise TrackerRejected(self._stranger)
-        with WriterProcess(self._settings.tracker) as writer:
+        if self._diverged is not None:
+            raise self._diverged
+        with self._shared.writer() as writer:
             with self._changed:
                 if self._killed:
                     return
@@ -212,61 +215,48 @@ class RunDelivery:
                 self._closed_at = None
                 self._state = RunState.OPENING
             try:
-                position = writer.open(self._info)
-                self._check_position(position)
+                opened = OpenRun(
+                    writer,
+                    self._info,
+                    self._shared.source,
+                    self._settings,
+                    self._shared.count,
+                    self._shared.monotonic,
+                    before=self._opened,
+                )
+                opened.open()
                 with self._changed:
                     self._state = RunState.LIVE
-                    self._location = writer.location()
-                    self._next_row = position
+                    self._location = opened.location
+                    self._opened = opened
                     self._error = ""
-                self._pump(writer, position)
+                self._pump(opened)
+            except RunDiverged as exc:
+                self._diverged = exc
+                raise
             finally:
                 with self._changed:
                     self._writer = None
 
-    def _check_position(self, position: int) -> None:
-        """Refuse a run whose end is not where our rows can go on."""
-        numbered = self._shared.source.next_row(self.key)
-        if position > numbered:
-            # Waiting would be worse: once we had that many rows, ours would follow the stranger's.
-            self._stranger = (
-                f"The tracker's run {self._info.run_id} has {position} rows, but {self.key} has "
-                f"only {numbered}. Something else wrote to it, or the bridge's data was deleted. "
-                "Give the trial another name, or delete the run in the tracker and restart."
-            )
-            raise TrackerRejected(self._stranger)
-        kept = self._shared.source.rows(self.key, start=position, limit=1)
-        if position < numbered and (not kept or kept[0].number != position):
-            raise TrackerUnavailable(
-                f"The tracker's run {self._info.run_id} stands at row {position}, which is not "
-                "kept any more.",
-                hint="If it does not catch up, give the trial another name.",
-            )
-
-    def _pump(self, writer: WriterProcess, position: int) -> None:
+    def _pump(self, opened: OpenRun) -> None:
         """Write rows as they come, until the run is to be closed."""
-        opened_at, asked_at = self._shared.monotonic(), None
+        opened_at = self._shared.monotonic()
         while True:
             # Read before the rows: those that came before the wish to close are then seen.
             exit_code = self._exit_code_if_drained(opened_at)
-            rows = self._shared.source.rows(
-                self.key, start=position, limit=self._settings.batch_rows
-            )
-            if rows:
-                position = self._write(writer, rows, position)
-            elif exit_code is not None:
-                self._confirm(writer.close(exit_code=exit_code))
-                self._closed(position, exit_code)
-                return
-            now = self._shared.monotonic()
-            if now - opened_at > self._settings.max_retry_s:
+            before = opened.next_row
+            more = opened.step()
+            if opened.next_row > before:
+                self._shared.slots.used(self.key)
+            if self._shared.monotonic() - opened_at > self._settings.max_retry_s:
                 self._failures = 0
-            due = asked_at is None or now - asked_at >= self._settings.confirm_interval_s
-            if due and self._safe_row < position:
-                asked_at = now
-                self._confirm(writer.flush(timeout_s=0))
-            if not rows:
-                self._wait_for_news(position, opened_at)
+            if more:
+                continue
+            if exit_code is not None:
+                opened.close(exit_code=exit_code)
+                self._closed(opened.next_row, exit_code)
+                return
+            self._wait_for_news(opened.due_in_s(), opened_at)
 
     def _exit_code_if_drained(self, opened_at: float) -> int | None:
         held_s = self._shared.monotonic() - opened_at
@@ -276,25 +266,6 @@ class RunDelivery:
                 return self._wanted_exit_code
             return 0 if self._room_wanted and held_s >= self._settings.min_hold_s else None
 
-    def _write(self, writer: WriterProcess, rows: Sequence[Row], position: int) -> int:
-        numbers = [row.number for row in rows]
-        if numbers != list(range(position, position + len(rows))):
-            raise TrackerUnavailable(f"The rows of {self.key} after {position} have a gap.")
-        writer.write(rows)
-        self._shared.slots.used(self.key)
-        self._shared.count(Counter.ROWS_WRITTEN, len(rows))
-        with self._changed:
-            self._next_row = position + len(rows)
-        return position + len(rows)
-
-    def _confirm(self, safe_row: int) -> None:
-        with self._changed:
-            fresh = safe_row - self._safe_row
-            self._safe_row = safe_row
-        if fresh > 0:
-            self._shared.source.confirmed(self.key, self._settings.tracker, safe_row)
-            self._shared.count(Counter.ROWS_CONFIRMED, fresh)
-
     def _closed(self, position: int, exit_code: int) -> None:
         self._failures = 0
         with self._changed:
@@ -302,16 +273,11 @@ class RunDelivery:
             asked = self._wanted_exit_code is not None
             self._state = RunState.FINISHED if asked else RunState.WAITING
 
-    def _wait_for_news(self, position: int, opened_at: float) -> None:
+    def _wait_for_news(self, due_in_s: float, opened_at: float) -> None:
         hold_s = opened_at + self._settings.min_hold_s - self._shared.monotonic()
         with self._changed:
-            look_again_s = [math.inf]
-            if self._safe_row < position:
-                look_again_s.append(self._settings.confirm_interval_s)
-            if self._room_wanted:
-                look_again_s.append(hold_s)
             asked = self._room_wanted
-            timeout_s = min(look_again_s)
+            timeout_s = min(due_in_s, hold_s) if asked else due_in_s
             self._changed.wait_for(
                 lambda: self._news or self._killed or self._room_wanted is not asked,
                 None if timeout_s == math.inf else max(0.0, timeout_s),

@@ -45,9 +45,6 @@ _POLICY_VERSION = "policy_version"
 
 _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 
-# A row online but not confirmed is held in memory by wandb-core, which blocks `log` at 10 MiB.
-_MAX_UNCONFIRMED_ROWS = 20_000
-
 _QUERY_TIMEOUT_S = 10.0  # for one question to the server; it is asked again
 _POLL_S = 0.5  # between two questions while somebody waits for the answer
 _SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
@@ -100,18 +97,16 @@ class WandbTracker:
         """Log each row in one call at its own step."""
         run = self._opened()
         for row in rows:
-            if row.number - self._safe_row >= _MAX_UNCONFIRMED_ROWS and self._account.online:
-                self._wait_for_lines(row.number - _MAX_UNCONFIRMED_ROWS // 2)
             with _translated():
                 run.log(_payload(row), step=row.number, commit=True)
             self._next_row = row.number + 1
 
-    def flush(self, *, timeout_s: float) -> int:
+    def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server what it has, until that is all. Offline, nothing is ever safe."""
         self._opened()
         self._note_row_count()
         if not self._account.online:
-            return 0
+            return None
         deadline = time.monotonic() + timeout_s
         while self._confirm() < self._next_row and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -122,18 +117,19 @@ class WandbTracker:
         run = self._opened()
         return str((run.url or "") if self._account.online else _directory(run))
 
-    def close(self, *, exit_code: int) -> int:
+    def close(self, *, exit_code: int) -> int | None:
         """Finish the run and end ``wandb-core``."""
         if self._run is None:
-            return self._safe_row
+            return self._safe_row if self._account.online else None
         directory = _directory(self._run)
         self._note_row_count()
         self._finish(exit_code=exit_code)
-        if self._account.online:
-            self._wait_for_lines(self._next_row)
-        else:
+        if not self._account.online:
             _sync_to_disk(directory)
             _remove_older(directory, self._run_id, self._next_row)
+            return None
+        while self._confirm() < self._next_row:
+            time.sleep(_POLL_S)
         return self._safe_row
 
     def _finish(self, *, exit_code: int) -> None:
@@ -144,10 +140,6 @@ class WandbTracker:
             run.finish(exit_code=exit_code)
             # Returns when wandb-core has ended: only then is the exit record in the file for sure.
             wandb.teardown(exit_code=exit_code)
-
-    def _wait_for_lines(self, lines: int) -> None:
-        while self._confirm() < lines:
-            time.sleep(_POLL_S)
 
     def _confirm(self) -> int:
         """The first row that the server does not have.

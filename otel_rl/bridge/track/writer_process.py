@@ -89,7 +89,7 @@ class WriterProcess:
         """Hand over rows; returns when the tracker has taken them."""
         self._ask(Write(rows), Written, timeout_s=_WRITE_TIMEOUT_S)
 
-    def flush(self, *, timeout_s: float) -> int:
+    def flush(self, *, timeout_s: float) -> int | None:
         """See ``Tracker.flush``."""
         return self._ask(Flush(timeout_s), Flushed, timeout_s=timeout_s + _FLUSH_GRACE_S).safe_row
 
@@ -97,7 +97,7 @@ class WriterProcess:
         """See ``Tracker.location``."""
         return self._location
 
-    def close(self, *, exit_code: int) -> int:
+    def close(self, *, exit_code: int) -> int | None:
         """Finish the run and wait for the process to end."""
         closed = self._ask(Close(exit_code), Closed, timeout_s=_CLOSE_TIMEOUT_S)
         if self._process:

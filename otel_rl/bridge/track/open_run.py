@@ -1,0 +1,173 @@
+"""One opening of a run in a tracker: from where it stands to the last row. No thread, no waiting.
+
+    opened = OpenRun(writer, info, source, settings, count, monotonic)
+    opened.open()
+    while opened.step():
+        pass
+    opened.close(exit_code=0)
+
+What keeps rows from being lost or doubled is here, in this order:
+
+* The tracker says where it stands. There is no cursor of our own that could be wrong.
+* A position at which our rows cannot go on is refused, not bridged.
+* Rows are handed over without a gap, and never more than ``max_unconfirmed_rows`` ahead of what the
+  tracker has confirmed.
+* Only what this very opening has handed over, or found at its beginning, counts as confirmed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.contract import Count, DeliverySettings, RowSource, Writer
+from otel_rl.errors import RunDiverged, TrackerUnavailable
+from otel_rl.records import Row
+
+__all__ = ["OpenRun"]
+
+# How long one question waits for an answer while no row may be handed over before it.
+_LEAD_TIMEOUT_S = 1.0
+
+
+class OpenRun:
+    """Writes one run through one writer. One thread calls the methods, in the order of the module.
+
+    After any exception, leave the writer and begin again with another.
+
+    Args:
+        writer: A new one. Its owner ends it.
+        info: The run.
+        source: Where the rows are.
+        settings: What a user may set.
+        count: Adds to the bridge's counters.
+        monotonic: Seconds, for intervals.
+        before: The opening before this one, if there was one in this process.
+
+    Attributes:
+        next_row: All rows below are handed to the tracker. Any thread may read it.
+        safe_row: All rows below are known to be safe at the tracker. Any thread may read it.
+        counted_row: Rows below are counted as confirmed, or were so before this process began.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        info: RunInfo,
+        source: RowSource,
+        settings: DeliverySettings,
+        count: Count,
+        monotonic: Callable[[], float],
+        *,
+        before: "OpenRun | None" = None,
+    ) -> None:
+        self.next_row = 0
+        self.safe_row: int = before.safe_row if before else 0
+        # What the tracker had before this process began is not counted.
+        self.counted_row: int | None = before.counted_row if before else None
+        self._writer = writer
+        self._info = info
+        self._source = source
+        self._settings = settings
+        self._count = count
+        self._monotonic = monotonic
+        self._asked_at: float | None = None
+        # Below it the tracker has everything; None for one that will never say so.
+        self._confirmed_row: int | None = 0
+
+    @property
+    def location(self) -> str:
+        """Where a person finds the run. Valid after ``open``."""
+        return self._writer.location()
+
+    def open(self) -> None:
+        """Open the run in the tracker and check that our rows can go on where it stands.
+
+        Raises:
+            TrackerRejected: They cannot.
+            TrackerUnavailable: Try again later.
+        """
+        position = self._writer.open(self._info)
+        self._check(position)
+        self.next_row = self._confirmed_row = position
+        if self.counted_row is None:
+            self.counted_row = position
+
+    def step(self) -> bool:
+        """Hand over the next rows, and ask the tracker what it has if that is due.
+
+        Returns:
+            Whether there may be more to hand over at once.
+        """
+        room = self._room()
+        rows = self._rows(room) if room > 0 else ()
+        if rows:
+            self._write(rows)
+        if room <= 0:
+            self._confirm(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
+        elif self.due_in_s() <= 0:
+            self._confirm(self._writer.flush(timeout_s=0))
+        return bool(rows) or room <= 0
+
+    def due_in_s(self) -> float:
+        """Seconds until ``step`` has something to do although no row has come; may be infinite."""
+        if self._asked_at is None:
+            return 0
+        if self._confirmed_row is not None and self._confirmed_row >= self.next_row:
+            return math.inf
+        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
+
+    def close(self, *, exit_code: int) -> None:
+        """Finish the run. Call it when ``step`` has returned False."""
+        self._confirm(self._writer.close(exit_code=exit_code))
+
+    def _check(self, position: int) -> None:
+        """Refuse a run whose end is not where our rows can go on."""
+        key = self._info.key
+        numbered = self._source.next_row(key)
+        if position > numbered:
+            raise RunDiverged(
+                f"The tracker's run {self._info.run_id} has {position} rows, but {key} has only "
+                f"{numbered}. Something else wrote to it, or the bridge's data was deleted. "
+                "Give the trial another name, or delete the run in the tracker and restart."
+            )
+        kept = self._source.rows(key, start=position, limit=1)
+        if position < numbered and (not kept or kept[0].number != position):
+            raise TrackerUnavailable(
+                f"The tracker's run {self._info.run_id} stands at row {position}, which is not "
+                "kept any more.",
+                hint="If it does not catch up, give the trial another name.",
+            )
+
+    def _room(self) -> int:
+        """How many rows may be handed over before the tracker confirms others."""
+        if self._confirmed_row is None:
+            return self._settings.batch_rows
+        lead = self.next_row - self._confirmed_row
+        return min(self._settings.batch_rows, self._settings.max_unconfirmed_rows - lead)
+
+    def _rows(self, limit: int) -> Sequence[Row]:
+        return self._source.rows(self._info.key, start=self.next_row, limit=limit)
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        end = self.next_row + len(rows)
+        if [row.number for row in rows] != list(range(self.next_row, end)):
+            raise TrackerUnavailable(
+                f"The rows of {self._info.key} after {self.next_row} have a gap."
+            )
+        self._writer.write(rows)
+        self._count(Counter.ROWS_WRITTEN, len(rows))
+        self.next_row = end
+
+    def _confirm(self, row: int | None) -> None:
+        self._asked_at = self._monotonic()
+        self._confirmed_row = row
+        if row is None:
+            return
+        if row != self.safe_row:
+            self._source.confirmed(self._info.key, self._settings.tracker, row)
+            self.safe_row = row
+        counted_row = self.counted_row or 0
+        if row > counted_row:
+            self._count(Counter.ROWS_CONFIRMED, row - counted_row)
+            self.counted_row = row
