@@ -48,7 +48,7 @@ class DropReason(StrEnum):
 
 
 class Drops:
-    """Counts of one process since it started. Any thread, and any signal handler, may call anything.
+    """Counts of one process since it started. Any thread or signal handler may call anything.
 
     Nobody ever waits for the lock: a signal handler that did would wait for the very frame that it
     interrupts.
@@ -79,8 +79,7 @@ class Drops:
         return dict(self._counts)
 
     def _fold(self) -> None:
-        """Add up what was added, unless somebody is at it; whoever is takes ours along, or the
-        next one does."""
+        """Add up what was added, unless somebody is at it who will, or did so a moment ago."""
         while self._added and self._lock.acquire(blocking=False):
             try:
                 while self._added:
