@@ -68,6 +68,12 @@ class Buffer:
         popleft = self.entries.popleft
         return [popleft() for _ in range(len(self.entries))]
 
+    def measurements(self) -> int:
+        """How many measurements the entries hold."""
+        return sum(
+            len(entry.values) if isinstance(entry, Logged) else 1 for entry in tuple(self.entries)
+        )
+
     def clear(self) -> None:
         """Forget everything."""
         self.entries.clear()

@@ -20,7 +20,7 @@ from opentelemetry import context
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import Request
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.transport import Outcome, Transport
+from otel_rl.worker.transport import Outcome, Reply, Transport
 
 __all__ = ["Exporter", "Source"]
 
@@ -40,16 +40,18 @@ _URGENT_BACKOFF_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an exporter exports. All are called on the exporter thread.
+    """What an exporter exports. All but ``waiting`` are called on the exporter thread.
 
     Attributes:
         collect: Takes what was recorded since the last call.
+        waiting: How many measurements ``collect`` would take.
         is_crowded: Whether the buffer should be emptied before the interval is over.
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
     """
 
     collect: Callable[[], list[Request]]
+    waiting: Callable[[], int]
     is_crowded: Callable[[], bool]
     flush_spans: Callable[[float], None]
     close: Callable[[], None]
@@ -86,21 +88,26 @@ class Exporter:
         self._guard = guard
         self._max_queue_bytes = max_queue_bytes
         self._abandoned: list[Transport | None] = []
+        # Whether anybody has ever listened there. A forked child knows it from its parent.
+        self._is_reached = False
         self._reset()
 
     def _reset(self) -> None:
-        # _condition guards the five below; everything after them belongs to the thread.
+        # _condition guards the seven below; everything after them belongs to the thread.
         self._condition = Condition()
         self._flush_wanted = 0
         self._flush_done = 0
         self._flush_delivered = 0
         self._flush_until_s = 0.0
         self._stop_at_s: float | None = None
+        self._stop_unreached_at_s = 0.0
+        self._has_ended = False
         self._queue: deque[_Queued] = deque()
         self._queue_bytes = 0
         self._transport: Transport | None = None
         self._not_before_s = 0.0
         self._failures = 0
+        self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
@@ -123,9 +130,9 @@ class Exporter:
         Returns:
             True once the endpoint has answered for it, False if ``timeout_s`` passed first.
         """
-        if current_thread() is self._thread or not self._thread.is_alive():
-            return False
         with self._condition:
+            if not self._is_waitable():
+                return False
             self._flush_wanted += 1
             ticket = self._flush_wanted
             self._flush_until_s = max(self._flush_until_s, time.monotonic() + timeout_s)
@@ -133,8 +140,12 @@ class Exporter:
             self._condition.wait_for(lambda: self._flush_done >= ticket, timeout_s)
             return self._flush_delivered >= ticket
 
-    def shutdown(self, timeout_s: float) -> bool:
+    def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
         """Send what there is and end the thread. Idempotent.
+
+        Args:
+            timeout_s: The longest the call blocks.
+            unreached_timeout_s: The same where nobody has ever listened; default ``timeout_s``.
 
         Returns:
             True if everything was delivered in time. What was not is counted and logged.
@@ -142,19 +153,27 @@ class Exporter:
         with self._condition:
             first = self._stop_at_s is None
             if first:
-                self._stop_at_s = time.monotonic() + timeout_s
+                now_s = time.monotonic()
+                unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
+                self._stop_at_s = now_s + timeout_s
+                self._stop_unreached_at_s = now_s + min(timeout_s, unreached_s)
             self._condition.notify_all()
-        if current_thread() is not self._thread and self._thread.is_alive():
-            self._thread.join(timeout_s)
-        waiting = sum(item.measurements for item in tuple(self._queue))
-        if waiting and first:
+            if self._is_waitable():
+                self._condition.wait_for(lambda: self._has_ended, timeout_s)
+        lost = sum(item.measurements for item in tuple(self._queue)) + self._source.waiting()
+        if lost and first:
             self._guard.drop(
                 DropReason.SHUTDOWN,
-                f"The endpoint did not take the last {waiting} measurements within "
-                f"{timeout_s:g} s of shutdown; they are lost.",
-                waiting,
+                f"The last {lost} measurements are lost: the endpoint did not take them before "
+                f"the end ({self._last_failure}).",
+                lost,
             )
-        return not waiting and not self._thread.is_alive()
+        return not lost and self._has_ended
+
+    def _is_waitable(self) -> bool:
+        """Whether the caller may wait for the thread."""
+        is_other = current_thread() is not self._thread
+        return is_other and self._thread.is_alive() and not self._has_ended
 
     def _run(self) -> None:
         # Our own requests must not be traced or measured by HTTP instrumentation, and a thread
@@ -166,19 +185,28 @@ class Exporter:
         while True:
             ticket, stopping = self._wait()
             if ticket or stopping:
+                delivered = False
                 with self._guard:
-                    self._deliver_all()
-                self._answer_flush(ticket)
+                    delivered = self._deliver_all(report_losses=stopping)
+                self._answer_flush(ticket, delivered=delivered)
             else:
                 with self._guard:
                     self._collect_if_due()
                     self._send_queued()
             if stopping:
+                if not delivered:
+                    self._end()  # closing may take a while, and nothing more is to be had
                 with self._guard:
                     self._opened_transport().close()
                 with self._guard:
                     self._source.close()
+                self._end()
                 return
+
+    def _end(self) -> None:
+        with self._condition:
+            self._has_ended = True
+            self._condition.notify_all()
 
     def _wait(self) -> tuple[int, bool]:
         """Sleep until there is something to do. Returns (flush ticket or 0, stopping)."""
@@ -221,9 +249,25 @@ class Exporter:
                 return
             self._send_oldest()
 
-    def _deliver_all(self) -> None:
-        """Collect once and send everything, for as long as somebody waits for it."""
+    def _deliver_all(self, *, report_losses: bool) -> bool:
+        """Collect and send everything, for as long as somebody waits for it. False if time ran out.
+
+        Args:
+            report_losses: Whether losses on the way are to be sent as well: there is no next time.
+        """
+        known_losses = self._guard.drops.counts()
         self._collect()
+        delivered = self._send_all()
+        if delivered and report_losses and self._guard.drops.counts() != known_losses:
+            self._collect()
+            delivered = self._send_all()
+        remaining_s = self._deadline_s() - time.monotonic()
+        if remaining_s > 0:
+            self._source.flush_spans(remaining_s)
+        return delivered
+
+    def _send_all(self) -> bool:
+        """Send until the queue is empty or nobody waits for it any more."""
         while self._queue and time.monotonic() < self._deadline_s():
             if self._send_oldest():
                 continue
@@ -232,24 +276,34 @@ class Exporter:
             with self._condition:
                 remaining_s = self._deadline_s() - time.monotonic()
                 self._condition.wait(max(0.0, min(_URGENT_BACKOFF_S, remaining_s)))
-        remaining_s = self._deadline_s() - time.monotonic()
-        if remaining_s > 0:
-            self._source.flush_spans(remaining_s)
+        return not self._queue
 
     def _deadline_s(self) -> float:
-        return self._flush_until_s if self._stop_at_s is None else self._stop_at_s
+        if self._stop_at_s is None:
+            return self._flush_until_s
+        return self._stop_at_s if self._is_reached else self._stop_unreached_at_s
 
-    def _answer_flush(self, ticket: int) -> None:
+    def _answer_flush(self, ticket: int, *, delivered: bool) -> None:
         with self._condition:
-            if not self._queue:
+            if delivered:
                 self._flush_delivered = max(self._flush_delivered, ticket)
             self._flush_done = max(self._flush_done, ticket)
             self._condition.notify_all()
 
     def _send_oldest(self) -> bool:
-        """One attempt. False if the endpoint cannot take it now."""
-        reply = self._opened_transport().send(self._queue[0].body)
+        """One attempt. False if the endpoint cannot take it now; it then gets the same bytes again.
+
+        The same bytes, because the answer may have been lost and not the request: by the points'
+        own times the receiver knows what it has.
+        """
+        try:
+            reply = self._opened_transport().send(self._queue[0].body)
+        except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the queue
+            self._guard.warn("internal:send", "otel_rl failed to send, retrying.", error=error)
+            reply = Reply(Outcome.RETRY, type(error).__name__, unreachable=True)
+        self._is_reached = self._is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
+            self._last_failure = reply.message
             self._back_off(reply.retry_after_s, reply.message)
             return False
         self._failures = 0

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from opentelemetry import metrics, trace
@@ -40,6 +41,9 @@ DEFAULT_ROLE: Final = "worker"
 
 EXIT_TIMEOUT_S: Final = 5.0
 """How long the end of a process may wait for the endpoint."""
+
+UNREACHED_EXIT_TIMEOUT_S: Final = 1.0
+"""The same if nobody has ever listened there: enough for a few attempts."""
 
 _CHANGE_TIMEOUT_S: Final = 1.0
 """How long ``init`` may wait to deliver what was recorded under a guess to another endpoint."""
@@ -79,6 +83,7 @@ class Session:
         self._exporter = Exporter(
             Source(
                 self._collect,
+                buffer.measurements,
                 lambda: len(buffer.entries) >= crowded,
                 self._flush_spans,
                 self._close,
@@ -87,6 +92,7 @@ class Session:
             settings.interval_s,
             GUARD,
         )
+        self._started_s = monotonic()
         self._exporter.start()
 
     def correct(self, identity: Identity) -> None:
@@ -114,6 +120,17 @@ class Session:
     def shutdown(self, timeout_s: float) -> bool:
         """See ``shutdown`` of the module."""
         return self._exporter.shutdown(timeout_s)
+
+    def shutdown_at_exit(self) -> bool:
+        """``shutdown`` that does not hold up a process for an endpoint that does not exist.
+
+        One that was named gets its full time even if it never listened, counted from the start of
+        the session: a bridge may be starting too.
+        """
+        unreached_s = UNREACHED_EXIT_TIMEOUT_S
+        if self.settings.metrics.is_named:
+            unreached_s = max(unreached_s, self._started_s + EXIT_TIMEOUT_S - monotonic())
+        return self._exporter.shutdown(EXIT_TIMEOUT_S, unreached_s)
 
     def _collect(self) -> list[Request]:
         if self.settings.metrics.enabled:
@@ -240,11 +257,23 @@ def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     Returns:
         True if everything was delivered. What was not is counted and logged.
     """
+    session = _ended_session()
+    return session.shutdown(timeout_s) if session is not None else True
+
+
+def _shutdown_at_exit() -> None:
+    session = _ended_session()
+    if session is not None:
+        session.shutdown_at_exit()
+
+
+def _ended_session() -> Session | None:
+    """The session, which is none from now on."""
     global _session, _has_ended  # one session per process
     with _lock:
         session, _session = _session, None
         _has_ended = _has_ended or session is not None
-    return session.shutdown(timeout_s) if session is not None else True
+    return session
 
 
 def running() -> Session | None:
@@ -287,7 +316,7 @@ def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session
         _providers = _Providers(_resource(identity))
         # After the providers: the SDK registers its own fork handlers, and ours must run later.
         os.register_at_fork(after_in_child=_after_fork_in_child)
-        atexit.register(shutdown)
+        atexit.register(_shutdown_at_exit)
     else:
         _providers.restart(_resource(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess)
@@ -310,7 +339,7 @@ def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
 
     The low priority puts it after the finalizers of user code, which may still record.
     """
-    multiprocessing_util.Finalize(None, shutdown, exitpriority=-100)
+    multiprocessing_util.Finalize(None, _shutdown_at_exit, exitpriority=-100)
 
 
 def _resource(identity: Identity) -> Resource:

@@ -1,7 +1,7 @@
 """Where and how a worker exports: the standard ``OTEL_*`` variables, read once at start. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ class SignalSettings:
         client_key: For mutual TLS, or None.
         insecure: For gRPC: no TLS.
         enabled: False if ``OTEL_{METRICS,TRACES}_EXPORTER`` is ``none``.
+        is_named: Whether an argument or a variable says the endpoint; False for the default.
     """
 
     url: str
@@ -55,6 +56,7 @@ class SignalSettings:
     client_key: str | None
     insecure: bool
     enabled: bool
+    is_named: bool = field(default=True, compare=False)
 
     def __repr__(self) -> str:
         return f"SignalSettings({self.protocol.value} {self.url})"
@@ -141,6 +143,7 @@ def _signal(
         client_key=find("CLIENT_KEY")[0] or None,
         insecure=urlsplit(url).scheme == "http",
         enabled=environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none",
+        is_named=endpoint is not None or bool(find("ENDPOINT")[0]),
     )
 
 

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
+from urllib3.exceptions import NewConnectionError
 
 from otel_rl import __version__
 from otel_rl.worker import settings
@@ -33,6 +34,9 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 
 _MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""
+
+_GRPC_UNCONNECTED: Final = "failed to connect"
+"""What gRPC says in a status of its own making when nobody listens."""
 
 _GRPC_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
@@ -54,12 +58,14 @@ class Reply:
         message: For people, empty if there is nothing to say.
         rejected: Of an accepted request, the points that were not taken.
         retry_after_s: What the endpoint asked for, or None.
+        unreachable: There was no connection: as far as one can tell, nobody listens.
     """
 
     outcome: Outcome
     message: str = ""
     rejected: int = 0
     retry_after_s: float | None = None
+    unreachable: bool = False
 
 
 class Transport(Protocol):
@@ -89,6 +95,8 @@ def http_session(signal: settings.SignalSettings) -> requests.Session:
     """A session with the signal's TLS and proxy settings."""
     session = requests.Session()
     session.headers["User-Agent"] = f"otel_rl/{__version__}"
+    # Answers are small, and one that cannot be unzipped would hide its own status.
+    session.headers["Accept-Encoding"] = "identity"
     # A cluster's HTTP_PROXY is not meant for a bridge on this machine.
     session.trust_env = not signal.is_loopback
     if signal.certificate:
@@ -130,10 +138,14 @@ class _Http:
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
         ) as error:
-            return Reply(Outcome.RETRY, f"{type(error).__name__} at {self._url}")
+            message = f"{type(error).__name__} at {self._url}"
+            return Reply(Outcome.RETRY, message, unreachable=_is_unconnected(error))
         except requests.RequestException as error:
             return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
         if response.ok and not response.is_redirect:
+            if response.headers.get("Content-Type", "").startswith("text/html"):
+                # A proxy's page, not a receiver's answer: nobody has the request.
+                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._url}")
             return _accepted(response.content)
         message = f"HTTP {response.status_code} {response.reason} from {self._url}"
         if response.status_code in _RETRYABLE_STATUS:
@@ -187,8 +199,18 @@ class _Grpc:
         delay_s = _retry_info_s(error)
         message = f"gRPC {code} from {self._url}"
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
-            return Reply(Outcome.RETRY, message, retry_after_s=delay_s)
+            details = str(getattr(error, "details", lambda: None)() or "")
+            unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
+            return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
         return Reply(Outcome.REFUSED, message)
+
+
+def _is_unconnected(error: requests.RequestException) -> bool:
+    """Whether no connection was made: refused, no such host, no answer to the first packet."""
+    if isinstance(error, requests.ConnectTimeout):
+        return True
+    cause = error.args[0] if error.args else None
+    return isinstance(getattr(cause, "reason", None), NewConnectionError)
 
 
 def _identity(message: bytes) -> bytes:
@@ -207,7 +229,7 @@ def _accepted(body: bytes) -> Reply:
     try:
         partial = ExportMetricsServiceResponse.FromString(body).partial_success
     except DecodeError:
-        return Reply(Outcome.ACCEPTED)
+        return Reply(Outcome.ACCEPTED, "its answer is no OTLP; is this the address of a receiver?")
     return Reply(Outcome.ACCEPTED, partial.error_message, rejected=partial.rejected_data_points)
 
 

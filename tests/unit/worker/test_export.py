@@ -56,6 +56,7 @@ class Rig:
         self.exporter = Exporter(
             Source(
                 self._collect,
+                lambda: sum(request.measurements for request in tuple(self.recorded)),
                 self.is_crowded.is_set,
                 lambda _timeout_s: self.spans_flushed.set(),
                 lambda: None,
