@@ -113,14 +113,15 @@ def stages(series: int, steps: int, rounds: int) -> None:
                 with watch("admit"):
                     admit(Signal.METRICS, payload, limits, now_ns)
                 with watch("decode"):
-                    (found,) = decode(Batch(Signal.METRICS, payload, now_ns))
+                    found = decode(Batch(KEY, Signal.METRICS, payload, now_ns))
                 with watch("align"):
                     aligner.add(found, received_ns=now_ns)
             with watch("align"):
                 rows = aligner.close(now_ns)
             with watch("commit"):
-                commit = Commit(KEY, rows, aligner.next_number, aligner)
-                ledger.commit([commit], read_through=Offset(0))
+                log = aligner.take_log()
+                commit = Commit(KEY, rows, aligner.next_number, aligner, Offset(0), seen=log)
+                ledger.commit([commit])
             with watch("state"):  # a part of the commit, shown for itself
                 sizes.append(len(pickle.dumps(aligner, pickle.HIGHEST_PROTOCOL)))
             now_ns += S

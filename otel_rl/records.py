@@ -8,12 +8,13 @@ All times are nanoseconds since the Unix epoch by the sender's clock, unless nam
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
-from otel_rl.semconv.spec import Reduction
+from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = [
     "Batch",
+    "Covered",
     "Decoded",
     "ExperimentKey",
     "Export",
@@ -41,22 +42,6 @@ class Signal(StrEnum):
     TRACES = "traces"
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One accepted OTLP export request: the unit that the spool keeps.
-
-    Attributes:
-        signal: Picks the protobuf type of ``payload``.
-        payload: ``Export{Metrics,Trace}ServiceRequest`` as protobuf, unzipped, parsed once and
-            freed of what was refused, so that nothing malformed is ever spooled.
-        received_ns: By the bridge's own clock.
-    """
-
-    signal: Signal
-    payload: bytes
-    received_ns: int
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class ExperimentKey:
     """Names one tracker run, across every process that reports for it.
@@ -71,6 +56,24 @@ class ExperimentKey:
 
     def __str__(self) -> str:
         return f"{self.experiment}/{self.trial}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one accepted OTLP export request holds of one experiment: the unit of the spool.
+
+    Attributes:
+        experiment: Whose it is, so that experiments wait, fail and are removed apart.
+        signal: Picks the protobuf type of ``payload``.
+        payload: ``Export{Metrics,Trace}ServiceRequest`` as protobuf, unzipped, parsed once and
+            freed of what was refused, so that nothing malformed is ever spooled.
+        received_ns: By the bridge's own clock.
+    """
+
+    experiment: ExperimentKey
+    signal: Signal
+    payload: bytes
+    received_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is measured, and by whom: the identity that reductions run over.
+    """What is measured, how, and by whom. One writer each, so that repetitions can be told.
 
     Attributes:
         worker: The process that measures.
@@ -100,6 +103,8 @@ class Series:
         unit: UCUM unit as sent, possibly empty.
         attributes: Sorted pairs without the step, so that equal series compare and hash equal.
         reduction: The reduction that the sender asked for, or None for the registry's.
+        instrument: What kind of points it has.
+        scope: Name, version and attributes of the instrumentation scope, as one text.
     """
 
     worker: Worker
@@ -107,6 +112,23 @@ class Series:
     unit: str = ""
     attributes: tuple[tuple[str, str], ...] = ()
     reduction: Reduction | None = None
+    instrument: Instrument = Instrument.GAUGE
+    scope: str = ""
+
+
+class Covered(NamedTuple):
+    """The time that a point stands for, by which it is known when it comes again.
+
+    The points of a series with a ``start_ns`` tile time: what lies inside of what was taken is a
+    repetition, however a collector cut the requests. A point without is known by ``end_ns`` alone.
+
+    Attributes:
+        start_ns: Exclusive; 0 if the sender promises nothing about it.
+        end_ns: Inclusive; the point's own time.
+    """
+
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +142,15 @@ class Measurements:
         times_ns: When each was made.
         values: NaN and infinities are kept: a diverged loss is a finding, not bad input.
         steps: The step each belongs to, None for a time-driven one.
+        covers: What tells the point from every other of the series, see ``Covered``; None if each
+            measurement is known by its own time and step.
     """
 
     series: Series
     times_ns: Sequence[int]
     values: Sequence[float]
     steps: Sequence[int | None]
+    covers: Covered | None = None
 
 
 class Temporality(StrEnum):
@@ -145,7 +170,7 @@ class SumPoint:
         time_ns: End of what the point counts.
         value: Since ``start_ns``.
         temporality: Whether ``start_ns`` moves with each point.
-        monotonic: False for up-down counters.
+        covers: As of ``Measurements``; None if a repetition cannot be told.
     """
 
     series: Series
@@ -153,7 +178,7 @@ class SumPoint:
     time_ns: int
     value: float
     temporality: Temporality
-    monotonic: bool
+    covers: Covered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +199,7 @@ class HistogramPoint:
         minimum: Smallest measurement, or None if not reported.
         maximum: Largest measurement, or None if not reported.
         buckets: Ascending and disjoint.
+        covers: As of ``Measurements``; None if a repetition cannot be told.
     """
 
     series: Series
@@ -185,6 +211,7 @@ class HistogramPoint:
     minimum: float | None
     maximum: float | None
     buckets: tuple[tuple[float, float, int], ...]
+    covers: Covered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +224,7 @@ class SummaryPoint:
         count: Number of measurements since the process started.
         total: Their sum.
         quantiles: (quantile in 0..1, value).
+        covers: As of ``Measurements``; None if a repetition cannot be told.
     """
 
     series: Series
@@ -204,6 +232,7 @@ class SummaryPoint:
     count: int
     total: float
     quantiles: tuple[tuple[float, float], ...]
+    covers: Covered | None = None
 
 
 Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
@@ -224,15 +253,13 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one batch says about one experiment.
+    """What one batch says about its experiment.
 
     Attributes:
-        experiment: The run it belongs to.
         points: In the order of the request.
         exports: One per worker in the batch.
     """
 
-    experiment: ExperimentKey
     points: Sequence[Point]
     exports: Sequence[Export]
 

@@ -1,7 +1,7 @@
 """OTLP requests and a bridge's receiving end, for tests."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
@@ -85,12 +85,12 @@ class Journal:
         self._lock = Lock()
         self._batches: list[Batch] = []
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batches: Sequence[Batch]) -> None:
         self.before()
         if self.error is not None:
             raise self.error
         with self._lock:
-            self._batches.append(batch)
+            self._batches.extend(batches)
 
     @property
     def batches(self) -> list[Batch]:

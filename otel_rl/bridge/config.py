@@ -68,6 +68,10 @@ class JournalSettings(BaseModel):
     """Beyond it senders get 503 and retry. Rows may take as much again, so that batches that wait
     can always be made into rows."""
 
+    max_share: float = Field(0.5, gt=0, le=1)
+    """Part of each of the two that one experiment may take. Beyond it its own senders get 503, so
+    that a flood, or a run that the tracker refuses, leaves room for other experiments."""
+
 
 class TrackerSettings(BaseModel):
     """Where runs are written."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from otel_rl.records import ExperimentKey
+
 __all__ = [
     "COUNTERS",
     "Counter",
@@ -31,6 +33,8 @@ class Counter(StrEnum):
     SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
     SPANS_REFUSED = "otel_rl.bridge.spans.refused"
     BATCHES_SPOOLED = "otel_rl.bridge.batches.spooled"
+    SAMPLES_TAKEN = "otel_rl.bridge.samples.taken"
+    SAMPLES_DUPLICATE = "otel_rl.bridge.samples.duplicate"
     SAMPLES_LATE = "otel_rl.bridge.samples.late"
     SAMPLES_DROPPED = "otel_rl.bridge.samples.dropped"
     ROWS_CREATED = "otel_rl.bridge.rows.created"
@@ -120,11 +124,16 @@ class SampleDrop(StrEnum):
 
     Attributes:
         TOO_MANY_SERIES: The experiment has ``align.max_series`` series and this is another one.
+        TOO_OLD: So old that nobody can tell any more whether it was taken, see
+            ``align.max_remembered``.
+        DAMAGED: A whole batch was damaged on the disk of the journal and set aside there.
         UNDECODABLE: A whole batch could not be read and was set aside in the journal: a defect of
             otel_rl, with a logged traceback.
     """
 
     TOO_MANY_SERIES = "too_many_series"
+    TOO_OLD = "too_old"
+    DAMAGED = "damaged"
     UNDECODABLE = "undecodable"
 
 
@@ -171,6 +180,10 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
         "Spans refused by partial success; the sender was told why.", Refusal
     ),
     Counter.BATCHES_SPOOLED: CounterSpec("Requests made durable before they were acknowledged."),
+    Counter.SAMPLES_TAKEN: CounterSpec("Samples that stand in a row, or will; each counted once."),
+    Counter.SAMPLES_DUPLICATE: CounterSpec(
+        "Samples that came again, were recognised and left out."
+    ),
     Counter.SAMPLES_LATE: CounterSpec(
         "Samples that came after their row and made one of their own."
     ),
@@ -189,24 +202,34 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
 class Counters:
     """Counts since the process started. Any thread may call any method.
 
-    Every pair of counter and reason exists from the start, so that 0 differs from "unknown".
+    Every pair of counter and reason exists from the start, so that 0 differs from "unknown". What
+    concerns one run is counted for that run, too.
     """
 
     def __init__(self) -> None:
-        # _lock guards _values.
+        # _lock guards everything below.
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], int] = {}
+        self._of_runs: dict[ExperimentKey, dict[tuple[str, str], int]] = {}
         for counter, spec in COUNTERS.items():
             reasons = [str(reason) for reason in spec.reasons] if spec.reasons else [""]
             self._values.update(((str(counter), reason), 0) for reason in reasons)
 
-    def add(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+    def add(
+        self,
+        counter: Counter,
+        n: int = 1,
+        *,
+        reason: StrEnum | None = None,
+        run: ExperimentKey | None = None,
+    ) -> None:
         """Add ``n`` to the counter.
 
         Args:
             counter: Which one.
             n: How many.
             reason: A member of the counter's own reasons; None for a counter without reasons.
+            run: Whose samples, points or rows they are, if it is known.
 
         Raises:
             KeyError: The counter has no such reason: a mistake in the calling code.
@@ -214,6 +237,14 @@ class Counters:
         key = (str(counter), "" if reason is None else str(reason))
         with self._lock:
             self._values[key] += n
+            if run is not None and n:
+                of_run = self._of_runs.setdefault(run, {})
+                of_run[key] = of_run.get(key, 0) + n
+
+    def take_run(self, run: ExperimentKey) -> Mapping[tuple[str, str], int]:
+        """Take out what was counted for a run since the last call, by (name, reason)."""
+        with self._lock:
+            return self._of_runs.pop(run, {})
 
     def value(self, counter: Counter, *, reason: StrEnum | None = None) -> int:
         """The count so far; without a reason, the total over all reasons."""

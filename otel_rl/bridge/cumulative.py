@@ -7,13 +7,20 @@ equals what was counted: https://opentelemetry.io/docs/specs/otel/metrics/data-m
 
 import bisect
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from otel_rl.records import HistogramPoint, SumPoint, Temporality
 
-__all__ = ["CounterStream", "HistogramStream", "Increment"]
+__all__ = ["CounterRecord", "CounterStream", "HistogramStream", "Increment"]
 
 _NS_PER_S = 1_000_000_000
+
+# Lives of a series whose last points may still come after the first of the next one. Where the
+# process has an id of its own, each life is another series.
+_MAX_EARLIER = 4
+
+CounterRecord = tuple[int, int, float, "CounterRecord | None"]
+"""What ``CounterStream.to_tuple`` gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +38,19 @@ class Increment:
 
 @dataclass(slots=True)
 class CounterStream:
-    """One monotonic sum series, one point after the other."""
+    """One monotonic sum series, one point after the other.
+
+    Attributes:
+        start_ns: Of the last point.
+        time_ns: Of the last point; 0 before the first.
+        value: Of the last point.
+        earlier: What was counted before the series began anew, whose last points may still come.
+    """
 
     start_ns: int = 0
     time_ns: int = 0
     value: float = 0
+    earlier: "CounterStream | None" = None
 
     def advance(self, point: SumPoint) -> Increment | None:
         """Take the next point.
@@ -48,32 +63,51 @@ class CounterStream:
         if point.temporality is Temporality.DELTA:
             return Increment(point.value, _seconds(point.start_ns, point.time_ns))
         known = self.time_ns > 0
+        if known and point.start_ns < self.start_ns and point.time_ns <= self.start_ns:
+            if self.earlier is None:
+                self.earlier = CounterStream()
+            return self.earlier.advance(point)
         if known and point.time_ns <= self.time_ns:
             return None
-        restarted = known and (point.start_ns > self.start_ns or point.value < self.value)
+        begun_anew = known and point.start_ns > self.start_ns
         if not known and not point.start_ns:
             increment = None
         elif not known:
             increment = Increment(point.value, _seconds(point.start_ns, point.time_ns))
-        elif restarted:
+        elif begun_anew or point.value < self.value:
             # What the process counted before it died is in; all it counted since is new.
             since_ns = max(point.start_ns, self.time_ns)
             increment = Increment(point.value, _seconds(since_ns, point.time_ns))
         else:
             increment = Increment(point.value - self.value, _seconds(self.time_ns, point.time_ns))
+        if begun_anew:
+            self.earlier = CounterStream(self.start_ns, self.time_ns, self.value, self.earlier)
+            _cut_off(self.earlier, _MAX_EARLIER)
         self.start_ns, self.time_ns, self.value = point.start_ns, point.time_ns, point.value
         return increment
+
+    def to_tuple(self) -> CounterRecord:
+        """The state in the form that is quickest to pickle."""
+        earlier = None if self.earlier is None else self.earlier.to_tuple()
+        return self.start_ns, self.time_ns, self.value, earlier
+
+    @classmethod
+    def from_tuple(cls, record: CounterRecord) -> "CounterStream":
+        """The opposite of ``to_tuple``."""
+        start_ns, time_ns, value, earlier = record
+        return cls(start_ns, time_ns, value, None if earlier is None else cls.from_tuple(earlier))
 
 
 @dataclass(slots=True)
 class HistogramStream:
-    """One histogram series, one point after the other."""
+    """One histogram series, one point after the other. Times are as in ``CounterStream``."""
 
     start_ns: int = 0
     time_ns: int = 0
     count: int = 0
     total: float | None = None
     buckets: dict[tuple[float, float], int] = field(default_factory=dict)
+    earlier: "HistogramStream | None" = None
 
     def advance(self, point: HistogramPoint) -> HistogramPoint | None:
         """Take the next point.
@@ -86,14 +120,22 @@ class HistogramStream:
         if point.temporality is Temporality.DELTA:
             return point if point.count else None
         known = self.time_ns > 0
+        if known and point.start_ns < self.start_ns and point.time_ns <= self.start_ns:
+            if self.earlier is None:
+                self.earlier = HistogramStream()
+            return self.earlier.advance(point)
         if known and point.time_ns <= self.time_ns:
             return None
-        fresh = not known or point.start_ns > self.start_ns or point.count < self.count
+        begun_anew = known and point.start_ns > self.start_ns
+        fresh = not known or begun_anew or point.count < self.count
         new: HistogramPoint | None = None
         if fresh and (known or point.start_ns):
             new = _as_delta(point, since_ns=max(point.start_ns, self.time_ns))
         elif not fresh:
             new = self._difference(point)
+        if begun_anew:
+            self.earlier = replace(self)
+            _cut_off(self.earlier, _MAX_EARLIER)
         self.start_ns, self.time_ns = point.start_ns, point.time_ns
         self.count, self.total = point.count, point.total
         self.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
@@ -136,6 +178,15 @@ class HistogramStream:
             if place < len(counts):
                 counts[place] += number
         return counts
+
+
+def _cut_off(stream: CounterStream | HistogramStream, lives: int) -> None:
+    """Forget all but the last ``lives`` of a series that begins anew again and again."""
+    last: CounterStream | HistogramStream | None = stream
+    while last is not None and lives > 1:
+        last, lives = last.earlier, lives - 1
+    if last is not None:
+        last.earlier = None
 
 
 def _as_delta(point: HistogramPoint, *, since_ns: int) -> HistogramPoint:

@@ -1,10 +1,10 @@
-"""One accepted batch to measurements, sums and histograms, grouped by experiment.
+"""One accepted batch to measurements, sums and histograms.
 
 The batch was parsed and checked at the door, so what fails here is a bug, not bad input. Decoding
 keeps nothing between batches but caches.
 
 How a gauge point is read (docs/adr/0000): by its exemplars, if they are complete or carry steps,
-else by its own value.
+else by its own value. How it is known when it comes again: see ``Covered``.
 """
 
 import math
@@ -21,6 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
     NumberDataPoint,
     ResourceMetrics,
+    SummaryDataPoint,
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -29,8 +30,8 @@ from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.view import MetricsView, exemplars_of
 from otel_rl.records import (
     Batch,
+    Covered,
     Decoded,
-    ExperimentKey,
     Export,
     HistogramPoint,
     Measurements,
@@ -43,9 +44,11 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv import names
-from otel_rl.semconv.spec import Reduction
+from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["decode"]
+
+_Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
 _DISTRO = "otel_rl"
 
@@ -58,28 +61,21 @@ _MAX_SENDERS = 1 << 12
 _MAX_SERIES = 1 << 16
 
 
-def decode(batch: Batch) -> list[Decoded]:
-    """What ``batch`` says, one entry per experiment, in the order of the request.
+def decode(batch: Batch) -> Decoded:
+    """What ``batch`` says, in the order of the request.
 
     Points without an event time get the batch's ``received_ns``. Spans are not decoded.
     """
-    if batch.signal is not Signal.METRICS:
-        return []
-    request = MetricsView.FromString(batch.payload)
-    points: dict[ExperimentKey, list[Point]] = {}
-    exports: dict[ExperimentKey, dict[Worker, int]] = {}
-    for resource_metrics in request.resource_metrics:
-        sender = _sender(resource_metrics.resource.SerializeToString())
-        found = points.setdefault(sender.key, [])
-        before = len(found)
-        found.extend(_points(resource_metrics, sender, batch.received_ns))
-        latest = max(map(_latest_ns, found[before:]), default=0)
-        workers = exports.setdefault(sender.key, {})
-        workers[sender.worker] = max(workers.get(sender.worker, 0), latest)
-    return [
-        Decoded(key, found, [Export(worker, ns) for worker, ns in exports[key].items()])
-        for key, found in points.items()
-    ]
+    points: list[Point] = []
+    exports: dict[Worker, int] = {}
+    if batch.signal is Signal.METRICS:
+        for resource_metrics in MetricsView.FromString(batch.payload).resource_metrics:
+            sender = _sender(resource_metrics.resource.SerializeToString())
+            before = len(points)
+            points.extend(_points(resource_metrics, sender, batch.received_ns))
+            latest = max(map(_latest_ns, points[before:]), default=0)
+            exports[sender.worker] = max(exports.get(sender.worker, 0), latest)
+    return Decoded(points, [Export(worker, ns) for worker, ns in exports.items()])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +83,11 @@ class _Sender:
     """A resource as the bridge reads it. Equal by identity, so that it is a cheap key.
 
     Attributes:
-        key: The run.
         worker: The process.
-        exact: Whether its exemplars are complete.
+        exact: Whether it is one of otel_rl's own: its exemplars are complete, and the points of a
+            series that have a start tile time.
     """
 
-    key: ExperimentKey
     worker: Worker
     exact: bool
 
@@ -103,23 +98,41 @@ class _Scope:
 
     Attributes:
         sender: Whose they are.
+        name: Of the scope, with its version and attributes.
         reduction: As the sender asked for.
         now_ns: The time of points that have none.
     """
 
     sender: _Sender
+    name: str
     reduction: Reduction | None
     now_ns: int
 
-    def series(self, metric: Metric, attributes: Iterable[KeyValue]) -> Series:
+    def series(
+        self, metric: Metric, instrument: Instrument, attributes: Iterable[KeyValue]
+    ) -> Series:
         """The series of a point with ``attributes``; the same object each time, mostly."""
         return _series(
             self.sender,
+            self.name,
             metric.name,
             metric.unit,
+            instrument,
             self.reduction,
             tuple([attribute.SerializeToString() for attribute in attributes]),
         )
+
+    def covers(self, point: _Timed, *, tiles: bool) -> Covered | None:
+        """How a point is known when it comes again, see ``Covered``.
+
+        Args:
+            point: As sent.
+            tiles: Whether its start moves with each point of the series.
+        """
+        start_ns, end_ns = point.start_time_unix_nano, point.time_unix_nano
+        if not end_ns:
+            return None
+        return Covered(start_ns if tiles and self.sender.exact and start_ns < end_ns else 0, end_ns)
 
 
 @lru_cache(maxsize=_MAX_SENDERS)
@@ -129,8 +142,6 @@ def _sender(serialized: bytes) -> _Sender:
     role = attributes.get(names.RL_WORKER_ROLE) or (
         _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
     )
-    experiment, trial = attributes[names.RL_EXPERIMENT_NAME], attributes.get(names.RL_TRIAL_NAME)
-    key = ExperimentKey(experiment, trial) if trial else ExperimentKey(experiment)
     instance = attributes.get("service.instance.id") or "/".join(
         attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
     )
@@ -140,24 +151,27 @@ def _sender(serialized: bytes) -> _Sender:
         index=integer(attributes.get(names.RL_WORKER_INDEX)),
         count=integer(attributes.get(names.RL_WORKER_COUNT)),
     )
-    return _Sender(key, worker, attributes.get("telemetry.distro.name") == _DISTRO)
+    return _Sender(worker, attributes.get("telemetry.distro.name") == _DISTRO)
 
 
 @lru_cache(maxsize=_MAX_SERIES)
 def _series(
     sender: _Sender,
+    scope: str,
     name: str,
     unit: str,
+    instrument: Instrument,
     reduction: Reduction | None,
     attributes: tuple[bytes, ...],
 ) -> Series:
     parsed = _attributes(map(KeyValue.FromString, attributes))
-    return Series(sender.worker, name, unit, parsed, reduction)
+    return Series(sender.worker, name, unit, parsed, reduction, instrument, scope)
 
 
 def _points(resource_metrics: ResourceMetrics, sender: _Sender, now_ns: int) -> Iterator[Point]:
     for scope_metrics in resource_metrics.scope_metrics:
-        scope = _Scope(sender, _reduction(scope_metrics.scope), now_ns)
+        sent = scope_metrics.scope
+        scope = _Scope(sender, _scope_name(sent), _reduction(sent), now_ns)
         for metric in scope_metrics.metrics:
             match metric.WhichOneof("data"):
                 case "gauge":
@@ -180,15 +194,18 @@ def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurement
     attributes, now_ns = point.attributes, scope.now_ns
     # Where an SDK without the exact View leaves the step.
     step = step_of(attributes) if attributes else None
-    if step is None:
-        series = scope.series(metric, attributes)
-    else:
+    rest: Iterable[KeyValue] = attributes
+    if step is not None:
         rest = [pair for pair in attributes if pair.key != names.RL_LOOP_ITERATION]
-        series = scope.series(metric, rest)
+    series = scope.series(metric, Instrument.GAUGE, rest)
     exemplars = list(exemplars_of(point))
     measured = read_exemplars(exemplars) if exemplars else None
-    if measured is not None and not scope.sender.exact:
-        measured = _with_steps(measured)
+    covers = None
+    if measured is not None:
+        if scope.sender.exact:
+            covers = scope.covers(point, tiles=True)
+        else:
+            measured = _with_steps(measured)
     if measured is not None:
         times_ns, values, steps = measured
         if 0 in times_ns:
@@ -197,7 +214,9 @@ def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurement
             steps = [step if own is None else own for own in steps]
     else:
         times_ns, values, steps = [point.time_unix_nano or now_ns], [_number(point)], [step]
-    return Measurements(series, times_ns, values, steps)
+        if step is None:
+            covers = scope.covers(point, tiles=True)
+    return Measurements(series, times_ns, values, steps, covers)
 
 
 def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
@@ -210,15 +229,16 @@ def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
 
 def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     temporality = _temporality(metric.sum.aggregation_temporality)
+    instrument = Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
     for point in metric.sum.data_points:
         if not point.flags & _NO_VALUE:
             yield SumPoint(
-                series=scope.series(metric, point.attributes),
+                series=scope.series(metric, instrument, point.attributes),
                 start_ns=point.start_time_unix_nano,
                 time_ns=point.time_unix_nano or scope.now_ns,
                 value=_number(point),
                 temporality=temporality,
-                monotonic=metric.sum.is_monotonic,
+                covers=scope.covers(point, tiles=temporality is Temporality.DELTA),
             )
 
 
@@ -244,7 +264,7 @@ def _histogram(
     buckets: tuple[tuple[float, float, int], ...],
 ) -> HistogramPoint:
     return HistogramPoint(
-        series=scope.series(metric, point.attributes),
+        series=scope.series(metric, Instrument.HISTOGRAM, point.attributes),
         start_ns=point.start_time_unix_nano,
         time_ns=point.time_unix_nano or scope.now_ns,
         temporality=temporality,
@@ -253,6 +273,7 @@ def _histogram(
         minimum=point.min if point.HasField("min") else None,
         maximum=point.max if point.HasField("max") else None,
         buckets=buckets,
+        covers=scope.covers(point, tiles=temporality is Temporality.DELTA),
     )
 
 
@@ -294,12 +315,20 @@ def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:
     for point in metric.summary.data_points:
         if not point.flags & _NO_VALUE:
             yield SummaryPoint(
-                series=scope.series(metric, point.attributes),
+                series=scope.series(metric, Instrument.GAUGE, point.attributes),
                 time_ns=point.time_unix_nano or scope.now_ns,
                 count=point.count,
                 total=point.sum,
                 quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
+                covers=scope.covers(point, tiles=False),
             )
+
+
+def _scope_name(scope: InstrumentationScope) -> str:
+    attributes = [pair for pair in scope.attributes if pair.key != names.RL_REDUCE]
+    if not attributes:
+        return f"{scope.name}@{scope.version}" if scope.version else scope.name
+    return f"{scope.name}@{scope.version}{dict(_attributes(attributes))}"
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:

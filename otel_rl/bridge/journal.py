@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import os
 import queue
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -33,29 +34,53 @@ _T = TypeVar("_T")
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 
+# `runs` is small and written with every batch; the states are large and written with the rows.
 _SCHEMA: Final = """
-CREATE TABLE batches (
-  offset      INTEGER PRIMARY KEY AUTOINCREMENT,
-  signal      TEXT NOT NULL,
-  received_ns INTEGER NOT NULL,
-  payload     BLOB NOT NULL
-);
-CREATE TABLE set_aside (
-  offset      INTEGER PRIMARY KEY,
-  signal      TEXT NOT NULL,
-  received_ns INTEGER NOT NULL,
-  payload     BLOB NOT NULL
+CREATE TABLE meta (
+  identity TEXT NOT NULL
 );
 CREATE TABLE runs (
-  run_id     TEXT PRIMARY KEY,
-  experiment TEXT NOT NULL,
-  trial      TEXT NOT NULL,
-  next_row   INTEGER NOT NULL,
-  state      BLOB,
+  run_id        TEXT PRIMARY KEY,
+  experiment    TEXT NOT NULL,
+  trial         TEXT NOT NULL,
+  next_row      INTEGER NOT NULL DEFAULT 0,
+  is_open       INTEGER NOT NULL DEFAULT 0,
+  waiting_bytes INTEGER NOT NULL DEFAULT 0,
+  row_bytes     INTEGER NOT NULL DEFAULT 0,
   UNIQUE (experiment, trial)
 );
+CREATE TABLE batches (
+  offset      INTEGER PRIMARY KEY AUTOINCREMENT,
+  run_id      TEXT NOT NULL,
+  signal      TEXT NOT NULL,
+  received_ns INTEGER NOT NULL,
+  payload     BLOB NOT NULL,
+  crc         INTEGER NOT NULL
+);
+CREATE INDEX batches_of_run ON batches (run_id, offset);
+CREATE TABLE set_aside (
+  offset      INTEGER PRIMARY KEY,
+  run_id      TEXT NOT NULL,
+  signal      TEXT NOT NULL,
+  received_ns INTEGER NOT NULL,
+  payload     BLOB NOT NULL,
+  crc         INTEGER NOT NULL
+);
+CREATE TABLE states (
+  run_id TEXT PRIMARY KEY,
+  body   BLOB NOT NULL,
+  crc    INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE seen (
+  number    INTEGER PRIMARY KEY,
+  run_id    TEXT NOT NULL,
+  newest_ns INTEGER NOT NULL,
+  body      BLOB NOT NULL,
+  crc       INTEGER NOT NULL
+);
+CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
 CREATE TABLE rows (
   run_id TEXT NOT NULL,
   number INTEGER NOT NULL,
@@ -68,6 +93,8 @@ CREATE TABLE deliveries (
   tracker      TEXT NOT NULL,
   next_row     INTEGER NOT NULL DEFAULT 0,
   finished_row INTEGER NOT NULL DEFAULT 0,
+  error        TEXT NOT NULL DEFAULT '',
+  error_ns     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (run_id, tracker)
 ) WITHOUT ROWID;
 """
@@ -121,6 +148,16 @@ class Journal:
             target=self._run, args=(connection,), name="otel-rl-journal", daemon=True
         )
         self._thread.start()
+
+    @property
+    def identity(self) -> str:
+        """Random, made with the file: tells a run of this journal from one of another."""
+        return str(self._identity)
+
+    @property
+    def max_bytes(self) -> int:
+        """The bound that it was given."""
+        return self._max_bytes
 
     def write(self, function: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run ``function`` in a transaction and return its result once that is durable.
@@ -214,6 +251,11 @@ class Journal:
                     f"{_SCHEMA_VERSION}.",
                     hint="Use another directory with --data, or the version that wrote it.",
                 )
+            connection.execute(
+                "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
+                (secrets.token_hex(16),),
+            )
+            (self._identity,) = connection.execute("SELECT identity FROM meta").fetchone()
         except sqlite3.DatabaseError as exc:
             raise JournalError(
                 f"Cannot open the journal {str(self._path)!r}: {exc}.",

@@ -1,22 +1,47 @@
 """What was made of the batches: numbered rows, each run's state, and how far trackers have come.
 
-``commit`` is the heart of exactly-once: rows, the state that made them, and the removal of the
-batches they came from are one transaction. A crash before it repeats the work; after it, never.
+``commit`` is the heart of exactly-once: rows, the state that made them, what was seen, and the
+removal of the batches they came from are one transaction. A crash before it repeats the work; after
+it, never.
+
+Everything carries a checksum. What is damaged on the disk harms the run that it belongs to, and no
+other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.
 """
 
 import json
+import logging
 import pickle
 import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otel_rl.bridge.journal import Journal
-from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey, Offset, Row
 from otel_rl.semconv.run_id import run_id
 
-__all__ = ["Commit", "Ledger"]
+__all__ = ["DAMAGED_ROW", "Commit", "Ledger", "Saved"]
+
+_log = logging.getLogger(__name__)
+
+DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"
+"""The only key of a row that stands in for one that the disk has damaged. Its value is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a run goes on from.
+
+    Attributes:
+        state: What ``commit`` kept last; None for a run that is new.
+        seen: Every ``Commit.seen`` of the run that was not forgotten, oldest first.
+        next_row: The number of the next row; not 0 without a state if the state is damaged.
+    """
+
+    state: object | None
+    seen: Sequence[bytes]
+    next_row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,63 +53,71 @@ class Commit:
         rows: New rows, numbered on from the last.
         next_row: The number that the next row will get.
         state: What made them, to go on from after a restart; anything that pickles.
+        read_through: The batches of the run up to this one are in the rows and the state.
+        is_open: Whether the state holds samples that stand in no row yet.
+        seen: What was taken that the state does not hold, and the newest time in it; or None.
+        forgotten_ns: What was seen up to this time is not needed any more.
     """
 
     key: ExperimentKey
     rows: Sequence[Row]
     next_row: int
     state: object
+    read_through: Offset
+    is_open: bool = False
+    seen: tuple[int, bytes] | None = None
+    forgotten_ns: int = 0
 
 
 class Ledger:
-    """The runs of one journal. Any thread may read; one commits."""
+    """The runs of one journal. Any thread may read; one commits.
 
-    def __init__(self, journal: Journal) -> None:
+    Args:
+        journal: Where they are.
+        max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
+    """
+
+    def __init__(self, journal: Journal, *, max_share: float = 1.0) -> None:
         self._journal = journal
+        self._max_row_bytes = int(max_share * journal.max_bytes)
 
-    def commit(self, commits: Iterable[Commit], *, read_through: Offset) -> None:
-        """Keep the rows and states, and remove the batches through ``read_through``.
+    def commit(self, commits: Iterable[Commit]) -> None:
+        """Keep the rows and states, and remove the batches that they were made of.
 
         Raises:
             JournalFull: No room. Nothing was written.
         """
-        prepared = [
-            (
-                run_id(commit.key.experiment, commit.key.trial),
-                commit,
-                # Only this bridge's own file is ever unpickled.
-                pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL),
-                [(row.number, *_encode(row)) for row in commit.rows],
-            )
-            for commit in commits
-        ]
+        prepared = [_Prepared(commit) for commit in commits]
 
         def store(connection: sqlite3.Connection) -> None:
-            for run, commit, state, rows in prepared:
-                connection.execute(
-                    "INSERT INTO runs (run_id, experiment, trial, next_row, state)"
-                    " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE"
-                    " SET next_row = excluded.next_row, state = excluded.state",
-                    (run, commit.key.experiment, commit.key.trial, commit.next_row, state),
-                )
-                connection.executemany(
-                    "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)",
-                    [(run, *row) for row in rows],
-                )
-            connection.execute("DELETE FROM batches WHERE offset <= ?", (read_through,))
+            for one in prepared:
+                one.store(connection)
 
         self._journal.write(store)
 
-    def set_aside(self, offset: Offset) -> None:
+    def set_aside(self, key: ExperimentKey, offset: Offset) -> None:
         """Move a batch that cannot be decoded out of the spool; it is kept for inspection."""
 
         def move(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "INSERT INTO set_aside SELECT * FROM batches WHERE offset = ?", (offset,)
             )
+            connection.execute(
+                "UPDATE runs SET waiting_bytes = waiting_bytes -"
+                " (SELECT LENGTH(payload) FROM batches WHERE offset = ?) WHERE run_id = ?",
+                (offset, run_id(key.experiment, key.trial)),
+            )
             connection.execute("DELETE FROM batches WHERE offset = ?", (offset,))
 
         self._journal.write(move)
+
+    def has_room(self, key: ExperimentKey) -> bool:
+        """Whether the rows of the run leave room for more.
+
+        Rows that a tracker does not take may not use up the room of other runs: then the batches of
+        the run wait, and in the end its senders.
+        """
+        return self._number(key, "row_bytes") < self._max_row_bytes
 
     def runs(self) -> Sequence[ExperimentKey]:
         """Every run of the journal."""
@@ -94,38 +127,61 @@ class Ledger:
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
-    def state(self, key: ExperimentKey) -> object | None:
-        """What ``commit`` kept last for the run; None for a run that is new."""
+    def open_runs(self) -> Sequence[ExperimentKey]:
+        """The runs whose state holds samples that stand in no row yet."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT state FROM runs WHERE run_id = ?", (run_id(key.experiment, key.trial),)
+                "SELECT experiment, trial FROM runs WHERE is_open ORDER BY rowid"
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def active_runs(self) -> Sequence[ExperimentKey]:
+        """The runs with batches, samples or rows that are still to go somewhere."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs"
+                " WHERE is_open OR waiting_bytes > 0 OR row_bytes > 0 ORDER BY rowid"
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def saved(self, key: ExperimentKey) -> Saved:
+        """What the run goes on from."""
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            state = connection.execute(
+                "SELECT body, crc FROM states WHERE run_id = ?", (run,)
             ).fetchone()
-        if found is None or found[0] is None:
-            return None
-        state: object = pickle.loads(found[0])  # noqa: S301  # written by this bridge alone
-        return state
+            seen = connection.execute(
+                "SELECT body, crc FROM seen WHERE run_id = ? ORDER BY number", (run,)
+            ).fetchall()
+        return Saved(
+            _unpickled(key, *state) if state else None,
+            [body for body, crc in seen if zlib.crc32(body) == crc],
+            self.next_row(key),
+        )
 
     def next_row(self, key: ExperimentKey) -> int:
         """The number that the run's next row will get; 0 for a run that is new."""
-        with self._journal.read() as connection:
-            found = connection.execute(
-                "SELECT next_row FROM runs WHERE run_id = ?", (run_id(key.experiment, key.trial),)
-            ).fetchone()
-        return int(found[0]) if found else 0
+        return self._number(key, "next_row")
 
     def rows(self, key: ExperimentKey, *, start: int, limit: int) -> Sequence[Row]:
-        """Up to ``limit`` rows from number ``start`` on, ascending and without gaps.
-
-        Raises:
-            JournalError: A row does not have the checksum that it was written with.
-        """
+        """Up to ``limit`` rows from number ``start`` on, ascending and without gaps."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT number, body, crc FROM rows WHERE run_id = ? AND number >= ?"
                 " ORDER BY number LIMIT ?",
                 (run_id(key.experiment, key.trial), start, limit),
             ).fetchall()
-        return [_decode(key, number, body, crc) for number, body, crc in found]
+        rows: list[Row] = []
+        for number, body, crc in found:
+            if zlib.crc32(body) == crc:
+                rows.append(_decode(number, body))
+            else:
+                _log.error("Row %d of %s is damaged in the journal. Check the disk.", number, key)
+                # It stands where its neighbour does on the axes.
+                step, time_ns = (rows[-1].step, rows[-1].time_ns) if rows else (0, 0)
+                rows.append(Row(number, step, time_ns, {DAMAGED_ROW: 1}))
+        return rows
 
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int) -> None:
         """Remember that ``tracker`` has every row before ``next_row``."""
@@ -165,6 +221,73 @@ class Ledger:
             ).fetchone()
         return int(found[0]) if found else 0
 
+    def _number(self, key: ExperimentKey, column: str) -> int:
+        with self._journal.read() as connection:
+            found = connection.execute(
+                f"SELECT {column} FROM runs WHERE run_id = ?",  # noqa: S608  # a column of ours
+                (run_id(key.experiment, key.trial),),
+            ).fetchone()
+        return int(found[0]) if found else 0
+
+
+class _Prepared:
+    """A commit as bytes, so that the transaction is short."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._run = run_id(commit.key.experiment, commit.key.trial)
+        # Only this bridge's own file is ever unpickled.
+        self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
+        self._rows = [(self._run, row.number, *_encode(row)) for row in commit.rows]
+
+    def store(self, connection: sqlite3.Connection) -> None:
+        commit, run = self._commit, self._run
+        (taken,) = connection.execute(
+            "SELECT COALESCE(SUM(LENGTH(payload)), 0) FROM batches"
+            " WHERE run_id = ? AND offset <= ?",
+            (run, commit.read_through),
+        ).fetchone()
+        connection.execute(
+            "INSERT INTO runs (run_id, experiment, trial) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (run, commit.key.experiment, commit.key.trial),
+        )
+        connection.execute(
+            "UPDATE runs SET next_row = ?, is_open = ?, waiting_bytes = waiting_bytes - ?,"
+            " row_bytes = row_bytes + ? WHERE run_id = ?",
+            (commit.next_row, commit.is_open, taken, sum(len(r[2]) for r in self._rows), run),
+        )
+        connection.execute(
+            "INSERT OR REPLACE INTO states (run_id, body, crc) VALUES (?, ?, ?)",
+            (run, self._state, zlib.crc32(self._state)),
+        )
+        connection.executemany(
+            "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows
+        )
+        if commit.seen is not None:
+            newest_ns, body = commit.seen
+            connection.execute(
+                "INSERT INTO seen (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",
+                (run, newest_ns, body, zlib.crc32(body)),
+            )
+        connection.execute(
+            "DELETE FROM seen WHERE run_id = ? AND newest_ns <= ?", (run, commit.forgotten_ns)
+        )
+        connection.execute(
+            "DELETE FROM batches WHERE run_id = ? AND offset <= ?", (run, commit.read_through)
+        )
+
+
+def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
+    if zlib.crc32(body) != crc:
+        _log.error(
+            "The state of %s is damaged in the journal: open steps are lost, and samples that come "
+            "again are not recognised. Check the disk.",
+            key,
+        )
+        return None
+    state: object = pickle.loads(body)  # noqa: S301  # written by this bridge alone
+    return state
+
 
 def _encode(row: Row) -> tuple[bytes, int]:
     # The standard library's JSON writes NaN and infinities as words and reads them back.
@@ -174,11 +297,6 @@ def _encode(row: Row) -> tuple[bytes, int]:
     return body, zlib.crc32(body)
 
 
-def _decode(key: ExperimentKey, number: int, body: bytes, crc: int) -> Row:
-    if zlib.crc32(body) != crc:
-        raise JournalError(
-            f"Row {number} of {key} is damaged in the journal.",
-            hint="Check the disk; the rows before it are intact.",
-        )
+def _decode(number: int, body: bytes) -> Row:
     step, time_ns, policy_version, values = json.loads(body)
     return Row(number, step, time_ns, values, policy_version)

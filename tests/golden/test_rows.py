@@ -16,7 +16,7 @@ from otel_rl.bridge.decode import decode
 from otel_rl.bridge.receive import ReceiveLimits
 from otel_rl.bridge.receive.admit import admit
 from otel_rl.bridge.receive.otlp_json import parse_json
-from otel_rl.records import Batch, Signal
+from otel_rl.records import Signal
 
 HERE = Path(__file__).parent
 S = 1_000_000_000
@@ -234,9 +234,8 @@ def rows_of(requests: Iterator[tuple[float, list[Json]]]) -> list[Json]:
         body = json.dumps({"resourceMetrics": parts}).encode()
         request = parse_json(Signal.METRICS, body, max_messages=limits.max_messages_per_request)
         admitted = admit(Signal.METRICS, request, limits, now_ns)
-        assert admitted.payload is not None
-        for decoded in decode(Batch(Signal.METRICS, admitted.payload, now_ns)):
-            aligner.add(decoded, received_ns=now_ns)
+        (batch,) = admitted.batches
+        aligner.add(decode(batch), received_ns=now_ns)
         rows += aligner.close(now_ns)
     rows += aligner.close(now_ns, everything=True)
     return [

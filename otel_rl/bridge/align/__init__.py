@@ -1,26 +1,30 @@
 """Points in any order to numbered rows: the open steps and windows of one experiment.
 
 No clock and no I/O of its own: time comes in as an argument. The whole state of an ``Aligner`` can
-be pickled, so that it is kept in the same transaction as the rows that it made.
+be pickled, so that it is kept in the same transaction as the rows that it made. Beside it goes the
+log of single points that were taken, which only grows.
 """
 
-from collections.abc import Sequence
+import itertools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
-from otel_rl.bridge.align.streams import StreamTable
+from otel_rl.bridge.align.streams import SeenLog, StreamTable
+from otel_rl.bridge.align.tally import Tally
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import (
+    Covered,
     Decoded,
     HistogramPoint,
     Measurements,
     Point,
     Row,
-    Series,
     SummaryPoint,
     SumPoint,
     Temporality,
@@ -28,7 +32,7 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["AlignSettings", "Aligner"]
+__all__ = ["AlignSettings", "Aligner", "SeenLog", "Tally"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -42,15 +46,16 @@ class Aligner:
     Attributes:
         settings: May be replaced at any time, e.g. after a restart with another configuration.
         next_number: The number that the next row gets.
-        late: Samples that came after their row was closed.
-        refused_series: Points that were dropped because the experiment has ``max_series`` series.
+        tally: What became of the samples, since the experiment began.
+        counts: What else was counted for the experiment, kept with its state; by name and reason.
     """
 
     def __init__(self, settings: AlignSettings | None = None) -> None:
         self.settings = settings or AlignSettings()
         self.next_number = 0
-        self.late = 0
-        self.refused_series = 0
+        self.tally = Tally()
+        self.counts: dict[tuple[str, str], int] = {}
+        self._newest_ns = 0  # event time of the latest row
         self._table = StreamTable()
         self._axis = StepAxis()
         self._steps = OpenSteps()
@@ -72,19 +77,48 @@ class Aligner:
                 received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
             )
 
-    def close(self, now_ns: int, *, everything: bool = False) -> list[Row]:
+    @property
+    def is_open(self) -> bool:
+        """Whether there are samples that stand in no row yet."""
+        return self._steps.is_open or self._windows.is_open
+
+    @property
+    def forgotten_ns(self) -> int:
+        """No log with a ``newest_ns`` up to this time is needed any more."""
+        return self._table.forgotten_ns
+
+    def take_log(self) -> SeenLog | None:
+        """Take out the single points that were taken since the last call; None if none were."""
+        return self._table.take_log(self.settings)
+
+    def restore(self, body: bytes) -> None:
+        """After unpickling: remember what a ``SeenLog`` says was taken."""
+        self._table.restore(body)
+
+    def close(
+        self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
+    ) -> list[Row]:
         """Take out every row that is complete as of ``now_ns`` by the bridge's clock.
 
         Args:
             now_ns: The bridge's clock.
             everything: Close what is open, complete or not: nothing more will come.
+            report: What the bridge says of itself, by tracker key. It goes into the last row that
+                is complete; with ``everything``, into a row of its own if there is none.
         """
         self._table.forget(self.settings, now_ns)
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
         closed: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         closed.sort(key=lambda row: row.time_ns)
-        return [self._row(row) for row in closed if row.values]
+        closed = [row for row in closed if row.values]
+        if closed:
+            self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
+        elif report and everything and self._newest_ns:
+            closed = [ClosedWindow(self._newest_ns, {})]
+        if closed and report:
+            closed[-1].values.update(report)  # one wide row costs a tracker less than two
+        return [self._row(row) for row in closed]
 
     def _row(self, closed: ClosedStep | ClosedWindow) -> Row:
         version = self._axis.version_at(closed.time_ns)
@@ -99,37 +133,78 @@ class Aligner:
         return Row(number, step, closed.time_ns, closed.values, version)
 
     def _add(self, point: Point, received_ns: int) -> None:
+        samples = len(point.values) if isinstance(point, Measurements) else 1
+        stream = self._table.stream(point.series, self.settings)
+        if stream is None:
+            self.tally.too_many_series += samples
+            return
+        self.tally.taken += samples
         match point:
             case Measurements():
-                self._add_measurements(point, received_ns)
+                self._add_measurements(stream, point, received_ns)
             case SumPoint():
-                self._add_sum(point, received_ns)
+                self._add_sum(stream, point, received_ns)
             case HistogramPoint():
-                self._add_histogram(point, received_ns)
+                self._add_histogram(stream, point, received_ns)
             case SummaryPoint():
-                self._add_summary(point, received_ns)
+                self._add_summary(stream, point, received_ns)
 
-    def _stream(self, series: Series, instrument: Instrument, points: int = 1) -> Stream | None:
-        stream = self._table.stream(series, self.settings, instrument=instrument)
-        if stream is None:
-            self.refused_series += points
-        return stream
+    def _is_new(self, stream: Stream, covers: Covered | None, samples: int = 1) -> bool:
+        """Whether a point was not taken before; it is, from now on."""
+        if covers is None:
+            return True
+        start_ns, end_ns = covers
+        if self._table.is_unknown(stream, end_ns, single=not start_ns):
+            self.tally.drop_as_too_old(samples)
+            return False
+        if start_ns:
+            is_new = stream.seen.take_interval(start_ns, end_ns)
+        else:
+            is_new = self._table.take_time(stream, end_ns)
+        if not is_new:
+            self.tally.drop_as_duplicate(samples)
+        return is_new
 
-    def _add_measurements(self, measured: Measurements, received_ns: int) -> None:
-        stream = self._stream(measured.series, Instrument.GAUGE, len(measured.values))
-        if stream is None:
+    def _add_measurements(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
+        if measured.covers is not None:
+            if self._is_new(stream, measured.covers, len(measured.values)):
+                self._fold_in(stream, measured, received_ns)
             return
+        # Those of one point are different ones, even by a clock that is too coarse to say so.
+        siblings: set[tuple[int, int | None]] = set()
+        is_new = []
+        for mark in zip(measured.times_ns, measured.steps, strict=True):
+            is_new.append(mark in siblings or self._is_new_alone(stream, *mark))
+            if is_new[-1]:
+                siblings.add(mark)
+        if not all(is_new):
+            if not any(is_new):
+                return
+            measured = _part(measured, is_new)
+        self._fold_in(stream, measured, received_ns)
+
+    def _is_new_alone(self, stream: Stream, time_ns: int, step: int | None) -> bool:
+        if self._table.is_unknown(stream, time_ns, single=True):
+            self.tally.drop_as_too_old(1)
+            return False
+        if self._table.take_time(stream, time_ns, step):
+            return True
+        self.tally.drop_as_duplicate(1)
+        return False
+
+    def _fold_in(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
         steps, values, times_ns = measured.steps, measured.values, measured.times_ns
         timed = steps.count(None)
         if not timed:
             self._add_steps(stream, cast("Sequence[int]", steps), values, times_ns, received_ns)
         elif timed == len(steps):
-            self.late += self._windows.add_levels(
+            self.tally.late += self._windows.add_levels(
                 stream, values, times_ns, received_ns, self.settings
             )
         else:
-            for has_step in (True, False):
-                self._add_measurements(_part(measured, has_step=has_step), received_ns)
+            has_step = [step is not None for step in steps]
+            self._fold_in(stream, _part(measured, has_step), received_ns)
+            self._fold_in(stream, _part(measured, map(operator.not_, has_step)), received_ns)
             return
         if measured.series.name == names.RL_POLICY_VERSION and self._leads(stream):
             self._axis.versions.observe(
@@ -146,42 +221,42 @@ class Aligner:
         times_ns: Sequence[int],
         received_ns: int,
     ) -> None:
-        self.late += self._steps.add(stream, steps, values, times_ns, received_ns, self.settings)
+        self.tally.late += self._steps.add(
+            stream, steps, values, times_ns, received_ns, self.settings
+        )
         if self._leads(stream):
             self._axis.steps.observe(zip(times_ns, steps, strict=True))
 
     def _leads(self, stream: Stream) -> bool:
         return self._axis.leads(stream.worker.role, stream.worker.label)
 
-    def _add_sum(self, point: SumPoint, received_ns: int) -> None:
-        instrument = Instrument.COUNTER if point.monotonic else Instrument.UP_DOWN_COUNTER
-        stream = self._stream(point.series, instrument)
-        if stream is None:
+    def _add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
+        is_delta = point.temporality is Temporality.DELTA
+        if point.series.instrument is not Instrument.COUNTER:
+            if not self._is_new(stream, point.covers):
+                return
+            stream.level = stream.level + point.value if is_delta else point.value
+            self.tally.late += self._windows.add_levels(
+                stream, [stream.level], [point.time_ns], received_ns, self.settings
+            )
             return
-        if point.monotonic:
-            counter = stream.counter
-            if counter is None:
-                counter = CounterStream()
-                if self._is_counted(point):
-                    counter = CounterStream(point.start_ns, point.time_ns, point.value)
-                stream.counter = counter
-            increment = counter.advance(point)
-            if increment is not None:
-                self.late += self._windows.add_increment(
-                    stream, increment, point.time_ns, received_ns, self.settings
-                )
+        if is_delta and not self._is_new(stream, point.covers):
             return
-        if point.temporality is Temporality.DELTA:
-            stream.level += point.value
-        else:
-            stream.level = point.value
-        self.late += self._windows.add_levels(
-            stream, [stream.level], [point.time_ns], received_ns, self.settings
-        )
+        counter = stream.counter
+        if counter is None:
+            counter = CounterStream()
+            if self._is_counted(point):
+                counter = CounterStream(point.start_ns, point.time_ns, point.value)
+            stream.counter = counter
+        increment = counter.advance(point)
+        if increment is not None:
+            self.tally.late += self._windows.add_increment(
+                stream, increment, point.time_ns, received_ns, self.settings
+            )
 
-    def _add_histogram(self, point: HistogramPoint, received_ns: int) -> None:
-        stream = self._stream(point.series, Instrument.HISTOGRAM)
-        if stream is None:
+    def _add_histogram(self, stream: Stream, point: HistogramPoint, received_ns: int) -> None:
+        is_delta = point.temporality is Temporality.DELTA
+        if is_delta and not self._is_new(stream, point.covers):
             return
         if stream.histogram is None:
             stream.histogram = HistogramStream()
@@ -192,17 +267,18 @@ class Aligner:
                 )
         new = stream.histogram.advance(point)
         if new is not None:
-            self.late += self._windows.add_distribution(stream, new, received_ns, self.settings)
+            self.tally.late += self._windows.add_distribution(
+                stream, new, received_ns, self.settings
+            )
 
     def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
         """Whether the first point of a series may repeat what the totals have."""
         is_cumulative = point.temporality is Temporality.CUMULATIVE
         return is_cumulative and self._table.counts_again(point.start_ns)
 
-    def _add_summary(self, point: SummaryPoint, received_ns: int) -> None:
+    def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
         """Quantiles cannot be merged: the worst worker's stands for the role."""
-        stream = self._stream(point.series, Instrument.GAUGE)
-        if stream is None:
+        if not self._is_new(stream, point.covers):
             return
         for quantile, value in point.quantiles:
             group = self._table.group(
@@ -213,15 +289,13 @@ class Aligner:
                 suffix=f"/p{quantile * 100:g}",
             )
             part = Stream(stream.number, stream.worker, group)
-            self.late += self._windows.add_levels(
+            self.tally.late += self._windows.add_levels(
                 part, [value], [point.time_ns], received_ns, self.settings
             )
 
 
-def _part(measured: Measurements, *, has_step: bool) -> Measurements:
-    """The measurements that have a step, or those that have none."""
+def _part(measured: Measurements, selected: Iterable[bool]) -> Measurements:
+    """The selected measurements, at least one."""
     rows = zip(measured.times_ns, measured.values, measured.steps, strict=True)
-    times_ns, values, steps = zip(
-        *(row for row in rows if (row[2] is not None) is has_step), strict=True
-    )
+    times_ns, values, steps = zip(*itertools.compress(rows, selected), strict=True)
     return Measurements(measured.series, times_ns, values, steps)

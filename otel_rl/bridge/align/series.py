@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.align.seen import Seen
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.semconv.spec import Reduction
 
@@ -104,6 +105,8 @@ class Stream:
         counter: State of a monotonic sum.
         histogram: State of a histogram.
         level: Current value of an up-down counter that is sent as deltas.
+        seen: What was taken of it.
+        unknown_through_ns: What was taken of it through this time may have been forgotten.
     """
 
     number: int
@@ -114,6 +117,8 @@ class Stream:
     counter: CounterStream | None = None
     histogram: HistogramStream | None = None
     level: float = 0
+    seen: Seen = field(default_factory=Seen)
+    unknown_through_ns: int = 0
 
     def reported(self, step: int) -> None:
         """Take note that it has come to ``step``."""

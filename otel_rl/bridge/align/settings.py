@@ -41,6 +41,11 @@ class AlignSettings(BaseModel):
     """Series per experiment. Close to it, workers whose lease has ended are forgotten; points of
     further series are dropped and counted."""
 
+    max_remembered: int = Field(default=4_000_000, gt=0)
+    """Points per experiment that are remembered one by one, to know them when they come again, at
+    16 bytes each. Only points of other senders than otel_rl's own need it. Beyond it the older half
+    is forgotten, and points as old as that are dropped and counted."""
+
     max_worker_series: int = Field(default=2_000, ge=0)
     """Per-worker series per experiment. Further ones are only in the role's value."""
 

@@ -109,6 +109,11 @@ class OpenSteps:
         stream.reported(max(steps))
         return late
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any sample waits."""
+        return any(self._open.values())
+
     def close(
         self, table: StreamTable, settings: AlignSettings, now_ns: int, *, everything: bool
     ) -> list[ClosedStep]:

@@ -1,23 +1,27 @@
 """The series, workers and tracker keys of one experiment: found, made, forgotten and pickled.
 
 The table is pickled with every commit, and a run may have ten thousand series. So what never
-changes once it is there is pickled once and kept as bytes; what changes is columns of numbers.
+changes once it is there is pickled once and kept as bytes; what changes is columns of numbers. The
+single points that were taken are not pickled at all, but given out as a log of what is new.
 """
 
 import hashlib
 import pickle
 import zlib
+from array import array
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from otel_rl.bridge.align.seen import NO_STEP, Seen
 from otel_rl.bridge.align.series import Group, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
 from otel_rl.bridge.keys import tracker_key, worker_key
 from otel_rl.records import Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["StreamTable"]
+__all__ = ["SeenLog", "StreamTable"]
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
@@ -26,19 +30,37 @@ _NS_PER_S = 1_000_000_000
 # Share of the bound on series at which the dead make room: below it, a batch of new series fits.
 _CROWDED = 0.9
 
+# One time in so many is looked at to find the middle of all that are remembered.
+_SAMPLED = 64
+
+
+class SeenLog(NamedTuple):
+    """Single points that were taken, to be kept beside the state and given back to ``restore``.
+
+    Attributes:
+        newest_ns: The latest of their times.
+        body: Opaque.
+    """
+
+    newest_ns: int
+    body: bytes
+
 
 class _Ended(NamedTuple):
     """What must be known of a series if its worker comes back after it was forgotten."""
 
+    number: int
     counter: CounterStream | None
     histogram: HistogramStream | None
     level: float
+    bounds: "array[int]"
+    unknown_through_ns: int
 
 
 _Attributes = tuple[tuple[str, str], ...]
 _GroupIdentity = tuple[str, str, _Attributes, Reduction]
 _GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], bool]
-_SeriesRecord = tuple[str, str, _Attributes, Reduction | None]
+_SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str]
 
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
 
@@ -57,8 +79,15 @@ class StreamTable:
         # The indexes that were ever seen or given, by role.
         self._indexes: dict[str, set[int]] = {}
         self._ended: dict[Series, _Ended] = {}
-        # What was counted before this time may be of a series that is no longer in _ended.
-        self._unknown_before_ns = 0
+        # What was taken through this time may be of a series that is no longer in _ended.
+        self._unknown_through_ns = 0
+        # Single points that were taken: stream number, time, step of each.
+        self._fresh = _no_points()
+        # Single points of this time and before are remembered no longer.
+        self.forgotten_ns = 0
+        self._remembered = 0
+        # What was taken of each series that may be heard of again, by the number of its stream.
+        self._by_number: dict[int, Seen] = {}
         # The pickled part that never changes; None since it did.
         self._frozen: bytes | None = None
 
@@ -76,19 +105,71 @@ class StreamTable:
         """Whether fewer workers of the role have been seen than one of them says there are."""
         return len(self._indexes.get(role, ())) < self._expected(role)
 
-    def stream(
-        self, series: Series, settings: AlignSettings, *, instrument: Instrument
-    ) -> Stream | None:
+    def stream(self, series: Series, settings: AlignSettings) -> Stream | None:
         """The stream of ``series``; None if the experiment has as many as it may."""
         stream = self._streams.get(series)
         if stream is None and len(self._streams) < settings.max_series:
-            stream = self._streams[series] = self._make(series, settings, instrument)
+            stream = self._streams[series] = self._make(series, settings)
             self._frozen = None
         return stream
 
     def counts_again(self, start_ns: int) -> bool:
         """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
-        return 0 < start_ns <= self._unknown_before_ns
+        return 0 < start_ns <= self._unknown_through_ns
+
+    def is_unknown(self, stream: Stream, time_ns: int, *, single: bool) -> bool:
+        """Whether nobody can tell any more if a point of this time was taken.
+
+        Args:
+            stream: Its series.
+            time_ns: The point's own time.
+            single: Whether it is remembered as a single point.
+        """
+        return time_ns <= stream.unknown_through_ns or (single and time_ns <= self.forgotten_ns)
+
+    def take_time(self, stream: Stream, time_ns: int, step: int | None = None) -> bool:
+        """Take note of a single point. Returns whether it is new."""
+        marked = NO_STEP if step is None else step
+        if not stream.seen.take_time(time_ns, marked):
+            return False
+        for column, value in zip(self._fresh, (stream.number, time_ns, marked), strict=True):
+            column.append(value)
+        self._remembered += 1
+        return True
+
+    def take_log(self, settings: AlignSettings) -> SeenLog | None:
+        """Take out the single points that were taken since the last call; None if none were."""
+        fresh = self._fresh
+        if not fresh[0]:
+            return None
+        body = zlib.compress(b"".join(column.tobytes() for column in fresh), level=1)
+        log = SeenLog(max(fresh[1]), body)
+        self._fresh = _no_points()
+        if self._remembered > settings.max_remembered:
+            self._forget_times()
+        return log
+
+    def restore(self, body: bytes) -> None:
+        """Remember again what ``take_log`` gave out, in any order."""
+        columns = array("q", zlib.decompress(body))
+        n = len(columns) // 3
+        numbers, times_ns, steps = columns[:n], columns[n : 2 * n], columns[2 * n :]
+        holders = self._by_number
+        for number, time_ns, step in zip(numbers, times_ns, steps, strict=True):
+            seen = holders.get(number)
+            if seen is not None and seen.take_time(time_ns, step):
+                self._remembered += 1
+
+    def _forget_times(self) -> None:
+        """Forget the older half of the single points."""
+        sample = sorted(
+            time_ns for seen in self._by_number.values() for time_ns in seen.times_ns[::_SAMPLED]
+        )
+        self.forgotten_ns = max(self.forgotten_ns, sample[len(sample) // 2])
+        self._remembered = 0
+        for seen in self._by_number.values():
+            seen.forget_times(self.forgotten_ns)
+            self._remembered += len(seen.times_ns)
 
     def make_room(self, settings: AlignSettings, now_ns: int) -> None:
         """Close to the bound on series, forget everybody whose lease has ended.
@@ -101,8 +182,8 @@ class StreamTable:
     def forget(self, settings: AlignSettings, now_ns: int, *, away_s: float | None = None) -> None:
         """Forget the workers that have not exported for ``away_s``, and their streams.
 
-        What they counted is in the totals. How far they had counted is remembered, for as many
-        series as may live, in case one of them was only away.
+        What they counted is in the totals. What was taken of them is remembered, for as many series
+        as may live, in case one of them was only away.
 
         Args:
             settings: Of the run.
@@ -116,15 +197,22 @@ class StreamTable:
         self._frozen = None
         for series in [series for series in self._streams if series.worker in gone]:
             stream = self._streams.pop(series)
-            if stream.counter or stream.histogram or stream.level:
-                self._ended[series] = _Ended(stream.counter, stream.histogram, stream.level)
+            self._ended[series] = _Ended(
+                stream.number,
+                stream.counter,
+                stream.histogram,
+                stream.level,
+                stream.seen.bounds,
+                stream.unknown_through_ns,
+            )
         for worker in gone:
             del self.workers[worker]
         while len(self._ended) > settings.max_series:
             ended = self._ended.pop(next(iter(self._ended)))
-            for state in (ended.counter, ended.histogram):
-                if state is not None:
-                    self._unknown_before_ns = max(self._unknown_before_ns, state.time_ns)
+            seen = self._by_number.pop(ended.number)
+            self._remembered -= len(seen.times_ns)
+            counted = (c.time_ns for c in (ended.counter, ended.histogram) if c is not None)
+            self._unknown_through_ns = max(self._unknown_through_ns, seen.newest_ns(), *counted)
 
     def group(
         self,
@@ -163,15 +251,16 @@ class StreamTable:
         self._groups[identity] = self._keys[group.key] = group
         self._frozen = None
 
-    def _make(self, series: Series, settings: AlignSettings, instrument: Instrument) -> Stream:
+    def _make(self, series: Series, settings: AlignSettings) -> Stream:
         spec = names.METRICS.get(series.name)
         worker = self.worker(series.worker)
         if spec is not None:
             reduction, statistics = spec.reduction, spec.statistics
         else:
-            additive = instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
+            additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
             reduction = Reduction.SUM if additive else Reduction.MEAN
-            statistics = _HISTOGRAM_STATISTICS if instrument is Instrument.HISTOGRAM else ()
+            is_histogram = series.instrument is Instrument.HISTOGRAM
+            statistics = _HISTOGRAM_STATISTICS if is_histogram else ()
         group = self.group(
             worker.role,
             series.name,
@@ -182,11 +271,24 @@ class StreamTable:
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
             own = self._own(worker, group, settings)
-        stream = Stream(self._next_stream, worker, group, own)
-        self._next_stream += 1
         ended = self._ended.pop(series, None)
         if ended is not None:
-            stream.counter, stream.histogram, stream.level = ended
+            return Stream(
+                ended.number,
+                worker,
+                group,
+                own,
+                counter=ended.counter,
+                histogram=ended.histogram,
+                level=ended.level,
+                seen=self._by_number[ended.number],
+                unknown_through_ns=ended.unknown_through_ns,
+            )
+        stream = Stream(
+            self._next_stream, worker, group, own, unknown_through_ns=self._unknown_through_ns
+        )
+        self._by_number[stream.number] = stream.seen
+        self._next_stream += 1
         return stream
 
     def _own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
@@ -238,12 +340,15 @@ class StreamTable:
             {group.number: group.total for group in self.groups if group.total},
             [stream.last_step for stream in streams],
             {
-                place: (counter.start_ns, counter.time_ns, counter.value)
+                place: counter.to_tuple()
                 for place, stream in enumerate(streams)
                 if (counter := stream.counter)
             },
             {place: stream.histogram for place, stream in enumerate(streams) if stream.histogram},
             {place: stream.level for place, stream in enumerate(streams) if stream.level},
+            [len(stream.seen.bounds) for stream in streams],
+            b"".join([stream.seen.bounds.tobytes() for stream in streams]),
+            self.forgotten_ns,
         )
 
     def _identities(self) -> "_Identities":
@@ -260,10 +365,18 @@ class StreamTable:
             [
                 (
                     places[id(stream.worker)],
-                    (series.name, series.unit, series.attributes, series.reduction),
+                    (
+                        series.name,
+                        series.unit,
+                        series.attributes,
+                        series.reduction,
+                        series.instrument,
+                        series.scope,
+                    ),
                     stream.number,
                     stream.group.number,
                     None if stream.own is None else stream.own.number,
+                    stream.unknown_through_ns,
                 )
                 for series, stream in self._streams.items()
             ],
@@ -271,7 +384,7 @@ class StreamTable:
             self._own_keys,
             self._indexes,
             self._ended,
-            self._unknown_before_ns,
+            self._unknown_through_ns,
         )
 
     def __setstate__(self, state: "_State") -> None:
@@ -281,7 +394,13 @@ class StreamTable:
         self._own_keys = identities.own_keys
         self._indexes = identities.indexes
         self._ended = identities.ended
-        self._unknown_before_ns = identities.unknown_before_ns
+        self._unknown_through_ns = identities.unknown_through_ns
+        self._fresh = _no_points()
+        self.forgotten_ns = state.forgotten_ns
+        self._remembered = 0
+        self._by_number = {}
+        for ended in self._ended.values():
+            self._by_number[ended.number] = _seen(ended.bounds)
         self.workers = {
             Worker(role, instance, index, count): WorkerState(role, label, count, *changes)
             for (role, instance, index, count, label), changes in zip(
@@ -293,24 +412,45 @@ class StreamTable:
             self._keep(identity, Group(number, *group, state.totals.get(number, 0)))
         self._streams = {}
         workers = list(self.workers.items())
-        for place, (worker_place, series, number, group_number, own_number) in enumerate(
+        bounds = _split(array("q", state.bounds), state.bound_counts)
+        for place, (worker_place, series, number, group_number, own_number, unknown) in enumerate(
             identities.streams
         ):
             worker, worker_state = workers[worker_place]
             counter = state.counters.get(place)
+            seen = self._by_number[number] = _seen(next(bounds))
             stream = self._streams[Series(worker, *series)] = Stream(
                 number,
                 worker_state,
                 self.groups[group_number],
                 None if own_number is None else self.groups[own_number],
                 state.last_steps[place],
-                None if counter is None else CounterStream(*counter),
+                None if counter is None else CounterStream.from_tuple(counter),
                 state.histograms.get(place),
                 state.levels.get(place, 0),
+                seen,
+                unknown,
             )
             if stream.last_step is not None:
                 worker_state.streams.append(stream)
         self._frozen = state.frozen
+
+
+def _no_points() -> "tuple[array[int], array[int], array[int]]":
+    return array("q"), array("q"), array("q")
+
+
+def _seen(bounds: "array[int]") -> Seen:
+    seen = Seen()
+    seen.bounds = bounds
+    return seen
+
+
+def _split(column: "array[int]", counts: list[int]) -> "Iterator[array[int]]":
+    start = 0
+    for count in counts:
+        yield column[start : start + count]
+        start += count
 
 
 class _Identities(NamedTuple):
@@ -318,12 +458,12 @@ class _Identities(NamedTuple):
 
     workers: list[tuple[str, str, int | None, int | None, str]]
     groups: list[tuple[_GroupIdentity, _GroupRecord]]
-    streams: list[tuple[int, _SeriesRecord, int, int, int | None]]
+    streams: list[tuple[int, _SeriesRecord, int, int, int | None, int]]
     next_stream: int
     own_keys: set[str]
     indexes: dict[str, set[int]]
     ended: dict[Series, _Ended]
-    unknown_before_ns: int
+    unknown_through_ns: int
 
 
 class _State(NamedTuple):
@@ -333,6 +473,9 @@ class _State(NamedTuple):
     workers: list[tuple[int, int, int, int | None, int | None, list[tuple[int, int]]]]
     totals: dict[int, float]
     last_steps: list[int | None]
-    counters: dict[int, tuple[int, int, float]]
+    counters: dict[int, CounterRecord]
     histograms: dict[int, HistogramStream]
     levels: dict[int, float]
+    bound_counts: list[int]
+    bounds: bytes
+    forgotten_ns: int

@@ -156,6 +156,11 @@ class OpenWindows:
             )
         return window.late
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any sample waits."""
+        return bool(self._open)
+
     def close(
         self, table: StreamTable, settings: AlignSettings, now_ns: int, *, everything: bool
     ) -> list[ClosedWindow]:

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
 
-__all__ = ["integer", "step_of", "text"]
+__all__ = ["experiment_of", "integer", "step_of", "text"]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -29,6 +30,19 @@ def text(value: AnyValue) -> str:
         case "bytes_value":
             return value.bytes_value.hex()
     return ""
+
+
+def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:
+    """The experiment and trial that a resource names; None if it names no experiment."""
+    experiment = trial = ""
+    for attribute in attributes:
+        if attribute.key == names.RL_EXPERIMENT_NAME:
+            experiment = attribute.value.string_value
+        elif attribute.key == names.RL_TRIAL_NAME:
+            trial = attribute.value.string_value
+    if not experiment:
+        return None
+    return ExperimentKey(experiment, trial) if trial else ExperimentKey(experiment)
 
 
 def integer(written: str | None) -> int | None:

@@ -1,14 +1,16 @@
 """Decides what of a request is taken. Pure: time is an argument, nothing is kept between calls.
 
 Bytes that are not OTLP are refused whole. What of a well-formed request breaks a limit is left out,
-counted and named to the sender; the rest passes untouched, so a request with nothing to refuse
-keeps its bytes.
+counted and named to the sender; the rest passes untouched, so a request of one experiment with
+nothing to refuse keeps its bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from typing import cast
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -18,10 +20,10 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.view import MetricsView
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
-from otel_rl.bridge.receive.screen import Screen
+from otel_rl.bridge.receive.screen import Admission, Screen
 from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest
-from otel_rl.records import Signal
+from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["REQUEST_TYPES", "Admitted", "ExportRequest", "admit"]
 
@@ -40,22 +42,37 @@ class Admitted:
     """What was taken of one request.
 
     Attributes:
-        payload: The request without what was refused, or None if nothing is left to keep.
-        accepted: Data points or spans in ``payload``.
-        refused: Data points or spans left out, by reason.
+        batches: The request without what was refused, one batch for each experiment in it.
+        accepted: Data points or spans in ``batches``.
+        refused_of_runs: Data points or spans left out, by experiment, if that is known and welcome,
+            and reason.
         exemplars_refused: Exemplars left out of points that were taken, by reason.
         message: For the sender: what was refused, why, and what to do. Empty if nothing was.
     """
 
-    payload: bytes | None
+    batches: Sequence[Batch]
     accepted: int
-    refused: Mapping[Refusal, int] = field(default_factory=dict)
+    refused_of_runs: Mapping[tuple[ExperimentKey | None, Refusal], int] = field(
+        default_factory=dict
+    )
     exemplars_refused: Mapping[Refusal, int] = field(default_factory=dict)
     message: str = ""
 
+    @property
+    def refused(self) -> Mapping[Refusal, int]:
+        """Data points or spans left out, by reason."""
+        refused: dict[Refusal, int] = {}
+        for (_, reason), n in self.refused_of_runs.items():
+            refused[reason] = refused.get(reason, 0) + n
+        return refused
+
 
 def admit(
-    signal: Signal, request: ExportRequest | bytes, limits: ReceiveLimits, now_ns: int
+    signal: Signal,
+    request: ExportRequest | bytes,
+    limits: ReceiveLimits,
+    now_ns: int,
+    admission: Admission | None = None,
 ) -> Admitted:
     """Hold a request to the limits.
 
@@ -64,6 +81,7 @@ def admit(
         request: As protobuf bytes or as a message.
         limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
+        admission: See ``Screen``.
 
     Raises:
         MalformedRequest: The bytes are not a request of this signal.
@@ -73,8 +91,8 @@ def admit(
     request_type = REQUEST_TYPES[signal]
     check_message_count(payload, request_type.DESCRIPTOR, limits.max_messages_per_request)
     refusals = Refusals("data points" if signal is Signal.METRICS else "spans")
-    screen = Screen(limits, now_ns, refusals)
-    message: Message
+    screen = Screen(limits, now_ns, refusals, admission)
+    message: ExportRequest
     try:
         if signal is Signal.METRICS:
             message = metrics = MetricsView.FromString(payload)
@@ -85,11 +103,37 @@ def admit(
     except DecodeError as exc:
         msg = f"The body is not a protobuf {request_type.DESCRIPTOR.name}."
         raise MalformedRequest(msg) from exc
-    kept = message.SerializeToString() if screen.has_changed else payload
+    batches: list[Batch] = []
+    if screen.accepted:
+        unchanged = None if screen.has_changed else payload
+        parts = _by_experiment(message, screen.experiments, unchanged)
+        batches = [Batch(key, signal, part, now_ns) for key, part in parts]
     return Admitted(
-        kept if screen.accepted else None,
-        screen.accepted,
-        refusals.items,
-        refusals.exemplars,
-        refusals.message(),
+        batches, screen.accepted, refusals.of_runs, refusals.exemplars, refusals.message()
     )
+
+
+def _by_experiment(
+    request: ExportRequest, experiments: Sequence[ExperimentKey], unchanged: bytes | None
+) -> Iterator[tuple[ExperimentKey, bytes]]:
+    """The request cut by experiment. A collector joins what different experiments sent.
+
+    Args:
+        request: What is kept.
+        experiments: Of each of its resources.
+        unchanged: Its bytes, if they are known.
+    """
+    keys = dict.fromkeys(experiments)
+    if len(keys) == 1:
+        yield experiments[0], request.SerializeToString() if unchanged is None else unchanged
+        return
+    for key in keys:
+        part = type(request)()
+        selected = [experiment == key for experiment in experiments]
+        if isinstance(part, ExportTraceServiceRequest):
+            traces = cast("ExportTraceServiceRequest", request)
+            part.resource_spans.extend(compress(traces.resource_spans, selected))
+        else:
+            metrics = cast("ExportMetricsServiceRequest", request)
+            part.resource_metrics.extend(compress(metrics.resource_metrics, selected))
+        yield key, part.SerializeToString()

@@ -1,7 +1,7 @@
 """OTLP over gRPC."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -35,7 +35,7 @@ class GrpcServer:
     final; ``start`` begins to answer.
 
     Args:
-        accept: Makes a batch durable before it returns; called from up to
+        accept: Makes the batches of a request durable before it returns; called from up to
             ``limits.max_concurrent_requests`` threads at once.
         limits: Bounds on requests.
         counters: Counts every request, point and span.
@@ -50,7 +50,7 @@ class GrpcServer:
     def __init__(
         self,
         *,
-        accept: Callable[[Batch], None],
+        accept: Callable[[Sequence[Batch]], None],
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,

@@ -6,7 +6,7 @@ for an error. The framework's own error pages (422, 500, ...) never reach a send
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -48,7 +48,7 @@ _NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
 
 def create_app(
     *,
-    accept: Callable[[Batch], None],
+    accept: Callable[[Sequence[Batch]], None],
     limits: ReceiveLimits,
     counters: Counters,
     clock_ns: Callable[[], int] = time.time_ns,
@@ -56,7 +56,7 @@ def create_app(
     """The application: ``POST /v1/metrics``, ``POST /v1/traces`` and ``GET /healthz``.
 
     Args:
-        accept: Makes a batch durable before it returns; called from up to
+        accept: Makes the batches of a request durable before it returns; called from up to
             ``limits.max_concurrent_requests`` threads at once.
         limits: Bounds on requests.
         counters: Counts every request, point and span.

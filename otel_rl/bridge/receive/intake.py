@@ -3,11 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
 from otel_rl.bridge.receive.admit import Admitted, ExportRequest, admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.screen import Admission
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
 from otel_rl.records import Batch, Signal
 
@@ -22,9 +23,9 @@ class Intake:
     """Takes requests from any thread and hands what is admitted to ``accept``.
 
     Args:
-        accept: Makes a batch durable before it returns. Called from many threads at once, so that
-            those which wait for the disk together share one fsync. Raises JournalFull or
-            JournalClosed where it cannot; then nothing was taken and the sender tries again.
+        accept: Makes the batches of a request durable before it returns. Called from many threads
+            at once, so that those which wait for the disk together share one fsync. Raises
+            JournalFull or JournalClosed where it cannot; then the sender tries again.
         limits: Bounds on requests.
         counters: Counts every request, point and span.
         clock_ns: The bridge's own clock.
@@ -33,7 +34,7 @@ class Intake:
     def __init__(
         self,
         *,
-        accept: Callable[[Batch], None],
+        accept: Callable[[Sequence[Batch]], None],
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int],
@@ -46,20 +47,30 @@ class Intake:
         self._lock = threading.Lock()
         self._next_log_s = 0.0
 
-    def take(self, signal: Signal, request: ExportRequest | bytes) -> Admitted:
+    def take(
+        self,
+        signal: Signal,
+        request: ExportRequest | bytes,
+        admission: Admission | None = None,
+    ) -> Admitted:
         """Admit a request and make it durable. Blocks for the disk.
 
         Counts points and spans once they are durable: those of a request that is sent again
         because of an error are not counted twice.
+
+        Args:
+            signal: METRICS or TRACES.
+            request: As protobuf bytes or as a message.
+            admission: Says of an experiment why nothing of it is taken; None if it is welcome.
 
         Raises:
             RequestError: The sender should not send this again.
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
-        admitted = admit(signal, request, self._limits, now_ns)
-        if admitted.payload is not None:
-            self._accept(Batch(signal, admitted.payload, now_ns))
+        admitted = admit(signal, request, self._limits, now_ns, admission)
+        if admitted.batches:
+            self._accept(admitted.batches)
         self._count(signal, admitted)
         return admitted
 
@@ -88,8 +99,8 @@ class Intake:
         refused = Counter.POINTS_REFUSED if is_metrics else Counter.SPANS_REFUSED
         self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
         self._counters.add(accepted, admitted.accepted)
-        for reason, n in admitted.refused.items():
-            self._counters.add(refused, n, reason=reason)
+        for (run, reason), n in admitted.refused_of_runs.items():
+            self._counters.add(refused, n, reason=reason, run=run)
         for reason, n in admitted.exemplars_refused.items():
             self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
 

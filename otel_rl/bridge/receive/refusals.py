@@ -1,6 +1,9 @@
 """What was left out of one request, and the words in which its sender is told."""
 
+from collections.abc import Mapping
+
 from otel_rl.bridge.counters import Refusal
+from otel_rl.records import ExperimentKey
 
 __all__ = ["MAX_MESSAGE_BYTES", "Refusals", "shorten"]
 
@@ -35,18 +38,28 @@ class Refusals:
     """
 
     def __init__(self, unit: str) -> None:
-        self.items: dict[Refusal, int] = {}
+        self.of_runs: dict[tuple[ExperimentKey | None, Refusal], int] = {}
         self.exemplars: dict[Refusal, int] = {}
         self._unit = unit
         self._examples: dict[tuple[str, Refusal], str] = {}
 
-    def add(self, reason: Refusal, detail: str, n: int = 1) -> None:
+    @property
+    def items(self) -> Mapping[Refusal, int]:
+        """Refused items by reason."""
+        items: dict[Refusal, int] = {}
+        for (_, reason), n in self.of_runs.items():
+            items[reason] = items.get(reason, 0) + n
+        return items
+
+    def add(
+        self, reason: Refusal, detail: str, n: int = 1, *, run: ExperimentKey | None = None
+    ) -> None:
         """Count ``n`` refused items. ``detail`` names what is wrong, as a sentence without stop.
 
         Nothing is counted, and nobody is told, where what is wrong held no items.
         """
         if n:
-            self.items[reason] = self.items.get(reason, 0) + n
+            self.of_runs[run, reason] = self.of_runs.get((run, reason), 0) + n
             self._examples.setdefault((self._unit, reason), detail)
 
     def add_exemplars(self, reason: Refusal, detail: str, n: int) -> None:
@@ -57,8 +70,9 @@ class Refusals:
     def message(self) -> str:
         """For the sender, in one line of at most ``MAX_MESSAGE_BYTES``. Empty if all was taken."""
         sentences = []
+        items = self.items
         for (unit, reason), detail in self._examples.items():
-            counts = self.exemplars if unit == "exemplars" else self.items
+            counts = self.exemplars if unit == "exemplars" else items
             sentences.append(
                 f"{unit.capitalize()} refused: {counts[reason]} ({reason}). "
                 f"{shorten(detail, _MAX_DETAIL_BYTES)}. {_HINTS[reason]}"

@@ -20,13 +20,18 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp.attributes import experiment_of
 from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
-from otel_rl.bridge.receive.rules import DataPoint, Rules
+from otel_rl.bridge.receive.rules import DataPoint, Problem, Rules
+from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
 
-__all__ = ["Screen"]
+__all__ = ["Admission", "Screen"]
+
+Admission = Callable[[ExperimentKey], Problem]
+"""Says of an experiment why nothing of it is taken; None if it is welcome."""
 
 _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
@@ -40,15 +45,27 @@ class Screen:
         limits: The bounds.
         now_ns: The bridge's own clock.
         refusals: Collects what was left out.
+        admission: Says of an experiment why nothing of it is taken; None if it is welcome.
 
     Attributes:
         accepted: Data points or spans that stayed.
         has_changed: Whether the request differs from what was sent.
+        experiments: Of each resource that stayed, in their order.
     """
 
-    def __init__(self, limits: ReceiveLimits, now_ns: int, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        limits: ReceiveLimits,
+        now_ns: int,
+        refusals: Refusals,
+        admission: Admission | None = None,
+    ) -> None:
         self.accepted = 0
         self.has_changed = False
+        self.experiments: list[ExperimentKey] = []
+        self._admission = admission
+        # Of the resource that is looked at.
+        self._experiment: ExperimentKey | None = None
         self._rules = Rules(limits, now_ns)
         self._default_experiment = limits.default_experiment
         self._refusals = refusals
@@ -66,11 +83,10 @@ class Screen:
         self._filter(request.resource_spans, self._keeps_resource_spans)
 
     def _keeps_resource_metrics(self, resource_metrics: ResourceMetrics) -> bool:
-        problem = self._rules.resource(resource_metrics.resource)
+        problem = self._resource_problem(resource_metrics.resource)
         if problem is not None:
             points = sum(map(_count_points, resource_metrics.scope_metrics))
             return self._refuse(problem, points)
-        self._name_experiment(resource_metrics.resource)
         self._filter(resource_metrics.scope_metrics, self._keeps_scope_metrics)
         return True
 
@@ -112,11 +128,10 @@ class Screen:
         return problem is None
 
     def _keeps_resource_spans(self, resource_spans: ResourceSpans) -> bool:
-        problem = self._rules.resource(resource_spans.resource)
+        problem = self._resource_problem(resource_spans.resource)
         if problem is not None:
             spans = sum(len(scope_spans.spans) for scope_spans in resource_spans.scope_spans)
             return self._refuse(problem, spans)
-        self._name_experiment(resource_spans.resource)
         self._filter(resource_spans.scope_spans, self._keeps_scope_spans)
         return True
 
@@ -132,6 +147,22 @@ class Screen:
         problem = self._rules.span(span)
         return problem is None or self._refuse(problem)
 
+    def _resource_problem(self, resource: Resource) -> Problem:
+        """Why nothing of a resource is taken; else its experiment is the one looked at."""
+        self._experiment = None
+        problem = self._rules.resource(resource)
+        if problem is not None:
+            return problem
+        self._name_experiment(resource)
+        experiment = experiment_of(resource.attributes)
+        if experiment is None:
+            return Refusal.NO_EXPERIMENT, "The resource names no experiment"
+        problem = self._admission(experiment) if self._admission is not None else None
+        if problem is None:
+            self._experiment = experiment
+            self.experiments.append(experiment)
+        return problem
+
     def _name_experiment(self, resource: Resource) -> None:
         default = self._default_experiment
         if default is None or any(a.key == names.RL_EXPERIMENT_NAME for a in resource.attributes):
@@ -140,7 +171,7 @@ class Screen:
         self.has_changed = True
 
     def _refuse(self, problem: tuple[Refusal, str], n: int = 1) -> Literal[False]:
-        self._refusals.add(*problem, n)
+        self._refusals.add(*problem, n, run=self._experiment)
         return False
 
     def _filter(self, messages: MutableSequence[M], keeps: Callable[[M], bool]) -> None:

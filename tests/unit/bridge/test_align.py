@@ -22,7 +22,7 @@ from otel_rl.records import (
     Temporality,
     Worker,
 )
-from otel_rl.semconv.spec import Reduction
+from otel_rl.semconv.spec import Instrument, Reduction
 
 KEY = ExperimentKey("exp")
 S = 1_000_000_000
@@ -64,7 +64,7 @@ class Bench:
         """One export of ``worker``, received at ``at_s`` (default: the latest point's time)."""
         latest = max((_latest(point) for point in points), default=0)
         received = T0 + int(at_s * S) if at_s is not None else latest
-        self.aligner.add(Decoded(KEY, points, [Export(worker, latest)]), received_ns=received)
+        self.aligner.add(Decoded(points, [Export(worker, latest)]), received_ns=received)
         self.now_s = max(self.now_s, (received - T0) / S)
 
     def rows(self, *, at_s: float | None = None, everything: bool = False) -> list[Row]:
@@ -138,7 +138,7 @@ def test_the_newest_step_of_a_slow_run_is_shown_when_it_has_what_the_last_had() 
         bench.export(SOLO, steps(SOLO, {step: 1.0}), steps(SOLO, {step: 1.0}, name="kl"), at_s=at_s)
     assert by_step(bench.rows(at_s=200.5)) == [(1, 1.0), (2, 1.0)]
     assert by_step(bench.rows(at_s=201)) == [(3, 1.0)]
-    assert bench.aligner.late == 0
+    assert bench.aligner.tally.late == 0
 
 
 def test_the_newest_step_waits_for_a_series_that_the_last_step_had() -> None:
@@ -178,7 +178,7 @@ def test_a_late_sample_becomes_a_row_at_its_own_step() -> None:
     assert [(row.step, row.values) for row in late if "trainer/judge" in row.values] == [
         (1, {"trainer/judge": 7.0})
     ]
-    assert bench.aligner.late == 1
+    assert bench.aligner.tally.late == 1
 
 
 def test_every_late_sample_is_counted() -> None:
@@ -187,7 +187,7 @@ def test_every_late_sample_is_counted() -> None:
     bench.rows(everything=True)
     late = [steps(SOLO, {1: 7.0}, name=name) for name in ("a", "b")]
     bench.export(SOLO, *late, levels(SOLO, {0.2: 1.0, 0.3: 1.0, 0.4: 1.0}), at_s=2)
-    assert bench.aligner.late == 5
+    assert bench.aligner.tally.late == 5
 
 
 def test_row_numbers_have_no_gaps_over_both_kinds_of_rows() -> None:
@@ -266,12 +266,11 @@ def test_rows_carry_the_policy_version() -> None:
 
 def counter(worker: Worker, at_s: float, value: float, *, start_s: float = 0.0) -> SumPoint:
     return SumPoint(
-        Series(worker, "tokens"),
+        Series(worker, "tokens", instrument=Instrument.COUNTER),
         T0 + int(start_s * S),
         T0 + int(at_s * S),
         value,
         Temporality.CUMULATIVE,
-        monotonic=True,
     )
 
 
@@ -306,11 +305,11 @@ def test_levels_are_summed_over_workers_and_not_over_time() -> None:
 
 def test_an_up_down_counter_is_a_level() -> None:
     bench = Bench(window_s=5)
-    series = Series(GENERATOR0, "running")
+    series = Series(GENERATOR0, "running", instrument=Instrument.UP_DOWN_COUNTER)
     bench.export(
         GENERATOR0,
         *(
-            SumPoint(series, T0, T0 + at * S, change, Temporality.DELTA, monotonic=False)
+            SumPoint(series, T0, T0 + at * S, change, Temporality.DELTA)
             for at, change in ((1, +3), (2, -1))
         ),
     )
@@ -357,11 +356,9 @@ def test_the_miss_ratio_is_a_ratio_of_sums() -> None:
     for index, (queries, hits) in enumerate(((100, 90), (900, 0))):
         worker = Worker("generator", f"g{index}", index=index)
         for name, value in (("queries", queries), ("hits", hits)):
-            series = Series(worker, f"rl.generator.kv_cache.{name}")
-            bench.export(
-                worker,
-                SumPoint(series, T0, T0 + S, value, Temporality.CUMULATIVE, monotonic=True),
-            )
+            name = f"rl.generator.kv_cache.{name}"
+            series = Series(worker, name, instrument=Instrument.COUNTER)
+            bench.export(worker, SumPoint(series, T0, T0 + S, value, Temporality.CUMULATIVE))
     (row,) = bench.rows(everything=True)
     assert row.values["generator/kv_cache/miss/ratio"] == pytest.approx(1 - 90 / 1000)
 
@@ -410,7 +407,7 @@ def test_the_series_of_dead_workers_do_not_keep_out_those_of_the_living() -> Non
         points = [levels(worker, {number * 2.0: 1.0}, name=f"m{i}") for i in range(9)]
         bench.export(worker, *points)
         bench.rows()
-    assert bench.aligner.refused_series == 0
+    assert bench.aligner.tally.too_many_series == 0
 
 
 def test_workers_that_come_and_go_have_the_rate_of_the_window_between_them() -> None:
@@ -454,7 +451,7 @@ def test_series_beyond_the_bound_are_counted_and_harm_nobody() -> None:
     bench.export(SOLO, *(steps(SOLO, {1: 1.0}, name=f"m{i}") for i in range(5)), at_s=1)
     (row,) = bench.rows(everything=True)
     assert sorted(row.values) == ["trainer/m0", "trainer/m1"]
-    assert bench.aligner.refused_series == 3
+    assert bench.aligner.tally.too_many_series == 3
 
 
 def test_a_pickled_aligner_goes_on_as_if_nothing_had_happened() -> None:
@@ -463,7 +460,6 @@ def test_a_pickled_aligner_goes_on_as_if_nothing_had_happened() -> None:
     revived: Aligner = pickle.loads(pickle.dumps(bench.aligner))
     for aligner in (bench.aligner, revived):
         decoded = Decoded(
-            KEY,
             [steps(RANK1, {1: 3.0, 2: 4.0}), counter(RANK0, 1.4, 15)],
             [Export(RANK1, T0 + S), Export(RANK0, T0 + 2 * S)],
         )
@@ -511,7 +507,7 @@ def test_restarts_do_not_make_the_state_grow() -> None:
         bench.rows(at_s=start_s + 90)
         sizes.append(len(pickle.dumps(bench.aligner)))
     assert max(sizes[20:]) < max(sizes[:20]) + 200
-    assert bench.aligner.refused_series == 0
+    assert bench.aligner.tally.too_many_series == 0
 
 
 @pytest.mark.parametrize("is_pickled", [False, True])

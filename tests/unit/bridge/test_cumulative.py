@@ -7,13 +7,14 @@ import pytest
 
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import HistogramPoint, Series, SumPoint, Temporality, Worker
+from otel_rl.semconv.spec import Instrument
 
-SERIES = Series(Worker("generator", "i"), "tokens")
+SERIES = Series(Worker("generator", "i"), "tokens", instrument=Instrument.COUNTER)
 S = 1_000_000_000
 
 
 def counted(start_s: int, time_s: int, value: float, kind: str = "cumulative") -> SumPoint:
-    return SumPoint(SERIES, start_s * S, time_s * S, value, Temporality(kind), monotonic=True)
+    return SumPoint(SERIES, start_s * S, time_s * S, value, Temporality(kind))
 
 
 def increments(*points: SumPoint) -> list[tuple[float, float] | None]:

@@ -3,12 +3,13 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.journal import JOURNAL_FILE, Journal
-from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
@@ -23,8 +24,17 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     opened.close()
 
 
-def batch(content: bytes = b"x") -> Batch:
-    return Batch(Signal.METRICS, content, received_ns=5)
+def batch(content: bytes = b"x", key: ExperimentKey = KEY) -> Batch:
+    return Batch(key, Signal.METRICS, content, received_ns=5)
+
+
+def payloads(spool: Spool, *, max_bytes: int = 1 << 20, key: ExperimentKey = KEY) -> list[bytes]:
+    return [one.batch.payload for one in spool.read(key, max_bytes=max_bytes)]
+
+
+def commit(*rows: Row, state: object = None, through: int = 0, key: ExperimentKey = KEY) -> Commit:
+    next_row = rows[-1].number + 1 if rows else 0
+    return Commit(key, rows, next_row, state, Offset(through))
 
 
 def row(number: int, **values: float) -> Row:
@@ -33,43 +43,84 @@ def row(number: int, **values: float) -> Row:
 
 def test_batches_come_back_in_the_order_of_acceptance(journal: Journal) -> None:
     spool = Spool(journal)
-    offsets = [spool.append(batch(b"%d" % n)) for n in range(5)]
-    assert offsets == sorted(set(offsets))
-    found = spool.read(after=Offset(0), max_bytes=1 << 20)
-    assert [b.payload for _, b in found] == [b"0", b"1", b"2", b"3", b"4"]
-
-
-def test_reading_goes_on_after_an_offset(journal: Journal) -> None:
-    spool = Spool(journal)
-    first = spool.append(batch(b"a"))
-    spool.append(batch(b"b"))
-    assert [b.payload for _, b in spool.read(after=first, max_bytes=1)] == [b"b"]
+    for n in range(5):
+        spool.append([batch(b"%d" % n)])
+    assert payloads(spool) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_read_returns_at_least_one_batch_however_large(journal: Journal) -> None:
     spool = Spool(journal)
-    spool.append(batch(b"x" * 1000))
-    assert len(spool.read(after=Offset(0), max_bytes=1)) == 1
+    spool.append([batch(b"x" * 1000), batch(b"y")])
+    assert payloads(spool, max_bytes=1) == [b"x" * 1000]
+
+
+def test_experiments_wait_apart(journal: Journal) -> None:
+    spool, other = Spool(journal), ExperimentKey("other")
+    spool.append([batch(b"a"), batch(b"b", other), batch(b"c")])
+    assert (payloads(spool), payloads(spool, key=other)) == ([b"a", b"c"], [b"b"])
+    assert spool.waiting() == [KEY, other]
+    Ledger(journal).commit([commit(through=3)])
+    assert (spool.waiting(), spool.pending()) == ([other], 1)
+
+
+def test_an_experiment_with_its_share_waiting_is_refused_and_the_others_are_not(
+    journal: Journal, tmp_path: Path
+) -> None:
+    other = ExperimentKey("other")
+    small = Journal(tmp_path / "small", max_bytes=1 << 20)
+    try:
+        spool = Spool(small, max_share=0.25)
+        for _ in range(4):
+            spool.append([batch(b"x" * 60_000)])
+        with pytest.raises(JournalFull, match="is its share"):
+            spool.append([batch(b"x" * 60_000), batch(b"kept", other)])
+        assert payloads(spool, key=other) == [b"kept"]
+        Ledger(small).commit([commit(through=3)])
+        spool.append([batch(b"x" * 60_000)])
+        assert len(payloads(spool)) == 2
+    finally:
+        small.close()
+
+
+def test_a_batch_over_the_share_is_taken_when_nothing_else_waits(tmp_path: Path) -> None:
+    small = Journal(tmp_path, max_bytes=1 << 20)
+    try:
+        spool = Spool(small, max_share=0.01)
+        spool.append([batch(b"x" * 50_000)])
+        with pytest.raises(JournalFull):
+            spool.append([batch(b"y")])
+    finally:
+        small.close()
 
 
 def test_batches_survive_a_restart(tmp_path: Path) -> None:
     first = Journal(tmp_path)
-    Spool(first).append(batch(b"kept"))
+    Spool(first).append([batch(b"kept")])
+    identity = first.identity
     first.close()
     second = Journal(tmp_path)
     try:
-        (kept,) = Spool(second).read(after=Offset(0), max_bytes=1)
-        assert kept[1] == batch(b"kept")
+        (kept,) = Spool(second).read(KEY, max_bytes=1)
+        assert kept.batch == batch(b"kept")
+        assert second.identity == identity
     finally:
         second.close()
 
 
+def test_two_journals_have_two_identities(journal: Journal, tmp_path: Path) -> None:
+    other = Journal(tmp_path / "other")
+    other.close()
+    assert other.identity != journal.identity
+
+
 def test_concurrent_appends_all_arrive_and_share_commits(journal: Journal) -> None:
     spool = Spool(journal)
-    threads = [
-        threading.Thread(target=lambda n=n: [spool.append(batch(b"%d" % n)) for _ in range(20)])
-        for n in range(8)
-    ]
+
+    def append_twenty(content: bytes) -> None:
+        for _ in range(20):
+            spool.append([batch(content)])
+
+    threads = [threading.Thread(target=append_twenty, args=(b"%d" % n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -82,14 +133,15 @@ def test_a_failing_write_takes_nothing_of_the_others_with_it(journal: Journal) -
 
     def fail(connection: sqlite3.Connection) -> None:
         connection.execute(
-            "INSERT INTO batches (signal, received_ns, payload) VALUES ('metrics', 0, 'half')"
+            "INSERT INTO batches (run_id, signal, received_ns, payload, crc)"
+            " VALUES ('run', 'metrics', 0, 'half', 0)"
         )
         raise ValueError("no")
 
     results: list[str] = []
 
     def append() -> None:
-        spool.append(batch(b"whole"))
+        spool.append([batch(b"whole")])
 
     def write() -> None:
         try:
@@ -103,25 +155,24 @@ def test_a_failing_write_takes_nothing_of_the_others_with_it(journal: Journal) -
     for thread in threads:
         thread.join()
     assert results == ["failed", "failed"]
-    found = spool.read(after=Offset(0), max_bytes=1 << 20)
-    assert [b.payload for _, b in found] == [b"whole", b"whole"]
+    assert payloads(spool) == [b"whole", b"whole"]
 
 
 def test_a_full_journal_refuses_and_recovers(tmp_path: Path) -> None:
     journal = Journal(tmp_path, max_bytes=1 << 20)
     try:
         spool, ledger = Spool(journal), Ledger(journal)
-        last = Offset(0)
 
         def fill() -> None:
-            nonlocal last
             for _ in range(100):
-                last = spool.append(batch(b"x" * 65536))
+                spool.append([batch(b"x" * 65536)])
 
         with pytest.raises(JournalFull):
             fill()
-        ledger.commit([], read_through=last)
-        assert spool.append(batch(b"room again")) > last
+        last = spool.read(KEY, max_bytes=1 << 30)[-1].offset
+        ledger.commit([commit(through=last)])
+        spool.append([batch(b"room again")])
+        assert payloads(spool) == [b"room again"]
     finally:
         journal.close()
 
@@ -130,7 +181,7 @@ def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.close()
     with pytest.raises(JournalClosed):
-        Spool(journal).append(batch())
+        Spool(journal).append([batch()])
 
 
 def test_a_second_bridge_on_the_directory_is_refused(journal: Journal, tmp_path: Path) -> None:
@@ -155,37 +206,72 @@ def test_what_is_no_journal_is_an_error_that_leaves_the_directory_free(tmp_path:
 
 def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
     spool, ledger = Spool(journal), Ledger(journal)
-    offset = spool.append(batch())
-    ledger.commit([Commit(KEY, [row(0), row(1)], 2, {"some": "state"})], read_through=offset)
+    spool.append([batch()])
+    ledger.commit([commit(row(0), row(1), state={"some": "state"}, through=1)])
     assert ledger.rows(KEY, start=0, limit=10) == [row(0), row(1)]
-    assert ledger.next_row(KEY) == 2
-    assert ledger.state(KEY) == {"some": "state"}
+    assert ledger.saved(KEY) == Saved({"some": "state"}, [], 2)
     assert spool.pending() == 0
     assert ledger.runs() == [KEY]
 
 
+def test_what_was_seen_is_kept_beside_the_state_until_it_is_forgotten(journal: Journal) -> None:
+    ledger = Ledger(journal)
+    for number, newest_ns in enumerate((10, 30, 20)):
+        ledger.commit([replace(commit(), seen=(newest_ns, b"%d" % number))])
+    assert ledger.saved(KEY).seen == [b"0", b"1", b"2"]
+    ledger.commit([replace(commit(), forgotten_ns=20)])
+    assert ledger.saved(KEY).seen == [b"1"]
+
+
 def test_a_row_number_is_given_once(journal: Journal) -> None:
     ledger = Ledger(journal)
-    ledger.commit([Commit(KEY, [row(0)], 1, None)], read_through=Offset(0))
+    ledger.commit([commit(row(0))])
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.commit([Commit(KEY, [row(0)], 1, None)], read_through=Offset(0))
+        ledger.commit([commit(row(0))])
 
 
 def test_nan_and_infinity_are_kept(journal: Journal) -> None:
     ledger = Ledger(journal)
     values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 2**62}
-    ledger.commit([Commit(KEY, [row(0, **values)], 1, None)], read_through=Offset(0))
+    ledger.commit([commit(row(0, **values))])
     (kept,) = ledger.rows(KEY, start=0, limit=1)
     assert repr(dict(kept.values)) == repr(values)
 
 
-def test_a_damaged_row_is_told_apart_from_a_good_one(journal: Journal) -> None:
+def test_a_damaged_row_keeps_its_number_and_says_what_it_was(journal: Journal) -> None:
     ledger = Ledger(journal)
-    ledger.commit([Commit(KEY, [row(0), row(1)], 2, None)], read_through=Offset(0))
+    ledger.commit([commit(row(0), row(1), row(2))])
     journal.write(lambda c: c.execute("UPDATE rows SET body = x'5b' WHERE number = 1"))
-    assert ledger.rows(KEY, start=0, limit=1) == [row(0)]
-    with pytest.raises(JournalError, match="Row 1 of exp/trial is damaged"):
-        ledger.rows(KEY, start=1, limit=1)
+    first, damaged, last = ledger.rows(KEY, start=0, limit=3)
+    assert (first, last) == (row(0), row(2))
+    assert (damaged.number, damaged.values) == (1, {DAMAGED_ROW: 1})
+    assert (damaged.step, damaged.time_ns) == (first.step, first.time_ns)
+
+
+def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
+    ledger = Ledger(journal)
+    ledger.commit([commit(row(0), state="good")])
+    journal.write(lambda c: c.execute("UPDATE states SET body = x'00'"))
+    assert ledger.saved(KEY) == Saved(None, [], 1)
+
+
+def test_a_damaged_batch_is_told_apart_from_a_good_one(journal: Journal) -> None:
+    spool = Spool(journal)
+    spool.append([batch(b"good"), batch(b"bad")])
+    journal.write(lambda c: c.execute("UPDATE batches SET payload = 'BAD' WHERE offset = 2"))
+    assert [one.is_damaged for one in spool.read(KEY, max_bytes=99)] == [False, True]
+
+
+def test_a_run_whose_rows_nobody_takes_has_no_room_for_more(tmp_path: Path) -> None:
+    small = Journal(tmp_path, max_bytes=1 << 20)
+    try:
+        ledger = Ledger(small, max_share=0.01)
+        assert ledger.has_room(KEY)
+        ledger.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
+        assert not ledger.has_room(KEY)
+        assert ledger.has_room(ExperimentKey("other"))
+    finally:
+        small.close()
 
 
 def test_each_trackers_position_is_remembered(journal: Journal) -> None:
@@ -199,11 +285,13 @@ def test_each_trackers_position_is_remembered(journal: Journal) -> None:
 
 def test_a_batch_that_cannot_be_read_is_set_aside_and_kept(journal: Journal) -> None:
     spool, ledger = Spool(journal), Ledger(journal)
-    bad, good = spool.append(batch(b"bad")), spool.append(batch(b"good"))
-    ledger.set_aside(bad)
-    assert [offset for offset, _ in spool.read(after=Offset(0), max_bytes=9)] == [good]
+    spool.append([batch(b"bad"), batch(b"good")])
+    ledger.set_aside(KEY, Offset(1))
+    assert payloads(spool) == [b"good"]
     with journal.read() as connection:
         assert connection.execute("SELECT payload FROM set_aside").fetchall() == [(b"bad",)]
+    ledger.set_aside(KEY, Offset(2))
+    assert spool.waiting() == []
 
 
 def test_threads_that_have_ended_leave_no_file_open(journal: Journal) -> None:

@@ -16,7 +16,7 @@ from otel_rl.bridge.journal import JOURNAL_FILE
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
 from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
-from otel_rl.records import Batch, Signal
+from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 
@@ -41,7 +41,14 @@ def batch(step: int, *, experiment: str = "e", padding: int = 0) -> Batch:
             "padding": "x" * padding,
         },
     )
-    return Batch(Signal.METRICS, request.SerializeToString(), time.time_ns())
+    return Batch(
+        ExperimentKey(experiment), Signal.METRICS, request.SerializeToString(), time.time_ns()
+    )
+
+
+def broken(experiment: str = "e") -> Batch:
+    key = ExperimentKey(experiment)
+    return Batch(key, Signal.METRICS, b"\xff no protobuf", time.time_ns())
 
 
 def steps(directory: Path, experiment: str = "e") -> list[int]:
@@ -68,7 +75,7 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
 
 def test_every_accepted_batch_is_in_the_run_after_a_stop(bridge: Bridge, tmp_path: Path) -> None:
     for step in range(30):
-        bridge.accept(batch(step))
+        bridge.accept([batch(step)])
     (status,) = bridge.stop()
     assert steps(tmp_path) == list(range(30))
     assert (status.state, status.next_row) == (RunState.FINISHED, 30)
@@ -79,9 +86,9 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
     bridge: Bridge, tmp_path: Path
 ) -> None:
     for step in range(20):
-        bridge.accept(batch(step))
+        bridge.accept([batch(step)])
         if step == 10:
-            bridge.accept(Batch(Signal.METRICS, b"\xff no protobuf", time.time_ns()))
+            bridge.accept([broken()])
     bridge.stop()
     assert steps(tmp_path) == list(range(20))
     dropped = bridge.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE)
@@ -94,7 +101,7 @@ def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(
     with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:
         connection.execute("ALTER TABLE rows RENAME TO elsewhere")
         connection.commit()
-        bridge.accept(batch(1))
+        bridge.accept([batch(1)])
         deadline = time.monotonic() + DEADLINE_S
         while bridge.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) < 2:
             assert time.monotonic() < deadline, "the drain does not fail twice"
@@ -111,9 +118,9 @@ def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(
 def test_a_bad_batch_takes_no_open_step_of_another_experiment_with_it(
     bridge: Bridge, tmp_path: Path
 ) -> None:
-    bridge.accept(batch(1, experiment="open"))
+    bridge.accept([batch(1, experiment="open")])
     wait_until_drained(tmp_path)
-    bridge.accept(Batch(Signal.METRICS, b"\xff no protobuf", time.time_ns()))
+    bridge.accept([broken()])
     wait_until_drained(tmp_path)
     bridge.stop()
     assert steps(tmp_path, "open") == [1]
@@ -126,7 +133,7 @@ def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path
     # Nothing is made into rows before the journal is full.
     while not refused:
         try:
-            bridge.accept(batch(len(accepted), padding=50_000))
+            bridge.accept([batch(len(accepted), padding=50_000)])
         except JournalFull:
             refused += 1
         else:
@@ -135,7 +142,7 @@ def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
-            bridge.accept(batch(len(accepted)))
+            bridge.accept([batch(len(accepted))])
             break
         except JournalFull:
             assert time.monotonic() < deadline, "the journal stays full"
@@ -146,7 +153,7 @@ def test_a_full_journal_refuses_batches_and_makes_room_from_what_it_has(tmp_path
 
 
 def test_spans_are_accepted_and_make_no_rows(bridge: Bridge) -> None:
-    bridge.accept(Batch(Signal.TRACES, b"", time.time_ns()))
+    bridge.accept([Batch(ExperimentKey("e"), Signal.TRACES, b"", time.time_ns())])
     assert bridge.stop() == []
 
 
@@ -166,7 +173,7 @@ def test_a_port_in_use_leaves_the_directory_free(bridge: Bridge, tmp_path: Path)
 
 
 def test_stopping_twice_is_stopping_once(bridge: Bridge) -> None:
-    bridge.accept(batch(1))
+    bridge.accept([batch(1)])
     first = bridge.stop()
     assert bridge.stop() == first
 
@@ -174,4 +181,4 @@ def test_stopping_twice_is_stopping_once(bridge: Bridge) -> None:
 def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
     bridge.stop()
     with pytest.raises(JournalClosed):
-        bridge.accept(batch(1))
+        bridge.accept([batch(1)])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.admit import Admitted, admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-from otel_rl.records import Signal
+from otel_rl.records import ExperimentKey, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
 
 NOW_NS = 1_800_000_000_000_000_000
@@ -37,8 +38,8 @@ def sound_request() -> ExportMetricsServiceRequest:
 
 
 def kept(admitted: Admitted) -> ExportMetricsServiceRequest:
-    assert admitted.payload is not None
-    return ExportMetricsServiceRequest.FromString(admitted.payload)
+    (batch,) = admitted.batches
+    return ExportMetricsServiceRequest.FromString(batch.payload)
 
 
 def kept_values(admitted: Admitted) -> list[float]:
@@ -54,7 +55,7 @@ def kept_values(admitted: Admitted) -> list[float]:
 def test_sound_request_keeps_its_very_bytes() -> None:
     payload = sound_request().SerializeToString() + b"\xba\x3e\x03new"  # an unknown field 999
     admitted = admit(Signal.METRICS, payload, LIMITS, NOW_NS)
-    assert admitted.payload is payload
+    assert admitted.batches[0].payload is payload
     assert (admitted.accepted, admitted.refused, admitted.message) == (1, {}, "")
 
 
@@ -81,7 +82,7 @@ def test_an_exemplar_that_is_no_protobuf_makes_the_request_malformed() -> None:
 
 
 def test_empty_request_leaves_nothing_to_keep() -> None:
-    assert admit_metrics(ExportMetricsServiceRequest()) == Admitted(None, 0)
+    assert admit_metrics(ExportMetricsServiceRequest()) == Admitted([], 0)
 
 
 def test_metric_without_data_is_accepted_and_ignored() -> None:
@@ -95,7 +96,7 @@ class TestExperiment:
         admitted = admit_metrics(
             metrics_request(gauge(point(), point()), resource={"service.name": "trainer"})
         )
-        assert admitted.payload is None
+        assert admitted.batches == []
         assert admitted.refused == {Refusal.NO_EXPERIMENT: 2}
         assert "rl.experiment.name" in admitted.message
         assert "OTEL_RESOURCE_ATTRIBUTES" in admitted.message
@@ -118,7 +119,7 @@ class TestExperiment:
     def test_default_experiment_leaves_a_named_one_alone(self) -> None:
         payload = sound_request().SerializeToString()
         limits = ReceiveLimits(default_experiment="lab")
-        assert admit(Signal.METRICS, payload, limits, NOW_NS).payload is payload
+        assert admit(Signal.METRICS, payload, limits, NOW_NS).batches[0].payload is payload
 
     @pytest.mark.parametrize("key", ["rl.experiment.name", "rl.trial.name", "rl.worker.role"])
     @pytest.mark.parametrize(
@@ -393,7 +394,7 @@ class TestSpans:
     def test_spans_of_no_experiment_are_refused(self) -> None:
         request = trace_request(3, resource={})
         admitted = admit(Signal.TRACES, request.SerializeToString(), LIMITS, NOW_NS)
-        assert (admitted.payload, admitted.refused) == (None, {Refusal.NO_EXPERIMENT: 3})
+        assert (admitted.batches, admitted.refused) == ([], {Refusal.NO_EXPERIMENT: 3})
         assert "Spans refused: 3" in admitted.message
 
     def test_128_attributes_are_taken_and_129_are_not(self) -> None:
@@ -458,7 +459,7 @@ def test_every_point_is_either_kept_or_counted_as_refused(
     total = sum(len(times_ns) for _, times_ns in resources)
     assert admitted.accepted == sound
     assert admitted.accepted + sum(admitted.refused.values()) == total
-    assert len(kept_values(admitted)) == sound if sound else admitted.payload is None
+    assert len(kept_values(admitted)) == sound if sound else not admitted.batches
     assert bool(admitted.message) == bool(admitted.refused)
 
 
@@ -467,6 +468,34 @@ def test_every_point_is_either_kept_or_counted_as_refused(
 def test_what_was_admitted_is_admitted_again_untouched(times_ns: list[int]) -> None:
     request = metrics_request(gauge(*[point(time_ns=time_ns) for time_ns in times_ns]))
     first = admit_metrics(request)
-    if first.payload is not None:
-        again = admit(Signal.METRICS, first.payload, LIMITS, NOW_NS)
-        assert (again.payload, again.refused) == (first.payload, {})
+    for batch in first.batches:
+        again = admit(Signal.METRICS, batch.payload, LIMITS, NOW_NS)
+        assert (again.batches, again.refused) == ([batch], {})
+
+
+def test_a_request_is_cut_into_one_batch_for_each_experiment() -> None:
+    request = ExportMetricsServiceRequest()
+    for value, name in enumerate(("a", "b", "a")):
+        request.MergeFrom(
+            metrics_request(gauge(point(value)), resource={"rl.experiment.name": name})
+        )
+    admitted = admit_metrics(request)
+    found = {
+        batch.experiment.experiment: kept_values(replace(admitted, batches=[batch]))
+        for batch in admitted.batches
+    }
+    assert found == {"a": [0, 2], "b": [1]}
+
+
+def test_an_experiment_that_is_not_welcome_is_refused_and_the_others_are_taken() -> None:
+    request = ExportMetricsServiceRequest()
+    for name in ("a", "b"):
+        request.MergeFrom(metrics_request(gauge(point()), resource={"rl.experiment.name": name}))
+
+    def only_a(key: ExperimentKey) -> tuple[Refusal, str] | None:
+        return None if key.experiment == "a" else (Refusal.INVALID_NAME, f"{key} is not a")
+
+    admitted = admit(Signal.METRICS, request, LIMITS, NOW_NS, only_a)
+    assert [batch.experiment.experiment for batch in admitted.batches] == ["a"]
+    assert admitted.refused == {Refusal.INVALID_NAME: 1}
+    assert "b/default is not a" in admitted.message

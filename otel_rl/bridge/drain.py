@@ -1,0 +1,328 @@
+"""Makes rows of what waits in the spool. Synchronous: one thread, and time is an argument.
+
+    spool ─ read ─> decode ─> align ─> ledger ─> notify
+            (a share of each experiment)  (one transaction for all of them)
+
+Experiments take turns, so that the backlog of one does not delay another, and fail apart: what goes
+wrong with one is undone and tried again later, while the others go on.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.align import Aligner, AlignSettings, Tally
+from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
+from otel_rl.bridge.decode import decode
+from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.bridge.report import Report
+from otel_rl.bridge.spool import Spool, Spooled
+from otel_rl.errors import JournalFull
+from otel_rl.records import ExperimentKey, Offset, Row
+
+__all__ = ["Drain"]
+
+_log = logging.getLogger(__name__)
+
+_NS_PER_S = 1_000_000_000
+
+# What one round reads, of all: enough to share a commit, little enough to see rows soon.
+_READ_BYTES = 8 << 20
+
+# After a failure that is not a batch's fault: a bug, a damaged page of the journal.
+_RETRY_NS = 1 * _NS_PER_S
+
+# What goes wrong is tried again every second; it is worth one line a minute.
+_LOG_EVERY_NS = 60 * _NS_PER_S
+
+# An experiment that has been silent for so long, and has nothing open, is in the ledger only.
+_IDLE_NS = 600 * _NS_PER_S
+
+
+@dataclass(slots=True)
+class _Run:
+    """An experiment in memory.
+
+    Attributes:
+        aligner: Its open steps and windows. What it knows beyond the ledger is not yet committed.
+        report: What the run is told of the bridge.
+        counted: How much of the aligner's tally is in the bridge's counters.
+        used_ns: When it last had batches.
+    """
+
+    aligner: Aligner
+    report: Report
+    counted: Tally
+    used_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is remembered of an experiment with which something went wrong.
+
+    Attributes:
+        retry_ns: It is left alone until then.
+        one_by_one: Its batches are read one at a time, to find the one that is at fault.
+    """
+
+    retry_ns: int = 0
+    one_by_one: bool = False
+
+
+@dataclass(slots=True)
+class _Round:
+    """What a round has prepared, and whether there is more to do at once."""
+
+    commits: list[Commit] = field(default_factory=list)
+    has_more: bool = False
+
+
+class Drain:
+    """The one reader of the spool and writer of the ledger.
+
+    Args:
+        spool: Where batches wait.
+        ledger: Where rows go.
+        settings: How samples become rows.
+        counters: Of the bridge.
+        notify: Told of each run that has new rows.
+        report_interval_s: How often a run is told what the bridge says of itself.
+        gauges: What a report says besides counts, by tracker key.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        ledger: Ledger,
+        *,
+        settings: AlignSettings,
+        counters: Counters,
+        notify: Callable[[ExperimentKey], None],
+        report_interval_s: float = 10.0,
+        gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {},
+    ) -> None:
+        self._spool = spool
+        self._ledger = ledger
+        self._settings = settings
+        self._counters = counters
+        self._notify = notify
+        self._report_interval_ns = int(report_interval_s * _NS_PER_S)
+        self._gauges = gauges
+        self._runs: dict[ExperimentKey, _Run] = {}
+        self._troubles: dict[ExperimentKey, _Trouble] = {}
+        self._logged_ns = 0
+        # Silent runs have open steps, too.
+        self._unloaded = list(ledger.open_runs())
+
+    def round(self, now_ns: int) -> bool:
+        """Make rows of a share of what waits, and of what is complete by ``now_ns``.
+
+        Returns:
+            Whether there may be more to do at once.
+
+        Raises:
+            JournalFull: No room for the rows. The batches wait; try again in a while.
+        """
+        waiting = self._spool.waiting()
+        share_bytes = _READ_BYTES // max(1, len(waiting))
+        keys = dict.fromkeys([*waiting, *self._unloaded, *self._runs])
+        self._unloaded = []
+        done = _Round()
+        for key in keys:
+            trouble = self._troubles.get(key)
+            if trouble is not None and now_ns < trouble.retry_ns:
+                self._unloaded.append(key)
+                continue
+            try:
+                self._advance(key, share_bytes if key in waiting else 0, now_ns, done)
+            except JournalFull:
+                raise
+            except Exception:  # noqa: BLE001  # one experiment's trouble is not the others'; counted
+                self._set_back(key, now_ns)
+        self._commit(done.commits, now_ns)
+        return done.has_more
+
+    def finish(self, now_ns: int) -> None:
+        """Make rows of everything that is open, complete or not: nothing more will come.
+
+        Raises:
+            JournalFull: No room for the rows. They are made again by the next bridge.
+        """
+        commits = []
+        for key in [*self._runs]:
+            try:
+                run = self._runs[key]
+                report = self._report(key, run)
+                if not run.report.is_news(report):
+                    report = {}
+                rows = run.aligner.close(now_ns, everything=True, report=report)
+                if rows:
+                    commits.append(self._prepared(key, run, rows, Offset(0)))
+            except Exception:  # noqa: BLE001  # as above
+                self._set_back(key, now_ns)
+        self._commit(commits, now_ns)
+
+    def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
+        run = self._load(key, now_ns)
+        spooled = self._read(key, max_bytes) if max_bytes else []
+        if spooled:
+            run.used_ns = now_ns
+            if spooled[0].is_damaged:
+                self._set_aside(key, spooled[0], SampleDrop.DAMAGED)
+                done.has_more = True
+                return
+            try:
+                for one in spooled:
+                    run.aligner.add(decode(one.batch), received_ns=one.batch.received_ns)
+            except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
+                self._runs.pop(key)
+                self._unloaded.append(key)
+                done.has_more = True
+                if len(spooled) > 1:
+                    self._troubles[key] = _Trouble(one_by_one=True)
+                else:
+                    self._set_aside(key, spooled[0], SampleDrop.UNDECODABLE)
+                return
+        elif self._is_idle(run, now_ns):
+            del self._runs[key]
+            return
+        has_more = bool(spooled) and (
+            self._is_one_by_one(key) or sum(len(one.batch.payload) for one in spooled) >= max_bytes
+        )
+        done.has_more |= has_more
+        # In a backlog the bridge's clock is far ahead of the data that it reads.
+        clock_ns = spooled[-1].batch.received_ns if has_more else now_ns
+        report = self._report(key, run) if run.report.is_due(now_ns) else {}
+        rows = run.aligner.close(clock_ns, report=report)
+        if rows and report:
+            run.report.told(report, now_ns)
+        if rows or spooled:
+            read_through = spooled[-1].offset if spooled else Offset(0)
+            done.commits.append(self._prepared(key, run, rows, read_through))
+
+    def _read(self, key: ExperimentKey, max_bytes: int) -> Sequence[Spooled]:
+        """The next batches: sound ones, or one damaged one."""
+        if not self._ledger.has_room(key):
+            return []
+        one_by_one = self._is_one_by_one(key)
+        # A read returns at least one batch.
+        spooled = self._spool.read(key, max_bytes=1 if one_by_one else max_bytes)
+        if one_by_one and not spooled:
+            del self._troubles[key]
+        for place, one in enumerate(spooled):
+            if one.is_damaged:
+                return spooled[: max(1, place)]
+        return spooled
+
+    def _is_one_by_one(self, key: ExperimentKey) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is not None and trouble.one_by_one
+
+    def _load(self, key: ExperimentKey, now_ns: int) -> _Run:
+        run = self._runs.get(key)
+        if run is None:
+            saved = self._ledger.saved(key)
+            aligner = saved.state if isinstance(saved.state, Aligner) else Aligner()
+            aligner.next_number = saved.next_row
+            aligner.settings = self._settings
+            for body in saved.seen:
+                aligner.restore(body)
+            report = Report(self._report_interval_ns)
+            run = _Run(aligner, report, dataclasses.replace(aligner.tally), now_ns)
+            self._runs[key] = run
+        return run
+
+    def _is_idle(self, run: _Run, now_ns: int) -> bool:
+        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.is_open
+
+    def _report(self, key: ExperimentKey, run: _Run) -> Mapping[str, float]:
+        aligner = run.aligner
+        for name, n in self._counters.take_run(key).items():
+            aligner.counts[name] = aligner.counts.get(name, 0) + n
+        return run.report.values(aligner.tally, aligner.counts, self._gauges(key))
+
+    def _prepared(
+        self, key: ExperimentKey, run: _Run, rows: Sequence[Row], read_through: Offset
+    ) -> Commit:
+        aligner = run.aligner
+        return Commit(
+            key,
+            rows,
+            aligner.next_number,
+            aligner,
+            read_through,
+            aligner.is_open,
+            aligner.take_log(),
+            aligner.forgotten_ns,
+        )
+
+    def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
+        if not commits:
+            return
+        try:
+            self._ledger.commit(commits)
+        except JournalFull:
+            for commit in commits:
+                del self._runs[commit.key]
+                self._unloaded.append(commit.key)
+            raise
+        except Exception:  # noqa: BLE001  # counted; then each by itself, to spare the others
+            if len(commits) > 1:
+                for commit in commits:
+                    self._commit([commit], now_ns)
+            else:
+                self._set_back(commits[0].key, now_ns)
+            return
+        for commit in commits:
+            self._committed(commit)
+
+    def _committed(self, commit: Commit) -> None:
+        run = self._runs[commit.key]
+        tally, counted = run.aligner.tally, run.counted
+        for counter, reason, now, before in (
+            (Counter.SAMPLES_TAKEN, None, tally.taken, counted.taken),
+            (Counter.SAMPLES_LATE, None, tally.late, counted.late),
+            (Counter.SAMPLES_DUPLICATE, None, tally.duplicate, counted.duplicate),
+            (
+                Counter.SAMPLES_DROPPED,
+                SampleDrop.TOO_MANY_SERIES,
+                tally.too_many_series,
+                counted.too_many_series,
+            ),
+            (Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD, tally.too_old, counted.too_old),
+        ):
+            self._counters.add(counter, now - before, reason=reason)
+        run.counted = dataclasses.replace(tally)
+        if commit.rows:
+            self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
+            self._notify(commit.key)
+
+    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
+        """Go back to what is committed of an experiment, and leave it alone for a moment."""
+        self._runs.pop(key, None)
+        trouble = self._troubles.setdefault(key, _Trouble())
+        trouble.retry_ns = now_ns + _RETRY_NS
+        self._unloaded.append(key)
+        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
+        if now_ns - self._logged_ns >= _LOG_EVERY_NS:
+            self._logged_ns = now_ns
+            _log.exception("Making rows of %s failed; its batches are kept and tried again.", key)
+
+    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
+        """Keep a batch that cannot be read out of everybody's way."""
+        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
+        if reason is SampleDrop.DAMAGED:
+            _log.error(
+                "Batch %d of %s is damaged in the journal and was set aside. Check the disk.",
+                one.offset,
+                key,
+            )
+        else:
+            _log.exception(
+                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
+                one.offset,
+                key,
+            )
+        self._ledger.set_aside(key, one.offset)
+        self._troubles.pop(key, None)
