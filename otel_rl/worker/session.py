@@ -42,7 +42,7 @@ DEFAULT_ROLE: Final = "worker"
 EXIT_TIMEOUT_S: Final = 5.0
 """How long the end of a process may wait for the endpoint."""
 
-UNREACHED_EXIT_TIMEOUT_S: Final = 1.0
+UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """The same if nobody has ever listened there: enough for a few attempts."""
 
 _CHANGE_TIMEOUT_S: Final = 1.0

@@ -1,83 +1,213 @@
-"""An endpoint that is away, silent or broken costs a training loop nothing that it can feel."""
+"""An endpoint that is away, silent or broken costs a training loop nothing that it can feel.
 
-import os
+Each manner is that of a real endpoint in trouble. The loop runs to its end during the trouble; when
+it is over, everything arrives, except what the endpoint itself has refused for good: that is
+counted, and the count arrives.
+"""
+
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Event
+from collections import Counter
 
 import pytest
 
-from tests.otlp_sink import OK, Answer, Sink, serve
+from tests.otlp_sink import Sink, measurements, serve, sums
+from tests.process.unruly import Endpoint, Manner, Request, unruly, worker
 
 pytestmark = pytest.mark.process
 
+DROPPED = "otel_rl.worker.measurements.dropped"
+
 LOOP = """
+import sys
 import otel_rl
-otel_rl.init(experiment="e", role="r", export_interval_s=0.01)
+otel_rl.init(experiment="e", role="r", export_interval_s=0.02)
+for step in range(5_000):
+    otel_rl.mlogger.log({"loss": 1.0}, step=step)
+print("trained", flush=True)
+sys.stdin.readline()
+otel_rl.mlogger.log({"loss": 1.0}, step=5_000)
+print("delivered" if otel_rl.shutdown(timeout_s=30) else "gave up", flush=True)
+"""
+STEPS = range(5_001)
+
+SHUTDOWN = """
+import time
+import otel_rl
+otel_rl.init(experiment="e", role="r", export_interval_s=0.02)
 for step in range(20_000):
     otel_rl.mlogger.log({"loss": 1.0}, step=step)
 print("trained", flush=True)
-delivered = otel_rl.shutdown(timeout_s=0.5)
-print("delivered" if delivered else "gave up", flush=True)
+begun_s = time.monotonic()
+assert not otel_rl.shutdown(timeout_s=0.5)
+print("took", time.monotonic() - begun_s, flush=True)
 """
 
 
-def train(url: str, code: str = LOOP) -> subprocess.CompletedProcess[str]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": url},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def black_hole(endpoint: Endpoint, request: Request) -> None:
+    """Takes the request and never answers."""
+    endpoint.healed.wait()
+    request.cut()
 
 
-@contextmanager
-def black_hole() -> Iterator[str]:
-    """Accepts connections into its backlog and never reads a byte."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+def slow(endpoint: Endpoint, request: Request) -> None:
+    """Answers in the end."""
+    endpoint.healed.wait()
+    endpoint.deliver(request)
 
 
-def test_with_nobody_listening_the_loop_ends_and_says_what_was_lost() -> None:
+def status(code: int, content_type: str = "application/x-protobuf") -> Manner:
+    return lambda _endpoint, request: request.respond(code, {"Content-Type": content_type}, b"")
+
+
+def garbage(_endpoint: Endpoint, request: Request) -> None:
+    """Speaks another protocol."""
+    request.connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
+    request.hang_up()
+
+
+def cut_before(_endpoint: Endpoint, request: Request) -> None:
+    """The connection ends before the request has got anywhere."""
+    request.cut()
+
+
+def cut_after(endpoint: Endpoint, request: Request) -> None:
+    """The request is taken, but its answer is lost."""
+    endpoint.accept(request)
+    request.cut()
+
+
+def cut_within(endpoint: Endpoint, request: Request) -> None:
+    """The request is taken, and its answer breaks off."""
+    endpoint.accept(request)
+    request.connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+    request.hang_up()
+
+
+def refuse(endpoint: Endpoint, request: Request) -> None:
+    """Lets nobody in any more."""
+    endpoint.refuse()
+    request.cut()
+
+
+PASSING = {
+    "refuse": refuse,
+    "black hole": black_hole,
+    "slow": slow,
+    "429": status(429),
+    "503": status(503),
+    "a proxy's page": status(200, "text/html; charset=utf-8"),
+    "garbage": garbage,
+    "cut before": cut_before,
+    "cut after": cut_after,
+    "cut within": cut_within,
+}
+
+
+def without_repeats(sink: Sink) -> list[int | None]:
+    """The steps of all measurements, of equal requests only one."""
+    return [
+        m.step
+        for m in measurements(list({m.SerializeToString(): m for m in sink.metrics}.values()))
+    ]
+
+
+@pytest.mark.parametrize("manner", PASSING.values(), ids=PASSING)
+def test_after_the_trouble_everything_arrives_once(manner: Manner) -> None:
+    with (
+        unruly(manner) as endpoint,
+        worker(endpoint.url, LOOP, OTEL_EXPORTER_OTLP_TIMEOUT="2") as training,
+    ):
+        endpoint.wait_for_attempts(1)
+        training.wait_for("trained")
+        endpoint.heal()
+        training.go_on()
+        training.wait_for("delivered")
+        assert training.end() == 0
+        assert sorted(s for s in without_repeats(endpoint.sink) if s is not None) == list(STEPS)
+        assert sums(endpoint.sink.metrics, DROPPED) == {}
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 413, 500])
+def test_what_is_refused_for_good_is_counted_and_the_count_arrives(code: int) -> None:
+    with unruly(status(code)) as endpoint, worker(endpoint.url, LOOP) as training:
+        endpoint.wait_for_attempts(1)
+        training.wait_for("trained")
+        endpoint.heal()
+        training.go_on()
+        training.wait_for("delivered")
+        assert training.end() == 0
+        arrived = [m.step for m in endpoint.sink.measurements("loss")]
+        ((_, reason),) = sums(endpoint.sink.metrics, DROPPED)
+        (dropped,) = sums(endpoint.sink.metrics, DROPPED).values()
+        assert reason == "rejected"
+        assert dropped > 0
+        assert arrived == list(STEPS[int(dropped) :])
+        assert f"HTTP {code}" in training.output
+
+
+def test_a_refusal_at_the_very_end_is_reported_too() -> None:
+    def refuse_once(endpoint: Endpoint, request: Request) -> None:
+        endpoint.heal()
+        request.respond(400, {}, b"")
+
+    program = LOOP.replace("0.02", "60")
+    with unruly(refuse_once) as endpoint, worker(endpoint.url, program) as training:
+        training.go_on()
+        training.wait_for("delivered")
+        assert training.end() == 0
+        assert list(sums(endpoint.sink.metrics, DROPPED).values()) == [len(STEPS)]
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_with_nobody_listening_shutdown_keeps_to_its_time_and_says_what_is_lost(
+    protocol: str,
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        finished = train(f"http://127.0.0.1:{unused.getsockname()[1]}")
-    assert finished.returncode == 0
-    assert finished.stdout.split("\n")[:2] == ["trained", "gave up"]
-    assert "they are lost" in finished.stderr
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with worker(url, SHUTDOWN, OTEL_EXPORTER_OTLP_PROTOCOL=protocol) as training:
+            training.wait_for("trained")
+            training.wait_for("took")
+            assert training.end() == 0
+    assert float(training.output.split("took")[1].split()[0]) < 5
+    assert "The last 20000 measurements are lost" in training.output
 
 
-def test_in_a_black_hole_the_loop_ends_and_the_exit_is_bounded() -> None:
-    with black_hole() as url:
-        finished = train(url)
-    assert finished.returncode == 0
-    assert finished.stdout.split("\n")[:2] == ["trained", "gave up"]
-
-
-def test_an_endpoint_that_comes_back_gets_everything_in_order() -> None:
-    back = Event()
-
-    def answer(number: int) -> Answer:
-        if number >= 3:
-            back.set()
-        return OK if back.is_set() else (503, {"Retry-After": "0"}, b"")
-
-    with serve(Sink(answer=answer)) as sink:
-        finished = train(sink.url, LOOP.replace("timeout_s=0.5", "timeout_s=30"))
-        assert finished.stdout.split("\n")[:2] == ["trained", "delivered"]
-        assert [m.step for m in sink.measurements("loss")] == list(range(20_000))
+def test_in_a_black_hole_shutdown_keeps_to_its_time_and_counts_what_it_could_not_even_queue() -> (
+    None
+):
+    with unruly(black_hole) as endpoint, worker(endpoint.url, SHUTDOWN) as training:
+        training.wait_for("took")
+        assert training.end() == 0
+    assert float(training.output.split("took")[1].split()[0]) < 5
+    assert "The last 20000 measurements are lost" in training.output
 
 
 def test_requests_stay_below_what_a_server_takes() -> None:
-    code = LOOP.replace("0.01", "60").replace("20_000", "100_000").replace("=0.5", "=30")
-    with serve(Sink()) as sink:
-        finished = train(sink.url, code)
-        assert finished.stdout.split("\n")[:2] == ["trained", "delivered"]
-        assert len(sink.measurements("loss")) == 100_000
+    program = LOOP.replace("0.02", "60").replace("5_000", "100_000")
+    with serve(Sink()) as sink, worker(sink.url, program) as training:
+        training.go_on()
+        training.wait_for("delivered")
+        assert len(sink.measurements("loss")) == 100_001
         assert max(sink.sizes) <= 3 << 20
+
+
+@pytest.mark.parametrize("manner", [cut_after, cut_within], ids=["cut after", "cut within"])
+def test_after_a_lost_answer_the_same_bytes_come_again(manner: Manner) -> None:
+    with unruly(manner) as endpoint, worker(endpoint.url, LOOP) as training:
+        endpoint.wait_for_attempts(2)
+        training.wait_for("trained")
+        endpoint.heal()
+        training.go_on()
+        training.wait_for("delivered")
+        sent = Counter(request.SerializeToString() for request in endpoint.sink.metrics)
+        assert max(sent.values()) >= 2
+        intervals = [
+            (point.start_time_unix_nano, point.time_unix_nano)
+            for request in {r.SerializeToString(): r for r in endpoint.sink.metrics}.values()
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.gauge.data_points
+        ]
+        assert [start for start, _ in intervals[1:]] == [end for _, end in intervals[:-1]]

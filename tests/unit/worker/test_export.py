@@ -14,7 +14,8 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.transport import Outcome, Reply
 
 ACCEPTED = Reply(Outcome.ACCEPTED)
-AWAY = Reply(Outcome.RETRY, "connection refused")
+AWAY = Reply(Outcome.RETRY, "HTTP 503")
+NOBODY = Reply(Outcome.RETRY, "connection refused", unreachable=True)
 LONG_S = 3600.0
 PATIENCE_S = 20.0
 
@@ -196,3 +197,83 @@ def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
     rig.record(b"a")
     assert rig.exporter.flush(PATIENCE_S)
     assert rig.endpoint.accepted == [b"a"]
+
+
+def test_where_nobody_has_ever_listened_shutdown_gives_up_sooner(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: NOBODY
+    rig.record(b"a", measurements=4)
+    assert not rig.exporter.shutdown(LONG_S, unreached_timeout_s=0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_an_endpoint_that_was_there_once_gets_its_full_time(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    failures = iter([NOBODY] * 3)
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"b")
+    assert rig.exporter.shutdown(PATIENCE_S, unreached_timeout_s=0)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+
+
+def test_what_could_not_even_be_collected_is_counted(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a", measurements=4)
+    rig.exporter.flush(0.05)
+    rig.record(b"b", measurements=3)
+    assert not rig.exporter.shutdown(0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 7}
+    released.set()
+
+
+def test_a_loss_at_the_very_end_is_still_reported(rig: Rig) -> None:
+    def refuse(body: bytes) -> Reply:
+        rig.record(b"the count")
+        rig.endpoint.answer = lambda _body: ACCEPTED
+        return Reply(Outcome.REFUSED, "no")
+
+    rig.endpoint.answer = refuse
+    rig.record(b"a")
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"the count"]
+
+
+def test_a_transport_that_fails_for_once_loses_nothing(rig: Rig) -> None:
+    failures = iter([RuntimeError("defect")])
+
+    def fail(_body: bytes) -> Reply:
+        for failure in failures:
+            raise failure
+        return ACCEPTED
+
+    rig.endpoint.answer = fail
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.drops.counts() == {}
+
+
+def test_a_transport_that_always_fails_does_not_spin() -> None:
+    rig = Rig(interval_s=0.01)
+    attempts = []
+
+    def fail(body: bytes) -> Reply:
+        attempts.append(body)
+        raise RuntimeError("defect")
+
+    rig.endpoint.answer = fail
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.6)
+    assert len(attempts) <= 4
+    rig.exporter.shutdown(0.0)
+
+
+def test_a_collection_that_fails_is_no_successful_flush(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    assert not rig.exporter.flush(PATIENCE_S)
