@@ -1,0 +1,91 @@
+"""A bound on how many experiments a bridge works for at once: each costs memory and a writer."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.records import ExperimentKey
+
+__all__ = ["Experiments", "Newcomers"]
+
+
+class Experiments:
+    """Knows the experiments that are in use. Any thread may call any method.
+
+    A known one is always taken. A new one counts from the moment in which a request names it, and
+    becomes known once something of it is durable.
+
+    Args:
+        max_experiments: Known and new ones together.
+        in_use: Those for which the bridge holds anything in memory or waiting. Asked at first, and
+            whenever there seems to be no room: some may have gone.
+    """
+
+    def __init__(
+        self,
+        max_experiments: int,
+        in_use: Callable[[], Collection[ExperimentKey]] = frozenset,
+    ) -> None:
+        self._max_experiments = max_experiments
+        self._in_use = in_use
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._known = set(in_use())
+        self._new: Counter[ExperimentKey] = Counter()
+
+    @contextmanager
+    def request(self) -> Iterator["Newcomers"]:
+        """The new experiments of one request; those that are not kept in the block are let go."""
+        newcomers = Newcomers(self)
+        try:
+            yield newcomers
+        finally:
+            if newcomers.named:
+                with self._lock:
+                    self._new -= Counter(newcomers.named)
+
+    def _name(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
+        with self._lock:
+            if key in self._known or key in named:
+                return True
+            if key not in self._new and not self._has_room():
+                self._known = set(self._in_use())
+                if not self._has_room():
+                    return key in self._known
+            self._new[key] += 1
+            named.add(key)
+            return True
+
+    def _has_room(self) -> bool:
+        return len(self._known.union(self._new)) < self._max_experiments
+
+    def _keep(self, keys: Iterable[ExperimentKey]) -> None:
+        with self._lock:
+            self._known.update(keys)
+
+
+class Newcomers:
+    """The experiments of one request that the bridge did not know.
+
+    Args:
+        experiments: Those that it knows.
+
+    Attributes:
+        named: What was asked for and may come in.
+    """
+
+    def __init__(self, experiments: Experiments) -> None:
+        self.named: set[ExperimentKey] = set()
+        self._experiments = experiments
+
+    def problem(self, key: ExperimentKey) -> tuple[Refusal, str] | None:
+        """Why there is no room for ``key``, as reason and detail; None if there is."""
+        if self._experiments._name(key, self.named):  # noqa: SLF001  # the two are one idea
+            return None
+        return Refusal.TOO_MANY_EXPERIMENTS, f"There is no room for a new experiment, {str(key)!r}"
+
+    def keep(self, keys: Iterable[ExperimentKey]) -> None:
+        """Something of ``keys`` is durable."""
+        self._experiments._keep(keys)  # noqa: SLF001  # the two are one idea

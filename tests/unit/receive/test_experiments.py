@@ -1,0 +1,121 @@
+"""The number of experiments is bounded, however many are named at once."""
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.receive.experiments import Experiments
+from otel_rl.records import ExperimentKey
+
+
+def key(number: int) -> ExperimentKey:
+    return ExperimentKey(f"experiment-{number}")
+
+
+def test_a_new_experiment_is_taken_while_there_is_room_and_refused_by_name_after_that() -> None:
+    experiments = Experiments(2)
+    with experiments.request() as request:
+        assert request.problem(key(1)) is None
+        assert request.problem(key(2)) is None
+        refused = request.problem(key(3))
+        request.keep([key(1), key(2)])
+    assert refused is not None
+    assert refused[0] is Refusal.TOO_MANY_EXPERIMENTS
+    assert "experiment-3" in refused[1]
+
+
+def test_a_known_experiment_is_always_taken() -> None:
+    experiments = Experiments(1, lambda: [key(1), key(2)])
+    with experiments.request() as request:
+        assert request.problem(key(1)) is None
+        assert request.problem(key(2)) is None
+        assert request.problem(key(3)) is not None
+
+
+def test_what_was_named_but_not_kept_takes_no_room() -> None:
+    experiments = Experiments(1)
+    with experiments.request() as request:
+        assert request.problem(key(1)) is None
+    with experiments.request() as request:
+        assert request.problem(key(2)) is None
+
+
+def test_a_request_that_fails_gives_its_room_back() -> None:
+    experiments = Experiments(1)
+    try:
+        with experiments.request() as request:
+            assert request.problem(key(1)) is None
+            raise OSError
+    except OSError:
+        pass
+    with experiments.request() as request:
+        assert request.problem(key(2)) is None
+
+
+def test_trials_of_an_experiment_are_runs_and_count_each() -> None:
+    experiments = Experiments(1)
+    with experiments.request() as request:
+        assert request.problem(ExperimentKey("x", "a")) is None
+        assert request.problem(ExperimentKey("x", "b")) is not None
+
+
+def test_an_experiment_that_is_used_no_longer_makes_room() -> None:
+    in_use = {key(1)}
+    experiments = Experiments(1, lambda: in_use)
+    with experiments.request() as request:
+        assert request.problem(key(2)) is not None
+    in_use.clear()
+    with experiments.request() as request:
+        assert request.problem(key(2)) is None
+
+
+def test_two_requests_with_the_same_new_experiment_both_come_in() -> None:
+    kept: list[ExperimentKey] = []
+    experiments = Experiments(1, lambda: kept)
+    with experiments.request() as one, experiments.request() as other:
+        assert one.problem(key(1)) is None
+        assert other.problem(key(1)) is None
+        one.keep([key(1)])
+        kept.append(key(1))
+    with experiments.request() as request:
+        assert request.problem(key(1)) is None
+        assert request.problem(key(2)) is not None
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=6), st.booleans()), max_size=12),
+)
+def test_never_more_are_kept_than_the_bound(
+    bound: int, requests: list[tuple[list[int], bool]]
+) -> None:
+    kept: set[ExperimentKey] = set()
+    experiments = Experiments(bound, lambda: kept)
+    for numbers, is_durable in requests:
+        with experiments.request() as request:
+            taken = {key(n) for n in numbers if request.problem(key(n)) is None}
+            if is_durable:
+                kept |= taken
+                request.keep(taken)
+        assert len(kept) <= bound
+
+
+def test_threads_together_keep_to_the_bound() -> None:
+    kept: dict[ExperimentKey, None] = {}
+    experiments = Experiments(10, lambda: list(kept))
+
+    def send(first: int) -> None:
+        for number in range(first, first + 100):
+            with experiments.request() as request:
+                if request.problem(key(number)) is None:
+                    kept[key(number)] = None
+                    request.keep([key(number)])
+
+    threads = [threading.Thread(target=send, args=(50 * n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(kept) == 10
