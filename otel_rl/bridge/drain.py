@@ -9,7 +9,7 @@ wrong with one is undone and tried again later, while the others go on.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.align import Aligner, AlignSettings, Tally
@@ -115,6 +115,10 @@ class Drain:
         # Silent runs have open steps, too.
         self._unloaded = list(ledger.open_runs())
 
+    def experiments(self) -> Collection[ExperimentKey]:
+        """Those that take memory, or wait to do so. Any thread may call it."""
+        return [*self._runs, *self._unloaded, *self._spool.waiting()]
+
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of what waits, and of what is complete by ``now_ns``.
 
@@ -144,11 +148,15 @@ class Drain:
         return done.has_more
 
     def finish(self, now_ns: int) -> None:
-        """Make rows of everything that is open, complete or not: nothing more will come.
+        """Make rows of everything that waits or is open, complete or not: nothing more will come.
 
         Raises:
             JournalFull: No room for the rows. They are made again by the next bridge.
         """
+        for trouble in self._troubles.values():
+            trouble.retry_ns = 0
+        while self.round(now_ns):
+            pass
         commits = []
         for key in [*self._runs]:
             try:

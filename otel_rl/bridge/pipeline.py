@@ -15,7 +15,14 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.receive import GrpcServer, HttpServer, create_app
+from otel_rl.bridge.receive import (
+    Experiments,
+    GrpcServer,
+    HttpServer,
+    Intake,
+    Tokens,
+    load_tls,
+)
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
 from otel_rl.errors import JournalFull
@@ -51,7 +58,7 @@ class Bridge:
         clock_ns: Nanoseconds since the epoch.
 
     Raises:
-        ConfigError: A port is taken, a directory cannot be used, the tracker is unknown.
+        ConfigError: A port is taken, a file or directory cannot be used, the tracker is unknown.
         JournalLocked: Another bridge has the data directory.
     """
 
@@ -177,27 +184,21 @@ class Bridge:
 
     def _listen(self) -> Sequence[HttpServer | GrpcServer]:
         settings = self._settings
+        tls = load_tls(settings.tls)
+        intake = Intake(
+            accept=self.accept,
+            limits=settings.receive,
+            counters=self.counters,
+            clock_ns=self._clock_ns,
+            tokens=Tokens(settings.auth),
+            experiments=Experiments(settings.receive.max_experiments, self._drain.experiments),
+        )
         servers: list[HttpServer | GrpcServer] = []
         try:
             if settings.http.enabled:
-                app = create_app(
-                    accept=self.accept,
-                    limits=settings.receive,
-                    counters=self.counters,
-                    clock_ns=self._clock_ns,
-                )
-                servers.append(HttpServer(app, settings.http.host, settings.http.port))
+                servers.append(HttpServer(intake, settings.http.host, settings.http.port, tls))
             if settings.grpc.enabled:
-                servers.append(
-                    GrpcServer(
-                        accept=self.accept,
-                        limits=settings.receive,
-                        counters=self.counters,
-                        clock_ns=self._clock_ns,
-                        host=settings.grpc.host,
-                        port=settings.grpc.port,
-                    )
-                )
+                servers.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
         except BaseException:
             for server in servers:
                 server.stop()
@@ -210,10 +211,11 @@ class Bridge:
             stopping = self._stopping.is_set()
             pause_s = 0.0
             try:
-                while self._drain.round(self._clock_ns()):
-                    pass
                 if stopping:
                     self._drain.finish(self._clock_ns())
+                else:
+                    while self._drain.round(self._clock_ns()):
+                        pass
             except JournalFull as exc:
                 pause_s = _RETRY_S
                 if self._may_log():

@@ -49,7 +49,13 @@ def worker(role: str, index: int, count: int, *metrics: Json, instance: str = ""
     }
 
 
-def exact(name: str, measured: list[tuple[float, int, float | str]], **of: str) -> Json:
+def exact(
+    name: str,
+    measured: list[tuple[float, int, float | str]],
+    *,
+    exported_s: float | None = None,
+    **of: str,
+) -> Json:
     """A gauge with every measurement: (seconds, step, value)."""
     exemplars = [
         {
@@ -59,8 +65,11 @@ def exact(name: str, measured: list[tuple[float, int, float | str]], **of: str) 
         }
         for at_s, step, value in measured
     ]
+    # What is late was measured before and is covered by a later point of its own.
+    covered_ns = T0 + int((measured[-1][0] if exported_s is None else exported_s) * S)
     point = {
-        "timeUnixNano": exemplars[-1]["timeUnixNano"],
+        "startTimeUnixNano": str(covered_ns - S // 2),
+        "timeUnixNano": str(covered_ns),
         "asDouble": exemplars[-1]["asDouble"],
         "exemplars": exemplars,
         "attributes": attributes({k.replace("__", "."): v for k, v in of.items()}),
@@ -160,7 +169,7 @@ def asynchronous_run() -> Iterator[tuple[float, list[Json]]]:
         instance="generator-0-again",
     )
     yield 8.2, [restarted]
-    yield 8.4, [worker("trainer", 1, 2, exact("rl.train.loss", [(1.5, 2, 100.0)]))]
+    yield 8.4, [worker("trainer", 1, 2, exact("rl.train.loss", [(1.5, 2, 100.0)], exported_s=8.4))]
 
 
 def everything_a_stock_sdk_sends() -> Iterator[tuple[float, list[Json]]]:

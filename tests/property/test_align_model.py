@@ -2,7 +2,8 @@
 
 A machine moves a few workers, their exports and the bridge's clock at random, and a plain list of
 what was measured is the model. Every sample is a power of two and is summed, so the sum of a key
-over all rows says which samples are in them, and how often.
+over all rows says which samples are in them, and how often. Exports are held back, overtaken and
+repeated, whole and in part, as a collector does.
 """
 
 import pickle
@@ -18,11 +19,13 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
 )
 
 from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.records import (
+    Covered,
     Decoded,
     ExperimentKey,
     Export,
@@ -33,7 +36,7 @@ from otel_rl.records import (
     Temporality,
     Worker,
 )
-from otel_rl.semconv.spec import Reduction
+from otel_rl.semconv.spec import Instrument, Reduction
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -47,6 +50,8 @@ class Process:
 
     worker: Worker
     start_ns: int
+    tiles: bool
+    covered_ns: int = 0
     step: int = 0
     counted: int = 0
     exported: int = 0
@@ -77,27 +82,42 @@ class Alignment(RuleBasedStateMachine):
         self.started = 0
         self.samples = 0
         self.rows: list[Row] = []
+        self.logs: list[bytes] = []
+        self.held: list[Decoded] = []
+        self.sent: list[Decoded] = []
         # What was exported, by role.
         self.stepped = dict.fromkeys(ROLES, 0)
         self.levels: dict[str, list[float]] = {role: [] for role in ROLES}
         self.counted = dict.fromkeys(ROLES, 0)
-        return multiple(self._process("trainer", 0), self._process("trainer", 1))
+        return multiple(
+            self._process("trainer", 0, tiles=True), self._process("trainer", 1, tiles=False)
+        )
 
-    @rule(target=processes, role=st.sampled_from(ROLES), index=st.none() | st.integers(0, 1))
-    def start(self, role: str, index: int | None) -> Process:
-        return self._process(role, index)
+    @rule(
+        target=processes,
+        role=st.sampled_from(ROLES),
+        index=st.none() | st.integers(0, 1),
+        tiles=st.booleans(),
+    )
+    def start(self, role: str, index: int | None, tiles: bool) -> Process:
+        return self._process(role, index, tiles=tiles)
 
-    def _process(self, role: str, index: int | None) -> Process:
+    def _process(self, role: str, index: int | None, *, tiles: bool) -> Process:
         self.started += 1
         worker = Worker(role, f"instance-{self.started}", index, None if index is None else 2)
-        return Process(worker, self.now_ns)
+        return Process(worker, self.now_ns, tiles, covered_ns=self.now_ns)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 30.0]), restart=st.booleans())
     def wait(self, seconds: float, restart: bool) -> None:
         """Time passes, rows are closed, and one of the bridges may have been restarted."""
         self.now_ns += int(seconds * S)
         if restart:
+            log = self.revived.take_log()
+            if log is not None:
+                self.logs.append(log.body)
             self.revived = pickle.loads(pickle.dumps(self.revived))
+            for body in self.logs:
+                self.revived.restore(body)
         self._close(everything=False)
 
     @rule(
@@ -107,6 +127,7 @@ class Alignment(RuleBasedStateMachine):
         counted=st.integers(0, 3),
         age_s=st.sampled_from([0.0, 0.5, 10.0]),
         exports=st.booleans(),
+        is_held=st.booleans(),
     )
     def work(
         self,
@@ -116,6 +137,7 @@ class Alignment(RuleBasedStateMachine):
         counted: int,
         age_s: float,
         exports: bool,
+        is_held: bool,
     ) -> None:
         """Values at a few steps, which mostly go forward, a few levels, and something to count."""
         steps = []
@@ -130,13 +152,30 @@ class Alignment(RuleBasedStateMachine):
         self._measure(process, "level", values, [None] * levels, age_s)
         process.counted += counted
         if exports:
-            self._export(process)
+            self._export(process, is_held=is_held)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        """An export that was held back, perhaps overtaken by later ones."""
+        self._send(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """Some of what was sent before comes again, cut and joined in another way."""
+        again = data.draw(st.lists(st.sampled_from(self.sent), min_size=1, max_size=3))
+        points = [point for decoded in again for point in decoded.points]
+        kept = data.draw(st.lists(st.sampled_from(points), max_size=len(points)))
+        self._add(Decoded(kept, again[0].exports))
 
     @invariant()
     def row_numbers_have_no_gaps(self) -> None:
         assert [row.number for row in self.rows] == list(range(len(self.rows)))
 
     def teardown(self) -> None:
+        while self.held:
+            self._send(self.held.pop())
         self._close(everything=True)
         self.row_numbers_have_no_gaps()
         for role in ROLES:
@@ -147,21 +186,22 @@ class Alignment(RuleBasedStateMachine):
                 assert sum(map(int, self._own(role, "a", "b"))) == self.stepped[role]
                 assert sorted(self._own(role, "level")) == sorted(self.levels[role])
 
-    def _export(self, process: Process) -> None:
+    def _export(self, process: Process, *, is_held: bool) -> None:
         """Send what waits, in the order in which it was measured, and the counter."""
         role = process.worker.role
         self.now_ns += 1
         count = SumPoint(
-            Series(process.worker, "counted"),
+            Series(process.worker, "counted", instrument=Instrument.COUNTER),
             process.start_ns,
             self.now_ns,
             process.counted,
             Temporality.CUMULATIVE,
-            monotonic=True,
         )
-        decoded = Decoded(KEY, [*process.waiting, count], [Export(process.worker, self.now_ns)])
-        for aligner in (self.aligner, self.revived):
-            aligner.add(decoded, received_ns=self.now_ns)
+        decoded = Decoded([*process.waiting, count], [Export(process.worker, self.now_ns)])
+        if is_held:
+            self.held.append(decoded)
+        else:
+            self._send(decoded)
         for measured in process.waiting:
             if measured.series.name == "level":
                 self.levels[role] += measured.values
@@ -170,6 +210,14 @@ class Alignment(RuleBasedStateMachine):
         process.waiting = []
         self.counted[role] += process.counted - process.exported
         process.exported = process.counted
+
+    def _send(self, decoded: Decoded) -> None:
+        self._add(decoded)
+        self.sent.append(decoded)
+
+    def _add(self, decoded: Decoded) -> None:
+        for aligner in (self.aligner, self.revived):
+            aligner.add(decoded, received_ns=self.now_ns)
 
     def _measure(
         self,
@@ -181,17 +229,22 @@ class Alignment(RuleBasedStateMachine):
     ) -> None:
         if not values:
             return
+        # No two measurements of a process have one time.
+        first_ns = self.now_ns - int(age_s * S) + self.samples
         self.samples += len(values)
-        first_ns = self.now_ns - int(age_s * S)
         times_ns = [first_ns + place * S // 4 for place in range(len(values))]
         series = Series(process.worker, name, reduction=Reduction.SUM)
-        process.waiting.append(Measurements(series, times_ns, values, steps))
+        covers = None
+        if process.tiles:
+            covers = Covered(process.covered_ns, process.covered_ns + 1)
+            process.covered_ns += 1
+        process.waiting.append(Measurements(series, times_ns, values, steps, covers))
 
     def _close(self, *, everything: bool) -> None:
         rows = self.aligner.close(self.now_ns, everything=everything)
         assert self.revived.close(self.now_ns, everything=everything) == rows
-        assert (self.revived.late, self.revived.next_number) == (
-            self.aligner.late,
+        assert (self.revived.tally, self.revived.next_number) == (
+            self.aligner.tally,
             self.aligner.next_number,
         )
         self.rows += rows

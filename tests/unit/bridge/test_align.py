@@ -324,7 +324,7 @@ def test_histograms_of_several_workers_are_merged_before_their_quantiles() -> No
         bench.export(
             worker,
             HistogramPoint(
-                Series(worker, "latency"),
+                Series(worker, "latency", instrument=Instrument.HISTOGRAM),
                 T0,
                 T0 + S,
                 Temporality.DELTA,
@@ -555,8 +555,9 @@ def test_a_rank_that_was_forgotten_is_not_waited_for() -> None:
 
 def test_an_absurd_policy_version_is_written_and_is_no_version() -> None:
     bench = Bench()
-    for version in (math.inf, 1e300):
-        bench.export(SOLO, steps(SOLO, {1: version}, name="rl.policy.version"), at_s=1)
+    for at_s, version in enumerate((math.inf, 1e300)):
+        absurd = steps(SOLO, {1: version}, name="rl.policy.version", at_s=at_s)
+        bench.export(SOLO, absurd, at_s=1)
         (row,) = bench.rows(everything=True)
         assert row.values["trainer/policy/version"] == version
         assert row.policy_version is None

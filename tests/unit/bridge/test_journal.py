@@ -258,7 +258,7 @@ def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
 def test_a_damaged_batch_is_told_apart_from_a_good_one(journal: Journal) -> None:
     spool = Spool(journal)
     spool.append([batch(b"good"), batch(b"bad")])
-    journal.write(lambda c: c.execute("UPDATE batches SET payload = 'BAD' WHERE offset = 2"))
+    journal.write(lambda c: c.execute("UPDATE batches SET payload = x'00' WHERE offset = 2"))
     assert [one.is_damaged for one in spool.read(KEY, max_bytes=99)] == [False, True]
 
 
