@@ -27,7 +27,7 @@ def encode_sdk(
     """
     whole = encode_metrics(data)
     if whole.ByteSize() <= max_request_bytes:
-        return [Request(whole.SerializeToString(), _count_points(whole))], 0
+        return [Request(whole.SerializeToString(), _measurements(whole))], 0
     pages: list[ExportMetricsServiceRequest] = []
     size_bytes, too_large = max_request_bytes, 0
     for resource, scope, metric in _single_points(whole):
@@ -43,7 +43,7 @@ def encode_sdk(
         # Repeats resource, scope and metric for each point: legal, rare, and simple.
         pages[-1].resource_metrics.extend(alone.resource_metrics)
         size_bytes += cost_bytes
-    return [Request(page.SerializeToString(), _count_points(page)) for page in pages], too_large
+    return [Request(page.SerializeToString(), _measurements(page)) for page in pages], too_large
 
 
 def _single_points(
@@ -72,10 +72,13 @@ def _copy_into(
     return target.scope_metrics.add(scope=scope.scope, schema_url=scope.schema_url)
 
 
-def _count_points(request: ExportMetricsServiceRequest) -> int:
-    return sum(
-        len(getattr(metric, metric.WhichOneof("data") or "gauge").data_points)
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    )
+def _measurements(request: ExportMetricsServiceRequest) -> int:
+    """How many measurements only this request holds. The next one repeats a counter's total."""
+    found = 0
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                found += len(metric.gauge.data_points)
+                found += sum(point.count for point in metric.histogram.data_points)
+                found += sum(point.count for point in metric.exponential_histogram.data_points)
+    return found

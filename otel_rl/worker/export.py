@@ -161,14 +161,15 @@ class Exporter:
             if self._is_waitable():
                 self._condition.wait_for(lambda: self._has_ended, timeout_s)
         lost = sum(item.measurements for item in tuple(self._queue)) + self._source.waiting()
-        if lost and first:
+        delivered = self._has_ended and not self._queue and not lost
+        if first and not delivered:
             self._guard.drop(
                 DropReason.SHUTDOWN,
-                f"The last {lost} measurements are lost: the endpoint did not take them before "
-                f"the end ({self._last_failure}).",
+                f"The last {lost} measurements and the latest totals of counters are lost: the "
+                f"endpoint did not take them before the end ({self._last_failure}).",
                 lost,
             )
-        return not lost and self._has_ended
+        return delivered
 
     def _is_waitable(self) -> bool:
         """Whether the caller may wait for the thread."""

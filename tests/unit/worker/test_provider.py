@@ -129,7 +129,20 @@ def test_a_full_buffer_drops_the_newest_and_counts_them(drops: Drops) -> None:
     for step in range(25):
         gauge.set(1.0, {STEP: step})
     assert drops.counts() == {DropReason.BUFFER_FULL: 15}
-    assert sum(request.measurements for request in provider.collect()) == 10 + 1
+    assert sum(request.measurements for request in provider.collect()) == 10
+
+
+def test_a_request_knows_how_many_measurements_are_lost_with_it(
+    provider: BufferedMeterProvider,
+) -> None:
+    meter = provider.get_meter("m")
+    meter.create_gauge("g").set(1.0)
+    meter.create_observable_gauge("level", [lambda _: [Observation(1), Observation(2, {"a": 1})]])
+    meter.create_counter("repeated in the next export").add(5)
+    latency = meter.create_histogram("latency")
+    for _ in range(3):
+        latency.record(1.0)
+    assert sum(request.measurements for request in provider.collect()) == 1 + 2 + 3
 
 
 def test_losses_are_a_metric_of_the_next_export(

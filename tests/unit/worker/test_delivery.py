@@ -1,0 +1,48 @@
+"""From a gauge to an endpoint and back again: what is lost on the way is known in the run."""
+
+from opentelemetry.sdk.resources import Resource
+
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.export import Exporter, Source
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.settings import read_settings
+from otel_rl.worker.transport import open_transport
+from tests.otlp_sink import Sink, sums
+
+AWAY = (503, {"Retry-After": "0"}, b"")
+OK = (200, {}, b"")
+
+
+def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_returns(
+    sink: Sink,
+) -> None:
+    drops = Drops()
+    provider = BufferedMeterProvider(Resource({"service.instance.id": "i"}), Guard(drops))
+    buffer = provider.buffer
+    exporter = Exporter(
+        Source(
+            provider.collect,
+            buffer.measurements,
+            lambda: False,
+            lambda _timeout_s: None,
+            lambda: None,
+        ),
+        lambda: open_transport(read_settings({}, endpoint=sink.url).metrics),
+        3600.0,
+        Guard(drops),
+        max_queue_bytes=30_000,
+    )
+    exporter.start()
+    gauge = provider.get_meter("m").create_gauge("loss")
+    sink.answer = lambda _number: AWAY
+    for step in range(3_000):
+        gauge.set(1.0, {"rl.loop.iteration": step})
+        while step % 500 == 499 and buffer.entries:
+            assert not exporter.flush(0.01)
+    sink.answer = lambda _number: OK
+    assert exporter.shutdown(30)
+    arrived = {m.step for m in sink.measurements("loss")}
+    (dropped,) = sums(sink.metrics, "otel_rl.worker.measurements.dropped").items()
+    assert dropped == (("i", "queue_full"), 3_000 - len(arrived))
+    assert 0 < len(arrived) < 3_000
