@@ -1,0 +1,241 @@
+"""Keeps processes running, as a supervisor does, and kills them, as a fault does."""
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.strays import processes_with
+
+__all__ = ["MARK", "BridgeKeeper", "WorkerKeeper", "kill", "wait_for"]
+
+MARK = "FAULTS_SCENARIO"
+"""A variable that every process of a scenario inherits, by which it is found."""
+
+_REPOSITORY = Path(__file__).parents[2]
+_LOOK_S = 0.02
+_ADDRESS = re.compile(r"OTLP/HTTP on (\S+?),")
+_STOP_TIMEOUT_S = 60.0
+_UNLIMITED = resource.RLIM_INFINITY
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Look until ``condition`` holds or the time is up. Returns whether it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+class BridgeKeeper:
+    """Runs ``otel-rl bridge``; starts it again whenever it has ended.
+
+    Args:
+        arguments: Of the command.
+        environment: Of the process.
+        mark: The value of MARK in ``environment``.
+        log: Where everything goes that the bridge says.
+        pause_s: Asked for the pause before each restart.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        mark: str,
+        log: Path,
+        pause_s: Callable[[], float],
+    ) -> None:
+        self.exits: list[int] = []
+        self.peak_rss_bytes = 0
+        self._command = [sys.executable, "-m", "tests.faults.launch", "bridge", *arguments]
+        self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
+        self._mark = mark
+        self._log = log
+        self._pause_s = pause_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="faults-bridge", daemon=True)
+        # Set by the thread, read by anybody.
+        self._process: subprocess.Popen[bytes] | None = None
+        self._address: str | None = None
+
+    def start(self) -> None:
+        """Begin to keep it running."""
+        self._thread.start()
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens, None while it does not."""
+        return self._address
+
+    def is_up(self) -> bool:
+        """Whether it listens."""
+        return self._address is not None
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the bridge. Returns whether there was one."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return False
+        process.send_signal(number)
+        return True
+
+    def writers(self) -> Sequence[int]:
+        """The processes that write to the tracker."""
+        return self._children("track.writer")
+
+    def cores(self) -> Sequence[int]:
+        """The helpers of the tracker's library."""
+        return self._children("wandb-core")
+
+    def limit_files(self, n_bytes: int | None) -> bool:
+        """No file of the bridge may grow beyond this: as a full disk, for this process alone."""
+        process = self._process
+        if process is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            limit = _UNLIMITED if n_bytes is None else n_bytes
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, _UNLIMITED))
+            return True
+        return False
+
+    def stop(self) -> int | None:
+        """End it in order. Returns its exit status, None if it had to be killed."""
+        self._stopping.set()
+        self.signal(signal.SIGTERM)
+        self._thread.join(_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            return self.exits[-1] if self.exits else None
+        self.signal(signal.SIGKILL)
+        self._thread.join()
+        return None
+
+    def said(self) -> str:
+        """Everything that the bridge has written to its standard error."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _children(self, word: str) -> Sequence[int]:
+        found = processes_with(MARK, self._mark)
+        return [pid for pid, command in found.items() if word in command]
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            with self._log.open("ab") as log:
+                begin = log.tell()
+                process = self._process = subprocess.Popen(
+                    self._command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            if self._stopping.is_set():
+                self.signal(signal.SIGTERM)
+            while process.poll() is None:
+                if self._address is None:
+                    said = self._log.read_bytes()[begin:].decode(errors="replace")
+                    if match := _ADDRESS.search(said):
+                        self._address = match[1]
+                self._note_memory(process.pid)
+                time.sleep(_LOOK_S)
+            self._address = None
+            self.exits.append(process.returncode)
+            if not self._stopping.is_set():
+                self._stopping.wait(self._pause_s())
+
+    def _note_memory(self, pid: int) -> None:
+        with contextlib.suppress(OSError, IndexError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            kib = int(status.split("VmHWM:")[1].split()[0])
+            self.peak_rss_bytes = max(self.peak_rss_bytes, kib << 10)
+
+
+class WorkerKeeper:
+    """Runs a real worker of otel_rl; after a kill another one takes its place.
+
+    Args:
+        number: Its place among all senders: the first of its values.
+        role: Its role.
+        index: Its place in the role.
+        url: Where it exports.
+        experiment: That it works for.
+        environment: Of the process.
+        log: Where everything goes that it says.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        role: str,
+        index: int,
+        url: str,
+        experiment: str,
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self.role, self.index, self.number = role, index, number
+        self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
+        self._log = log
+        self._url = url
+        self._experiment = experiment
+        self._lives = 0
+        self._process = self._born()
+
+    @property
+    def log(self) -> Path:
+        return self._log
+
+    def kill(self) -> None:
+        """End it with no warning, and start another."""
+        self._process.kill()
+        self._process.communicate()
+        self._process = self._born()
+
+    def finish(self, timeout_s: float) -> tuple[int, str]:
+        """Let it end in order. Returns its exit status and what it said last."""
+        try:
+            said, _ = self._process.communicate(input=b"\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            said, _ = self._process.communicate()
+        return self._process.returncode, said.decode(errors="replace")
+
+    def kill_for_good(self) -> None:
+        """Leave nothing behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _born(self) -> "subprocess.Popen[bytes]":
+        first = (self.number * 1000 + self._lives) * 1_000_000
+        self._lives += 1
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.faults.worker",
+                    self._experiment, self.role, str(self.index), str(first),
+                ],
+                env={**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self._url},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )  # fmt: skip
+
+
+def kill(pids: Sequence[int]) -> int:
+    """kill -9 each of them. Returns how many there were."""
+    killed = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+    return killed

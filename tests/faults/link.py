@@ -1,0 +1,153 @@
+"""The wire between the bridge and the W&B server, which can be cut in several ways."""
+
+import contextlib
+import socket
+import threading
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Link", "Trouble"]
+
+_CHUNK = 1 << 16
+_LOOK_S = 0.05
+
+
+class Trouble(StrEnum):
+    """What is wrong with the wire.
+
+    Attributes:
+        NONE: Nothing.
+        REFUSED: Nobody listens.
+        SILENT: Connections are taken, and nothing passes.
+        LOST_ANSWERS: Requests pass; the connection ends before the answer.
+        CUT_ANSWERS: Requests pass; the connection ends in the middle of the answer.
+    """
+
+    NONE = "none"
+    REFUSED = "refused"
+    SILENT = "silent"
+    LOST_ANSWERS = "lost answers"
+    CUT_ANSWERS = "cut answers"
+
+
+class Link:
+    """Listens on a port of its own and passes bytes on to ``target``.
+
+    Args:
+        target: Port on loopback.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        # Holds the port while nobody listens on it.
+        self._placeholder = _bound(0)
+        self._port: int = self._placeholder.getsockname()[1]
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._trouble = Trouble.NONE
+        self._ended = False
+        self._open: set[socket.socket] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._listen()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._ended = True
+        self.suffer(Trouble.REFUSED)
+        self._placeholder.close()
+
+    def suffer(self, trouble: Trouble) -> None:
+        """From now on, this is wrong."""
+        with self._lock:
+            self._trouble = trouble
+            listener = self._listener
+            if trouble is Trouble.REFUSED:
+                self._listener = None
+            connections = list(self._open)
+        for connection in connections:
+            _close(connection)
+        if trouble is Trouble.REFUSED and listener is not None:
+            _close(listener)
+        elif trouble is not Trouble.REFUSED and listener is None:
+            self._listen()
+
+    def _listen(self) -> None:
+        listener = _bound(self._port)
+        listener.listen(64)
+        with self._lock:
+            self._listener = listener
+        threading.Thread(
+            target=self._accept, args=(listener,), name="faults-link", daemon=True
+        ).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # closed
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
+            except OSError:
+                _close(client)
+                continue
+            server.settimeout(None)
+            with self._lock:
+                self._open |= {client, server}
+            for source, sink, is_answer in ((client, server, False), (server, client, True)):
+                threading.Thread(
+                    target=self._pump,
+                    args=(source, sink),
+                    kwargs={"is_answer": is_answer},
+                    name="faults-link-pump",
+                    daemon=True,
+                ).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, *, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(_CHUNK):
+                trouble = self._wait_while_silent()
+                if is_answer and trouble is Trouble.LOST_ANSWERS:
+                    break
+                if is_answer and trouble is Trouble.CUT_ANSWERS:
+                    sink.sendall(chunk[: len(chunk) // 2])
+                    break
+                sink.sendall(chunk)
+        with self._lock:
+            self._open -= {source, sink}
+        _close(source)
+        _close(sink)
+
+    def _wait_while_silent(self) -> Trouble:
+        while True:
+            with self._lock:
+                if self._ended or self._trouble is not Trouble.SILENT:
+                    return self._trouble
+            threading.Event().wait(_LOOK_S)
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    # Two sockets share the port: one listens now and then, the other keeps it ours.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
+def _close(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
