@@ -13,7 +13,16 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive import GrpcServer, HttpServer, ReceiveLimits, create_app
+from otel_rl.bridge.receive import (
+    AuthSettings,
+    GrpcServer,
+    HttpServer,
+    Intake,
+    ReceiveLimits,
+    TlsSettings,
+    Tokens,
+    load_tls,
+)
 from otel_rl.records import Batch, Signal
 
 Attributes = Mapping[str, str | int]
@@ -133,20 +142,41 @@ class Receiver:
         }
 
 
+def intake(
+    journal: Journal,
+    counters: Counters,
+    limits: ReceiveLimits | None = None,
+    auth: AuthSettings | None = None,
+) -> Intake:
+    return Intake(
+        accept=journal,
+        limits=limits or ReceiveLimits(),
+        counters=counters,
+        tokens=Tokens(auth or AuthSettings()),
+    )
+
+
 @contextmanager
 def http_receiver(
-    limits: ReceiveLimits | None = None, *, header_timeout_s: float = 10.0
+    limits: ReceiveLimits | None = None,
+    *,
+    auth: AuthSettings | None = None,
+    tls: TlsSettings | None = None,
 ) -> Iterator[Receiver]:
     journal, counters = Journal(), Counters()
-    app = create_app(accept=journal, limits=limits or ReceiveLimits(), counters=counters)
-    with HttpServer(app, port=0, header_timeout_s=header_timeout_s) as server:
+    door = intake(journal, counters, limits, auth)
+    with HttpServer(door, port=0, tls=load_tls(tls or TlsSettings())) as server:
         yield Receiver(server, journal, counters)
 
 
 @contextmanager
-def grpc_receiver(limits: ReceiveLimits | None = None) -> Iterator[Receiver]:
+def grpc_receiver(
+    limits: ReceiveLimits | None = None,
+    *,
+    auth: AuthSettings | None = None,
+    tls: TlsSettings | None = None,
+) -> Iterator[Receiver]:
     journal, counters = Journal(), Counters()
-    with GrpcServer(
-        accept=journal, limits=limits or ReceiveLimits(), counters=counters, port=0
-    ) as server:
+    door = intake(journal, counters, limits, auth)
+    with GrpcServer(door, port=0, tls=load_tls(tls or TlsSettings())) as server:
         yield Receiver(server, journal, counters)

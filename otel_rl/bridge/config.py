@@ -16,6 +16,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.tls import TlsSettings
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.errors import ConfigError
 
 __all__ = [
@@ -123,6 +125,12 @@ class BridgeSettings(BaseSettings):
     journal: JournalSettings = JournalSettings()
     """Durability and its bounds."""
 
+    tls: TlsSettings = TlsSettings()
+    """Encryption of both."""
+
+    auth: AuthSettings = AuthSettings()
+    """Who may write what."""
+
     receive: ReceiveLimits = ReceiveLimits()
     """What a request may hold."""
 
@@ -216,8 +224,7 @@ def _explained(exc: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
         else:
-            lines.append(
-                f"{path}: {error['msg']} (got {error['input']!r}). "
-                f"Set it in the file or by {variable}."
-            )
+            # What stands where a token's digest should may be the token.
+            got = "" if error["loc"][:1] == ("auth",) else f" (got {error['input']!r})"
+            lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")
     return "\n".join(lines)

@@ -35,9 +35,11 @@ from otel_rl.errors import (
 )
 from otel_rl.records import Signal
 from tests.otlp_requests import (
+    Journal,
     Receiver,
     gauge,
     grpc_receiver,
+    intake,
     metrics_request,
     point,
     trace_request,
@@ -368,6 +370,4 @@ def test_python_span_exporter_delivers(receiver: Receiver) -> None:
 
 
 def idle_server(port: int) -> GrpcServer:
-    return GrpcServer(
-        accept=lambda _batch: None, limits=ReceiveLimits(), counters=Counters(), port=port
-    )
+    return GrpcServer(intake(Journal(), Counters()), port=port)

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +38,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive import HttpServer, ReceiveLimits, create_app
+from otel_rl.bridge.receive import HttpServer, ReceiveLimits
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -53,9 +52,11 @@ from otel_rl.errors import (
 )
 from otel_rl.records import Signal
 from tests.otlp_requests import (
+    Journal,
     Receiver,
     gauge,
     http_receiver,
+    intake,
     key_values,
     metrics_request,
     point,
@@ -114,10 +115,13 @@ def client(shared: tuple[Receiver, httpx.Client]) -> httpx.Client:
 def small() -> Iterator[tuple[Receiver, httpx.Client]]:
     """A receiver whose limits are easily reached."""
     limits = ReceiveLimits(
-        max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=2 * LIMIT_BYTES, body_timeout_s=0.5
+        max_body_bytes=LIMIT_BYTES,
+        max_in_flight_bytes=2 * LIMIT_BYTES,
+        header_timeout_s=0.3,
+        body_timeout_s=0.5,
     )
     with (
-        http_receiver(limits, header_timeout_s=0.3) as receiver,
+        http_receiver(limits) as receiver,
         httpx.Client(base_url=receiver.url) as client,
     ):
         yield receiver, client
@@ -181,8 +185,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
         time.sleep(0.01)
 
 
-def create_idle_app() -> FastAPI:
-    return create_app(accept=lambda _batch: None, limits=ReceiveLimits(), counters=Counters())
+def idle_server(port: int) -> HttpServer:
+    return HttpServer(intake(Journal(), Counters()), port=port)
 
 
 class TestSuccess:
@@ -632,7 +636,7 @@ class TestRobustness:
     ) -> None:
         port = int(receiver.server.address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=rf"{port}.*--http"):
-            HttpServer(create_idle_app(), port=port)
+            idle_server(port)
 
     def test_36_stop_finishes_what_is_in_flight_and_takes_nothing_afterwards(self) -> None:
         durable, waiting = threading.Event(), threading.Event()
@@ -664,7 +668,7 @@ class TestRobustness:
             assert "otel-rl-http" in {thread.name for thread in started}
             port = int(receiver.server.address.rpartition(":")[2])
         assert not any(thread.is_alive() for thread in started)
-        HttpServer(create_idle_app(), port=port).stop()
+        idle_server(port).stop()
 
     def test_36_request_cut_off_by_stop_is_not_stored(self) -> None:
         with http_receiver() as receiver, connection(receiver) as half_sent:
@@ -783,20 +787,20 @@ class TestRobustness:
             assert receiver.journal.batches == []
 
     def test_too_many_bytes_in_flight_are_back_pressure(self) -> None:
-        limits = ReceiveLimits(max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=LIMIT_BYTES)
-        durable, waiting = threading.Event(), threading.Event()
+        limits = ReceiveLimits(max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=2 * LIMIT_BYTES)
+        durable, arrived = threading.Event(), list[None]()
 
         def wait_for_disk() -> None:
-            waiting.set()
+            arrived.append(None)
             durable.wait(10)
 
-        with http_receiver(limits) as receiver, ThreadPoolExecutor(1) as sender:
+        with http_receiver(limits) as receiver, ThreadPoolExecutor(2) as sender:
             receiver.journal.before = wait_for_disk
-            first = sender.submit(post, receiver, sized_body(LIMIT_BYTES))
-            assert waiting.wait(10)
+            first = [sender.submit(post, receiver, sized_body(LIMIT_BYTES)) for _ in range(2)]
+            wait_until(lambda: len(arrived) == 2)
             assert post(receiver, PROTOBUF_GAUGE).status_code == 503
             durable.set()
-            assert first.result(10).status_code == 200
+            assert [answer.result(10).status_code for answer in first] == [200, 200]
             assert post(receiver, PROTOBUF_GAUGE).status_code == 200
 
     def test_requests_that_wait_for_the_disk_wait_together(self) -> None:

@@ -4,9 +4,22 @@ A request is checked against the limits, parsed once, freed of what is refused a
 ``accept``. The sender is told that it was taken only after ``accept`` has returned.
 """
 
+from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.grpc import GrpcServer
-from otel_rl.bridge.receive.http import create_app
+from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.server import HttpServer
+from otel_rl.bridge.receive.tls import TlsSettings, load_tls
+from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
 
-__all__ = ["GrpcServer", "HttpServer", "ReceiveLimits", "create_app"]
+__all__ = [
+    "AuthSettings",
+    "Experiments",
+    "GrpcServer",
+    "HttpServer",
+    "Intake",
+    "ReceiveLimits",
+    "TlsSettings",
+    "Tokens",
+    "load_tls",
+]

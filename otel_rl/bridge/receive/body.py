@@ -105,17 +105,19 @@ async def drain(chunks: AsyncIterator[bytes], *, timeout_s: float) -> None:
         pass
 
 
-def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
+def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> bytes:
     """Undo a Content-Encoding. A bomb is found out as it passes ``max_bytes``, not at its end.
 
     Args:
         body: As it came over the wire.
         encoding: One of ``ENCODINGS``.
         max_bytes: Of the result.
+        held: The result is added to it as it grows.
 
     Raises:
         RequestTooLarge: The result is larger.
         MalformedRequest: The body is not so compressed, or ends too early.
+        Overloaded: All requests together hold too much.
     """
     if encoding == "identity":
         return body
@@ -135,6 +137,7 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes)
             if not chunk and not body and not stream.eof:
                 raise MalformedRequest(f"The {encoding} body is cut off.")
+            held.add(len(chunk))
             result.append(chunk)
         body = stream.unused_data
         if not body or encoding != "gzip":

@@ -1,7 +1,7 @@
 """Ends gRPC calls whose message does not arrive in time. gRPC itself waits for ever.
 
-All deadlines are equally far away, so they pass in the order in which they were set: one thread that
-looks at the oldest is enough for any number of calls.
+All deadlines are equally far away, so they pass in the order in which they were set: one thread,
+which looks at the oldest, is enough for any number of calls.
 """
 
 import threading

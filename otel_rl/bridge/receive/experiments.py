@@ -46,6 +46,11 @@ class Experiments:
                 with self._lock:
                     self._new -= Counter(newcomers.named)
 
+    def knows(self, key: ExperimentKey) -> bool:
+        """Whether something of ``key`` was kept."""
+        with self._lock:
+            return key in self._known
+
     def _name(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
         with self._lock:
             if key in self._known or key in named:

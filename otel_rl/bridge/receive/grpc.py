@@ -1,7 +1,8 @@
 """OTLP over gRPC."""
 
-import time
-from collections.abc import Callable, Sequence
+import logging
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -9,15 +10,20 @@ from typing import NoReturn, Self
 
 import grpc
 
-from otel_rl.bridge.counters import Counters, Where
+from otel_rl.bridge.counters import Outcome, Where
+from otel_rl.bridge.receive.deadlines import Deadlines
+from otel_rl.bridge.receive.exposure import exposure
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.status import status_message
-from otel_rl.errors import ConfigError
-from otel_rl.records import Batch, Signal
+from otel_rl.bridge.receive.tls import Tls
+from otel_rl.errors import ConfigError, MalformedRequest
+from otel_rl.records import Signal
 
 __all__ = ["SERVICES", "GrpcServer"]
+
+_log = logging.getLogger(__name__)
 
 SERVICES = {
     Signal.METRICS: "opentelemetry.proto.collector.metrics.v1.MetricsService",
@@ -27,6 +33,15 @@ SERVICES = {
 
 _STATUS_DETAILS = "grpc-status-details-bin"  # where gRPC keeps a google.rpc.Status
 
+# Exporters have one call in flight, a collector ten. What is over it waits at the sender.
+_MAX_STREAMS_PER_CONNECTION = 32
+
+# Calls that wait for a thread, as a multiple of the connections. gRPC answers further ones by
+# RESOURCE_EXHAUSTED, which Go's exporter does not repeat, so this is the last resort of a flood.
+_CALLS_PER_CONNECTION = 4
+
+_MIN_PING_INTERVAL_MS = 10_000  # what Go's and Python's exporters can be set to, and no less
+
 
 class GrpcServer:
     """Serves ``Export`` of metrics and traces.
@@ -35,46 +50,38 @@ class GrpcServer:
     final; ``start`` begins to answer.
 
     Args:
-        accept: Makes the batches of a request durable before it returns; called from up to
-            ``limits.max_concurrent_requests`` threads at once.
-        limits: Bounds on requests.
-        counters: Counts every request, point and span.
-        clock_ns: The bridge's own clock.
+        intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
         host: Address to listen on.
         port: 0 picks a free one.
+        tls: Encrypts, if given.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
     def __init__(
-        self,
-        *,
-        accept: Callable[[Sequence[Batch]], None],
-        limits: ReceiveLimits,
-        counters: Counters,
-        clock_ns: Callable[[], int] = time.time_ns,
-        host: str = "127.0.0.1",
-        port: int = 4317,
+        self, intake: Intake, host: str = "127.0.0.1", port: int = 4317, tls: Tls | None = None
     ) -> None:
-        self._intake = Intake(accept=accept, limits=limits, counters=counters, clock_ns=clock_ns)
+        limits = intake.limits
+        self._intake = intake
         self._limits = limits
         self._threads = ThreadPoolExecutor(
             limits.max_concurrent_requests, thread_name_prefix="otel-rl-grpc"
         )
+        self._deadlines = Deadlines(limits.body_timeout_s, "otel-rl-grpc-deadlines")
+        # _lock makes a second stop wait for the first.
+        self._lock = threading.Lock()
         self._server = grpc.server(
             self._threads,
-            options=[
-                # gRPC holds both the compressed and the decompressed message to it, and answers
-                # RESOURCE_EXHAUSTED by itself.
-                ("grpc.max_receive_message_length", limits.max_body_bytes),
-                # Else a second bridge on the same port would silently take half of the requests.
-                ("grpc.so_reuseport", 0),
-            ],
+            options=_options(limits),
+            maximum_concurrent_rpcs=_CALLS_PER_CONNECTION * limits.max_connections,
         )
         self._server.add_generic_rpc_handlers([self._handlers(signal) for signal in SERVICES])
         try:
-            bound_port = self._server.add_insecure_port(f"{host}:{port}")
+            if tls is None:
+                bound_port = self._server.add_insecure_port(f"{host}:{port}")
+            else:
+                bound_port = self._server.add_secure_port(f"{host}:{port}", tls.credentials)
         except RuntimeError as exc:
             raise ConfigError(
                 f"grpc: cannot listen on {host}:{port}.",
@@ -82,6 +89,14 @@ class GrpcServer:
                 "(0 is free).",
             ) from exc
         self._address = f"{host}:{bound_port}"
+        danger = exposure(
+            host,
+            wants_token=intake.wants_token,
+            has_tls=tls is not None,
+            is_mutual=tls is not None and tls.is_mutual,
+        )
+        if danger:
+            _log.warning("OTLP/gRPC on %s", danger)
 
     @property
     def address(self) -> str:
@@ -90,6 +105,7 @@ class GrpcServer:
 
     def start(self) -> None:
         """Begin to answer."""
+        self._deadlines.start()
         self._server.start()
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -98,8 +114,10 @@ class GrpcServer:
         Nothing is accepted after it returns. A request that is being made durable is always waited
         for; one whose message has not arrived after ``grace_s`` is cut off, and its sender retries.
         """
-        self._server.stop(grace_s).wait()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._server.stop(grace_s).wait()
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._deadlines.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -115,16 +133,38 @@ class GrpcServer:
 
     def _handlers(self, signal: Signal) -> "grpc.GenericRpcHandler[bytes, bytes]":
         # Without a deserializer the message arrives as bytes: gRPC itself would answer INTERNAL to
-        # one that cannot be parsed, and INVALID_ARGUMENT is what OTLP says.
-        export = grpc.unary_unary_rpc_method_handler(partial(self._export, signal))
+        # one that cannot be parsed, and INVALID_ARGUMENT is what OTLP says. As a stream, which is
+        # the same on the wire, the call reaches us before its message: so it has a deadline, and
+        # nothing of a stranger's message is read.
+        export = grpc.stream_unary_rpc_method_handler(partial(self._export, signal))
         return grpc.method_handlers_generic_handler(SERVICES[signal], {"Export": export})
 
-    def _export(self, signal: Signal, message: bytes, context: grpc.ServicerContext) -> bytes:
+    def _export(
+        self, signal: Signal, messages: Iterator[bytes], context: grpc.ServicerContext
+    ) -> bytes:
         try:
-            admitted = self._intake.take(signal, message)
+            grant = self._intake.grant(_authorization(context))
+            message = self._receive(messages, context)
+            with self._intake.hold() as held:
+                held.add(len(message))
+                admitted = self._intake.take(signal, lambda: message, grant)
+        except _Cancelled:
+            return b""  # nobody listens
         except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
             self._abort(context, error)
         return export_response(signal, admitted).SerializeToString()
+
+    def _receive(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        with self._deadlines.within(context.cancel) as deadline:
+            try:
+                message = next(messages, None)
+            except grpc.RpcError as exc:
+                outcome = Outcome.SLOW if deadline.has_passed else Outcome.CANCELLED
+                self._intake.count(outcome)
+                raise _Cancelled from exc
+        if message is None:
+            raise MalformedRequest("The call has no message.")
+        return message
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
         answer, message = self._intake.answer(error, Where.GRPC)
@@ -132,3 +172,33 @@ class GrpcServer:
         context.set_trailing_metadata(((_STATUS_DETAILS, status.SerializeToString()),))
         context.abort(answer.grpc, status.message)
         raise AssertionError("abort always raises")
+
+
+class _Cancelled(Exception):
+    """The call ended before its message was complete."""
+
+
+def _options(limits: ReceiveLimits) -> list[tuple[str, int]]:
+    idle_ms = int(limits.idle_timeout_s * 1000)
+    return [
+        # gRPC holds both the compressed and the decompressed message to it, and answers
+        # RESOURCE_EXHAUSTED by itself.
+        ("grpc.max_receive_message_length", limits.max_body_bytes),
+        # Else a second bridge on the same port would silently take half of the requests.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
+        # A connection without calls is closed, and one whose other end is dead is noticed.
+        ("grpc.max_connection_idle_ms", idle_ms),
+        ("grpc.keepalive_time_ms", idle_ms),
+        ("grpc.keepalive_timeout_ms", int(limits.answer_timeout_s * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+        ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
+    ]
+
+
+def _authorization(context: grpc.ServicerContext) -> str | None:
+    for key, value in context.invocation_metadata():
+        if key == "authorization" and isinstance(value, str):
+            return value
+    return None

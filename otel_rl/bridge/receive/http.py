@@ -5,14 +5,12 @@ for an error. The framework's own error pages (422, 500, ...) never reach a send
 """
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
 
-import grpc
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from google.protobuf.json_format import MessageToJson
@@ -20,15 +18,14 @@ from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from otel_rl.bridge.counters import Counters, Outcome, Where
+from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive import body, otlp_json
-from otel_rl.bridge.receive.admit import Admitted
+from otel_rl.bridge.receive.admit import ExportRequest
 from otel_rl.bridge.receive.intake import Intake
-from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.response import export_response
-from otel_rl.bridge.receive.status import Answer, status_message
+from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
 from otel_rl.errors import MalformedRequest
-from otel_rl.records import Batch, Signal
+from otel_rl.records import Signal
 
 __all__ = ["PATHS", "create_app"]
 
@@ -41,29 +38,16 @@ class _Media(StrEnum):
     JSON = "application/json"
 
 
-_NOT_FOUND = Answer(404, grpc.StatusCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
-
 _NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
 
 
-def create_app(
-    *,
-    accept: Callable[[Sequence[Batch]], None],
-    limits: ReceiveLimits,
-    counters: Counters,
-    clock_ns: Callable[[], int] = time.time_ns,
-) -> FastAPI:
+def create_app(intake: Intake) -> FastAPI:
     """The application: ``POST /v1/metrics``, ``POST /v1/traces`` and ``GET /healthz``.
 
     Args:
-        accept: Makes the batches of a request durable before it returns; called from up to
-            ``limits.max_concurrent_requests`` threads at once.
-        limits: Bounds on requests.
-        counters: Counts every request, point and span.
-        clock_ns: The bridge's own clock.
+        intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
     """
-    intake = Intake(accept=accept, limits=limits, counters=counters, clock_ns=clock_ns)
-    receiver = _Receiver(intake, limits)
+    receiver = _Receiver(intake)
     app = FastAPI(
         title="otel_rl bridge",
         lifespan=receiver.lifespan,
@@ -87,10 +71,9 @@ async def _healthz() -> Response:
 class _Receiver:
     """The endpoints, and the threads in which they parse and store."""
 
-    def __init__(self, intake: Intake, limits: ReceiveLimits) -> None:
+    def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._limits = limits
-        self._in_flight = body.InFlight(limits.max_in_flight_bytes)
+        self._limits = intake.limits
         self._threads: ThreadPoolExecutor | None = None
 
     @asynccontextmanager
@@ -135,14 +118,16 @@ class _Receiver:
             )
         if isinstance(error, HTTPException) and error.status_code == 404:
             self._intake.count(Outcome.NOT_FOUND)
-            message = f"{request.url.path} is not served. Paths: {', '.join(PATHS.values())}."
-            return self._error(_media_of(request), _NOT_FOUND, message)
+            message = f"{request.url.path!r} is not served. Paths: {', '.join(PATHS.values())}."
+            return self._error(_media_of(request), NOT_FOUND, message)
         answer, message = self._intake.answer(error, Where.HTTP)
         return self._error(_media_of(request), answer, message)
 
     async def _export(
         self, signal: Signal, request: Request, media: _Media | None, chunks: AsyncIterator[bytes]
     ) -> Response:
+        # First of all, so that nothing of a stranger's request is read into memory.
+        grant = self._intake.grant(request.headers.get("authorization"))
         encoding = _encoding_of(request)
         if media is None:
             await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
@@ -153,26 +138,26 @@ class _Receiver:
                 media_type="text/plain",
             )
         limits = self._limits
-        with self._in_flight.hold() as held:
+        with self._intake.hold() as held:
             compressed = await body.read(
                 chunks,
                 max_bytes=limits.max_body_bytes,
                 timeout_s=limits.body_timeout_s,
                 held=held,
             )
-            take = partial(self._take, signal, media, encoding, compressed)
+            parse = partial(self._parse, signal, media, encoding, compressed, held)
+            take = partial(self._intake.take, signal, parse, grant)
             admitted = await asyncio.get_running_loop().run_in_executor(self._threads, take)
         return _encoded(media, export_response(signal, admitted))
 
-    def _take(self, signal: Signal, media: _Media, encoding: str, compressed: bytes) -> Admitted:
+    def _parse(
+        self, signal: Signal, media: _Media, encoding: str, compressed: bytes, held: body.Held
+    ) -> ExportRequest | bytes:
         limits = self._limits
-        payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes)
+        payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes, held=held)
         if media is _Media.PROTOBUF:
-            return self._intake.take(signal, payload)
-        message = otlp_json.parse_json(
-            signal, payload, max_messages=limits.max_messages_per_request
-        )
-        return self._intake.take(signal, message)
+            return payload
+        return otlp_json.parse_json(signal, payload, max_messages=limits.max_messages_per_request)
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s
@@ -181,6 +166,8 @@ class _Receiver:
         response = _encoded(media or _Media.JSON, status, status_code=answer.http)
         if answer.is_retryable:
             response.headers["retry-after"] = str(retry_after_s)
+        if answer.http == 401:
+            response.headers["www-authenticate"] = "Bearer"
         return response
 
 

@@ -1,16 +1,22 @@
-"""What HTTP and gRPC have in common: admit a request, hand it on, answer, count."""
+"""What HTTP and gRPC have in common: who may, how much at once, admit, hand on, answer, count."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
 from otel_rl.bridge.receive.admit import Admitted, ExportRequest, admit
+from otel_rl.bridge.receive.body import Held, InFlight
+from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.screen import Admission
+from otel_rl.bridge.receive.rules import Problem
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
-from otel_rl.records import Batch, Signal
+from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens
+from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["Intake"]
 
@@ -22,6 +28,8 @@ _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one 
 class Intake:
     """Takes requests from any thread and hands what is admitted to ``accept``.
 
+    One for all servers of a bridge, so that its bounds hold for all of them together.
+
     Args:
         accept: Makes the batches of a request durable before it returns. Called from many threads
             at once, so that those which wait for the disk together share one fsync. Raises
@@ -29,6 +37,8 @@ class Intake:
         limits: Bounds on requests.
         counters: Counts every request, point and span.
         clock_ns: The bridge's own clock.
+        tokens: Says who may write what; nobody is asked if not given.
+        experiments: Bounds their number.
     """
 
     def __init__(
@@ -37,21 +47,46 @@ class Intake:
         accept: Callable[[Sequence[Batch]], None],
         limits: ReceiveLimits,
         counters: Counters,
-        clock_ns: Callable[[], int],
+        clock_ns: Callable[[], int] = time.time_ns,
+        tokens: Tokens | None = None,
+        experiments: Experiments | None = None,
     ) -> None:
+        self.limits = limits
         self._accept = accept
-        self._limits = limits
         self._counters = counters
         self._clock_ns = clock_ns
+        self._tokens = tokens or Tokens(AuthSettings())
+        self._experiments = experiments or Experiments(limits.max_experiments)
+        self._in_flight = InFlight(limits.max_in_flight_bytes)
+        # Parsed, a request takes a multiple of its bytes, and parsing more of them at once than
+        # there are cores makes none of them faster.
+        self._parsing = threading.BoundedSemaphore(os.cpu_count() or 1)
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s = 0.0
 
+    @property
+    def wants_token(self) -> bool:
+        """Whether a request needs a bearer token."""
+        return self._tokens.are_needed
+
+    def grant(self, authorization: str | None) -> Grant | None:
+        """What a request may write, by its ``Authorization``; None for anything.
+
+        Raises:
+            Unauthenticated: It has no token that is known.
+        """
+        return self._tokens.grant(authorization)
+
+    def hold(self) -> AbstractContextManager[Held]:
+        """A request's share of the bytes in flight, given back at the end of the block."""
+        return self._in_flight.hold()
+
     def take(
         self,
         signal: Signal,
-        request: ExportRequest | bytes,
-        admission: Admission | None = None,
+        parse: Callable[[], ExportRequest | bytes],
+        grant: Grant | None = None,
     ) -> Admitted:
         """Admit a request and make it durable. Blocks for the disk.
 
@@ -60,17 +95,21 @@ class Intake:
 
         Args:
             signal: METRICS or TRACES.
-            request: As protobuf bytes or as a message.
-            admission: Says of an experiment why nothing of it is taken; None if it is welcome.
+            parse: Gives the request as protobuf bytes or as a message. Few are called at a time.
+            grant: What it may write.
 
         Raises:
             RequestError: The sender should not send this again.
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
-        admitted = admit(signal, request, self._limits, now_ns, admission)
-        if admitted.batches:
-            self._accept(admitted.batches)
+        with self._experiments.request() as newcomers:
+            with self._parsing:
+                admission = partial(_problem, grant, newcomers)
+                admitted = admit(signal, parse(), self.limits, now_ns, admission)
+            if admitted.batches:
+                self._accept(admitted.batches)
+                newcomers.keep(batch.experiment for batch in admitted.batches)
         self._count(signal, admitted)
         return admitted
 
@@ -100,7 +139,9 @@ class Intake:
         self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
         self._counters.add(accepted, admitted.accepted)
         for (run, reason), n in admitted.refused_of_runs.items():
-            self._counters.add(refused, n, reason=reason, run=run)
+            # A run that is only ever refused is none, and would be remembered for ever.
+            known = run if run is not None and self._experiments.knows(run) else None
+            self._counters.add(refused, n, reason=reason, run=known)
         for reason, n in admitted.exemplars_refused.items():
             self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
 
@@ -111,3 +152,9 @@ class Intake:
                 return False
             self._next_log_s = now_s + _LOG_INTERVAL_S
             return True
+
+
+def _problem(grant: Grant | None, newcomers: Newcomers, key: ExperimentKey) -> Problem:
+    """Why nothing of ``key`` is taken: it is not the sender's to write, or there is no room."""
+    forbidden = grant.problem(key) if grant is not None else None
+    return forbidden or newcomers.problem(key)

@@ -24,14 +24,33 @@ class ReceiveLimits(BaseModel):
     of memory once parsed, so a bound on bytes alone lets 64 MiB become 2.7 GiB."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
-    """Most bytes of request bodies held at once by the HTTP server. Above it, 503."""
+    """Most bytes of request bodies held at once, as they came and decompressed, over HTTP and gRPC
+    together. Above it, 503 and UNAVAILABLE."""
 
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
     """Threads that store requests, per protocol. Requests that wait for the disk at the same time
     share one fsync, so this is far more than the number of cores."""
 
+    max_connections: int = Field(1024, ge=1)
+    """Most connections at once, per protocol. A further one gets 503 and is closed; over gRPC and
+    within TLS it is only closed."""
+
+    max_experiments: int = Field(1000, ge=1)
+    """Most runs (experiment and trial) that the bridge keeps. Data of further ones is refused by
+    partial success."""
+
+    header_timeout_s: float = Field(10.0, gt=0)
+    """Longest time for a sender to deliver the headers of an HTTP request."""
+
     body_timeout_s: float = Field(10.0, gt=0)
-    """Longest time for a sender to deliver the body of a request."""
+    """Longest time for a sender to deliver the body of a request, or the message of a call."""
+
+    answer_timeout_s: float = Field(10.0, gt=0)
+    """Longest time for a sender that leaves its answers lying to take them."""
+
+    idle_timeout_s: float = Field(75.0, gt=0)
+    """A connection without requests is closed after this. Above the export interval of every SDK,
+    so that exporters keep theirs."""
 
     retry_after_s: int = Field(1, ge=1)
     """How long a sender is asked to wait after 503. Exporters give up after ten seconds in all, so
@@ -76,9 +95,10 @@ class ReceiveLimits(BaseModel):
 
     @model_validator(mode="after")
     def _one_request_fits(self) -> Self:
-        if self.max_in_flight_bytes < self.max_body_bytes:
+        # A body that compresses badly is there twice while it is decompressed.
+        if self.max_in_flight_bytes < 2 * self.max_body_bytes:
             msg = (
-                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least "
+                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
                 f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits."
             )
             raise ValueError(msg)

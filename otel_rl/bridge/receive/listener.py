@@ -70,7 +70,7 @@ class BoundedListener(socket.socket):
     def _refuse(self, connection: socket.socket) -> None:
         self._on_refused()
         try:
-            connection.setblocking(False)
+            connection.settimeout(0)
             connection.send(self._farewell)  # a few hundred bytes into an empty buffer
             connection.shutdown(socket.SHUT_WR)
         except OSError:

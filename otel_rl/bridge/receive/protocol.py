@@ -1,10 +1,14 @@
-"""uvicorn's HTTP/1.1 protocol, with a bound on how long a request's headers may take.
+"""uvicorn's HTTP/1.1 protocol, with bounds on how long a sender may take.
 
-uvicorn waits for headers for ever: a few thousand half-open requests would take every file
-descriptor of the bridge. The body has a bound of its own, where it is read.
+uvicorn waits for headers, and for the sender to take its answer, for ever: a few thousand half-open
+requests would take every file descriptor of the bridge. The body has a bound of its own, where it
+is read.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import h11
@@ -12,21 +16,42 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-__all__ = ["BoundedHeadersProtocol"]
+from otel_rl.bridge.counters import Outcome
+
+__all__ = ["BoundedProtocol", "Patience"]
+
+# uvicorn warns of every request that is no HTTP, as often as somebody sends one. They are counted.
+_log = logging.getLogger(__name__)
+_log.setLevel(logging.ERROR)
 
 
-class BoundedHeadersProtocol(H11Protocol):
-    """Closes a connection whose request headers are not complete in time.
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a connection waits for its sender.
 
-    The time begins with the connection, and for each later request with its first byte; between
-    requests uvicorn's own keep-alive timeout holds.
+    Attributes:
+        header_timeout_s: From the first byte of a request, or from the connection if it is the
+            first one, to the end of the headers.
+        answer_timeout_s: For the sender to make room for an answer.
+        count: Counts a request that ended before it reached the application.
+    """
+
+    header_timeout_s: float
+    answer_timeout_s: float
+    count: Callable[[Outcome], None]
+
+
+class BoundedProtocol(H11Protocol):
+    """Closes a connection whose sender is too slow with its headers or in taking its answers.
+
+    Between requests uvicorn's own keep-alive timeout holds.
 
     Args:
         config: Passed on.
         server_state: Passed on.
         app_state: Passed on.
         _loop: Passed on.
-        header_timeout_s: From the first byte to the end of the headers.
+        patience: The bounds.
     """
 
     def __init__(
@@ -36,40 +61,75 @@ class BoundedHeadersProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        header_timeout_s: float,
+        patience: Patience,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._header_timeout_s = header_timeout_s
+        self.logger = _log
+        self._patience = patience
         self._header_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         # The transport is one for both directions, as uvicorn has it.
         super().connection_made(transport)
-        self._start_timer()
+        self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on, and see whether they complete the headers."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop_timer()
+            self._stop_header_timer()
         elif self._header_timer is None:
-            self._start_timer()
+            self._start_header_timer()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the sender to take its answers."""
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(
+            self._patience.answer_timeout_s, self._give_up_answer
+        )
+
+    def resume_writing(self) -> None:
+        """The sender has taken them."""
+        self._stop_answer_timer()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop_timer()
+        self._stop_header_timer()
+        self._stop_answer_timer()
         super().connection_lost(exc)
 
-    def _start_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self._header_timeout_s, self._give_up)
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        if self.conn.our_state is h11.IDLE:  # else the application counts the request
+            self._patience.count(Outcome.MALFORMED)
+        super().send_400_response(msg)
 
-    def _stop_timer(self) -> None:
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(
+            self._patience.header_timeout_s, self._give_up_headers
+        )
+
+    def _stop_header_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
-    def _give_up(self) -> None:
+    def _give_up_headers(self) -> None:
         self._header_timer = None
         if self.conn.their_state is h11.IDLE:
+            if self.conn.trailing_data[0]:  # else nobody asked anything, as a port scan does
+                self._patience.count(Outcome.SLOW)
             self.transport.close()
+
+    def _stop_answer_timer(self) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def _give_up_answer(self) -> None:
+        self._answer_timer = None
+        self._patience.count(Outcome.SLOW)
+        self.transport.abort()

@@ -1,5 +1,6 @@
 """Runs the HTTP application on a socket and a thread of its own."""
 
+import logging
 import math
 import socket
 import threading
@@ -8,57 +9,70 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
-from fastapi import FastAPI
+from google.protobuf.json_format import MessageToJson
 
-from otel_rl.bridge.receive.protocol import BoundedHeadersProtocol
+from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.receive.exposure import exposure
+from otel_rl.bridge.receive.http import create_app
+from otel_rl.bridge.receive.intake import Intake
+from otel_rl.bridge.receive.listener import BoundedListener
+from otel_rl.bridge.receive.protocol import BoundedProtocol, Patience
+from otel_rl.bridge.receive.status import TOO_MANY_CONNECTIONS, status_message
+from otel_rl.bridge.receive.tls import Tls
 from otel_rl.errors import ConfigError
 
 __all__ = ["HttpServer"]
 
-_BACKLOG = 2048  # as uvicorn has it; connections wait in it before ``start``
+_log = logging.getLogger(__name__)
 
-# A connection that is idle for longer is closed. Above the export interval of every SDK, so that
-# exporters keep theirs.
-_KEEP_ALIVE_S = 75
+_BACKLOG = 2048  # as uvicorn has it; connections wait in it before ``start``
 
 
 class HttpServer:
-    """Serves an application from construction until ``stop``.
+    """Serves OTLP over HTTP from ``start`` until ``stop``.
 
     The socket is bound by the constructor, so a port in use is an error at start and ``address``
     is final; ``start`` begins to answer. Connections made in between wait.
 
     Args:
-        app: The application.
+        intake: Takes the requests.
         host: Address to listen on.
         port: 0 picks a free one.
-        header_timeout_s: Longest time for a sender to deliver the headers of a request.
+        tls: Encrypts, if given.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
     def __init__(
-        self,
-        app: FastAPI,
-        host: str = "127.0.0.1",
-        port: int = 4318,
-        *,
-        header_timeout_s: float = 10.0,
+        self, intake: Intake, host: str = "127.0.0.1", port: int = 4318, tls: Tls | None = None
     ) -> None:
-        self._socket = _listen(host, port)
+        limits = intake.limits
+        self._socket = _listen(host, port, intake, has_tls=tls is not None)
         self._address = _address_of(self._socket)
+        danger = exposure(
+            host,
+            wants_token=intake.wants_token,
+            has_tls=tls is not None,
+            is_mutual=tls is not None and tls.is_mutual,
+        )
+        if danger:
+            _log.warning("OTLP/HTTP on %s", danger)
+        patience = Patience(limits.header_timeout_s, limits.answer_timeout_s, intake.count)
         config = uvicorn.Config(
-            app,
+            create_app(intake),
             # uvicorn calls what it is given; it is annotated as a class.
-            http=partial(BoundedHeadersProtocol, header_timeout_s=header_timeout_s),  # type: ignore[arg-type]
+            http=partial(BoundedProtocol, patience=patience),  # type: ignore[arg-type]
+            loop="asyncio",  # another one would not ask the listener for connections
             access_log=False,
             log_config=None,
             lifespan="on",
             server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=math.ceil(limits.idle_timeout_s),
             ws="none",
         )
+        config.load()
+        config.ssl = tls.context if tls is not None else None
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._serve, name="otel-rl-http", daemon=True)
         # _lock makes a second stop wait for the first.
@@ -121,12 +135,21 @@ class _Server(uvicorn.Server):
         self.has_begun.set()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, intake: Intake, *, has_tls: bool) -> socket.socket:
+    limits = intake.limits
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = BoundedListener(
+            family,
+            kind,
+            protocol,
+            max_connections=limits.max_connections,
+            # Within TLS nothing can be said before the handshake, which is what must be saved.
+            farewell=b"" if has_tls else _farewell(limits.max_connections, limits.retry_after_s),
+            on_refused=partial(intake.count, Outcome.TOO_MANY_CONNECTIONS),
+        )
     except OSError as exc:
         raise _cannot_listen(host, port, exc) from exc
     try:
@@ -138,6 +161,18 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise _cannot_listen(host, port, exc) from exc
     return listener
+
+
+def _farewell(max_connections: int, retry_after_s: int) -> bytes:
+    """The answer to a connection that is one too many: nobody reads what it asks."""
+    message = f"The bridge has {max_connections} connections."
+    status = status_message(TOO_MANY_CONNECTIONS, message, retry_after_s=retry_after_s)
+    body = MessageToJson(status, indent=None).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nretry-after: {retry_after_s}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:

@@ -29,7 +29,15 @@ from otel_rl.errors import (
     Unauthenticated,
 )
 
-__all__ = ["ANSWERS", "UNFORESEEN", "Answer", "answer_to", "status_message"]
+__all__ = [
+    "ANSWERS",
+    "NOT_FOUND",
+    "TOO_MANY_CONNECTIONS",
+    "UNFORESEEN",
+    "Answer",
+    "answer_to",
+    "status_message",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,12 @@ ANSWERS: Mapping[type[OtelRLError], Answer] = {
 
 UNFORESEEN = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.FAILED)
 """For everything else: the sender keeps its data until somebody has mended the bridge."""
+
+TOO_MANY_CONNECTIONS = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.TOO_MANY_CONNECTIONS)
+"""For a connection that is closed before it asks."""
+
+NOT_FOUND = Answer(404, grpc.StatusCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
+"""For a path that is not served."""
 
 
 def answer_to(error: Exception) -> Answer:

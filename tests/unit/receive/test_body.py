@@ -19,6 +19,11 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def unpacked(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
+    with InFlight(1 << 20).hold() as held:
+        return decompress(body, encoding, max_bytes=max_bytes, held=held)
+
+
 async def chunks_of(*chunks: bytes) -> AsyncIterator[bytes]:
     for chunk in chunks:
         yield chunk
@@ -36,20 +41,20 @@ def read_all(chunks: AsyncIterator[bytes], max_bytes: int = 10, timeout_s: float
 
 @given(st.binary(max_size=5000), st.sampled_from(sorted(COMPRESS)))
 def test_decompress_undoes_compress_up_to_the_very_limit(body: bytes, encoding: str) -> None:
-    assert decompress(COMPRESS[encoding](body), encoding, max_bytes=len(body)) == body
+    assert unpacked(COMPRESS[encoding](body), encoding, max_bytes=len(body)) == body
 
 
 @given(st.binary(min_size=1, max_size=5000), st.sampled_from(["gzip", "deflate"]))
 def test_one_byte_over_the_limit_is_too_large(body: bytes, encoding: str) -> None:
     with pytest.raises(RequestTooLarge):
-        decompress(COMPRESS[encoding](body), encoding, max_bytes=len(body) - 1)
+        unpacked(COMPRESS[encoding](body), encoding, max_bytes=len(body) - 1)
 
 
 def test_limit_counts_over_all_streams_of_a_gzip_body() -> None:
     body = gzip.compress(bytes(60)) * 2
-    assert decompress(body, "gzip", max_bytes=120) == bytes(120)
+    assert unpacked(body, "gzip", max_bytes=120) == bytes(120)
     with pytest.raises(RequestTooLarge):
-        decompress(body, "gzip", max_bytes=119)
+        unpacked(body, "gzip", max_bytes=119)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
@@ -63,7 +68,7 @@ def test_damaged_stream_is_malformed(encoding: str, change: str) -> None:
         "flipped": sound[:-3] + bytes([sound[-3] ^ 1]) + sound[-2:],  # the checksum
     }[change]
     with pytest.raises(MalformedRequest):
-        decompress(damaged, encoding, max_bytes=10_000)
+        unpacked(damaged, encoding, max_bytes=10_000)
 
 
 def test_chunks_are_joined_up_to_the_limit() -> None:
@@ -99,3 +104,13 @@ def test_bytes_in_flight_are_given_back_after_an_error() -> None:
         asyncio.run(read(chunks_of(bytes(9), b"xx"), max_bytes=10, timeout_s=5, held=held))
     with in_flight.hold() as later:
         later.add(10)
+
+
+def test_a_body_counts_as_it_grows_and_a_bomb_takes_no_more_than_is_left() -> None:
+    bomb = gzip.compress(bytes(10_000_000))
+    in_flight = InFlight(len(bomb) + 2_000_000)
+    with in_flight.hold() as held:
+        held.add(len(bomb))
+        with pytest.raises(Overloaded):
+            decompress(bomb, "gzip", max_bytes=20_000_000, held=held)
+        assert held.bytes <= len(bomb) + 2_000_000

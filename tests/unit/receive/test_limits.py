@@ -11,7 +11,7 @@ def test_unknown_setting_is_an_error() -> None:
 
 def test_largest_request_fits_into_what_may_be_in_flight() -> None:
     with pytest.raises(ValidationError, match="never fits"):
-        ReceiveLimits(max_body_bytes=2048, max_in_flight_bytes=2047)
+        ReceiveLimits(max_body_bytes=2048, max_in_flight_bytes=4095)
 
 
 @pytest.mark.parametrize("name", ReceiveLimits.model_fields)

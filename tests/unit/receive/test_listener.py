@@ -38,6 +38,11 @@ class Door:
             self.listener.accept()
 
 
+def send_thrice(connection: socket.socket) -> None:
+    for _ in range(3):  # the first one provokes a reset, a later one sees it
+        connection.sendall(b"x")
+
+
 @pytest.fixture
 def door() -> Iterator[Door]:
     door = Door()
@@ -87,7 +92,6 @@ def test_a_closed_connection_makes_room_and_counts_once(door: Door) -> None:
 
 
 def test_refused_connections_do_not_pile_up(door: Door) -> None:
-    accepted = []
     senders = [door.connect() for _ in range(BOUND)]
     accepted = [door.accept() for _ in range(BOUND)]
     first = door.connect()
@@ -97,7 +101,6 @@ def test_refused_connections_do_not_pile_up(door: Door) -> None:
             door.refuse()
     # Bytes to a socket that lingers are taken; the first one does so no longer.
     with pytest.raises(OSError, match=r"reset|Broken pipe"):
-        for _ in range(3):
-            first.sendall(b"x")
+        send_thrice(first)
     for connection in [*senders, *accepted, first]:
         connection.close()
