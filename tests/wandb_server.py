@@ -96,6 +96,7 @@ class WandbServer:
         self._stale_lines = 0
         self._unknown: list[str] = []
         self._headers: list[dict[str, str]] = []
+        self._paths: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
@@ -154,6 +155,11 @@ class WandbServer:
         with self._lock:
             return list(self._headers)
 
+    def paths(self) -> list[str]:
+        """The path of every request so far."""
+        with self._lock:
+            return list(self._paths)
+
     def fail(self, status: int, *, seconds: float = float("inf"), path: str = "") -> None:
         """Answer requests whose path contains ``path`` with ``status``, or with 0, not at all."""
         with self._lock:
@@ -186,6 +192,7 @@ class WandbServer:
             self._runs.clear()
             self._unknown.clear()
             self._headers.clear()
+            self._paths.clear()
             self._failure = None
             self._stale_lines = 0
 
@@ -198,6 +205,7 @@ class WandbServer:
         ) -> Response:
             with self._lock:
                 self._headers.append(dict(request.headers))
+                self._paths.append(request.url.path)
             status = self._injected(request.url.path)
             while status == 0:
                 await asyncio.sleep(0.05)

@@ -325,6 +325,85 @@ def test_a_name_that_wandb_cannot_take_costs_no_row(place: Place) -> None:
     assert others == rows(1, 3)
 
 
+@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_written(
+    place: Place,
+) -> None:
+    session(replace(place, run=replace(place.run, journal="one")), rows(0, 10))
+    other = replace(place.run, journal="other")
+    with WriterProcess(place.tracker) as writer, pytest.raises(TrackerRejected) as caught:
+        writer.open(other)
+    assert "another journal" in str(caught.value)
+    assert "another name" in caught.value.hint
+    assert place.history(place.run) == rows(0, 10)
+
+
+@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+def test_a_run_is_continued_from_its_own_journal(place: Place) -> None:
+    place = replace(place, run=replace(place.run, journal="one"))
+    session(place, rows(0, 10))
+    assert session(place, rows(0, 12)) == 10
+
+
+@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+def test_a_run_without_rows_belongs_to_whoever_writes_the_first(place: Place) -> None:
+    session(replace(place, run=replace(place.run, journal="one")), [])
+    other = replace(place, run=replace(place.run, journal="other"))
+    assert session(other, rows(0, 3)) == 0
+    assert session(other, rows(0, 4)) == 3
+
+
+@pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
+def test_an_offline_directory_of_another_journal_is_never_removed(place: Place) -> None:
+    session(replace(place, run=replace(place.run, journal="one")), rows(0, 5))
+    session(replace(place, run=replace(place.run, journal="other")), rows(0, 15))
+    assert len(run_directories(place.run.directory, place.run.run_id)) == 2
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_a_pause_in_training_is_no_stalled_upload(place: Place) -> None:
+    place = replace(
+        place,
+        run=replace(place.run, attributes=(("stall_timeout_s", "2"), ("transmit_interval_s", "1"))),
+    )
+    with WriterProcess(place.tracker) as writer:
+        writer.open(place.run)
+        writer.write(rows(0, 1))
+        assert writer.flush(timeout_s=DEADLINE_S) == 1
+        time.sleep(2.5)  # the pause itself, longer than the stall
+        writer.write(rows(1, 2))
+        writer.flush(timeout_s=0)
+        assert writer.flush(timeout_s=DEADLINE_S) == 2
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_a_row_that_is_too_long_loses_what_wandb_has_no_room_for_and_says_how_much(
+    place: Place,
+) -> None:
+    values = {f"{number:05}/{'x' * 1000}": 1.0 for number in range(12_000)}
+    session(place, [replace(rows(0, 1)[0], values=values), *rows(1, 3)])
+    first, *others = place.history(place.run)
+    kept = {key: value for key, value in first.values.items() if key in values}
+    left_out = first.values["otel_rl/bridge/values/left_out"]
+    assert (len(kept) + left_out, first.step) == (len(values), 0)
+    assert len(kept) > 9_000
+    assert others == rows(1, 3)
+
+
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
+    place: Place, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-secret=hunter2")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{server.base_url}/otel-of-the-bridge")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "secret.attribute=hunter3")
+    session(place, rows(0, 3))
+    requests = json.dumps(server.headers())
+    assert not [word for word in ("x-secret", "hunter2", "hunter3") if word in requests]
+    # The SDK's own telemetry would go to /sdk/otel, and with our variables to our endpoint.
+    assert {path.split("/")[1] for path in server.paths()} <= {"graphql", "files", "upload"}
+
+
 def test_rows_in_a_file_of_lines_are_safe_after_a_flush(
     tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ class RunInfo:
         directory: Where the tracker may keep files. Exists.
         attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``.
         scratch: Where the writer's log and lock are; ``directory`` if not given.
+        journal: Identity of the journal that the rows are in. The tracker keeps it with the run,
+            and refuses a run with rows of another one. Empty if it is not to be compared.
     """
 
     key: ExperimentKey
@@ -32,6 +34,7 @@ class RunInfo:
     directory: Path
     attributes: tuple[tuple[str, str], ...] = ()
     scratch: Path | None = None
+    journal: str = ""
 
 
 def writer_file(run: RunInfo, suffix: str, /) -> Path:

@@ -5,6 +5,8 @@ The file is ``<directory>/<run id>.jsonl``; each line is one row:
     {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
      "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
 
+Beside it, ``<run id>.journal`` names the journal that the rows come from.
+
 JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
 which ``float()`` reads in Python and ``Number()`` in JavaScript.
 """
@@ -38,8 +40,10 @@ class JsonLinesTracker:
         try:
             self._file = self._path.open("r+b" if self._path.exists() else "w+b")
             end, self._next_row = _end_of_rows(self._file)
+            self._check_journal(run)
             self._file.truncate(end)
             self._file.seek(end)
+            _sync_names(run.directory)
         except OSError as exc:
             raise TrackerRejected(
                 f"{self._path}: cannot be opened ({exc.strerror}).",
@@ -78,10 +82,36 @@ class JsonLinesTracker:
             self._file = None
         return self._next_row
 
+    def _check_journal(self, run: RunInfo) -> None:
+        """Refuse to let our rows follow those of another journal."""
+        sidecar = self._path.with_suffix(".journal")
+        written_from = sidecar.read_text().strip() if sidecar.exists() else ""
+        if not run.journal or written_from == run.journal:
+            return
+        if self._next_row:
+            raise TrackerRejected(
+                f"{self._path}: has {self._next_row} rows of another journal.",
+                hint="Give the trial another name, move the file away, or start the bridge with "
+                "the data directory that it was written from.",
+            )
+        with sidecar.open("w") as file:
+            file.write(f"{run.journal}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
     def _opened(self) -> BufferedRandom:
         if self._file is None:
             raise TrackerUnavailable(f"{self._path}: is not open.")
         return self._file
+
+
+def _sync_names(directory: Path) -> None:
+    """Make the names of new files as durable as their content will be."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _line(row: Row) -> bytes:

@@ -15,6 +15,7 @@ older directories of the run with no more rows are removed, and one is left. Upl
 ``wandb`` is shared machinery (threads, a subprocess, exit hooks), so one process holds one run.
 """
 
+import json
 import logging
 import os
 import re
@@ -28,15 +29,18 @@ from typing import TYPE_CHECKING
 
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
-from otel_rl.bridge.track.wandb_api import history_line_count
-from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
+from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun, ask
+from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.semconv import names
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["WandbTracker"]
+__all__ = ["LEFT_OUT", "WandbTracker"]
+
+LEFT_OUT = "otel_rl/bridge/values/left_out"
+"""Key of the number of values of a row that W&B has no room for."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,14 +49,19 @@ _POLICY_VERSION = "policy_version"
 
 _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 
+# wandb-core's own limit for a line, less what the SDK and we add to a row.
+_MAX_LINE_BYTES = (10 << 20) - (100 << 10) - 1024
+_MAX_CHARACTER_BYTES = 6  # \u003c
+_VALUE_BYTES = 32  # a double has at most 24 digits and signs; quotes, colon and comma
+
 _QUERY_TIMEOUT_S = 10.0  # for one question to the server; it is asked again
 _POLL_S = 0.5  # between two questions while somebody waits for the answer
 _SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
-_ROW_COUNT_FILE = "otel_rl.rows"
+_ROWS_FILE = "otel_rl.rows"  # how many there are, and from which journal
 
 # Answers that a retry does not change. W&B puts the status into the message only.
-_REFUSAL = re.compile(r"\b(400|401|403|404|409|410)\b|permission denied", re.IGNORECASE)
+_REFUSAL = re.compile(r"\b(400|401|403|404|409|410|422|501)\b|permission denied", re.IGNORECASE)
 
 
 class WandbTracker:
@@ -63,9 +72,11 @@ class WandbTracker:
         self._account = Account(online=False, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
         self._run_id = ""
+        self._journal = ""
         self._next_row = 0
         self._safe_row = 0
-        self._safe_since = 0.0
+        # Since when there is a row that the server does not have.
+        self._waiting_since = 0.0
 
     def open(self, run: RunInfo, /) -> int:
         """Create the run, or resume it online and start it anew offline."""
@@ -75,27 +86,32 @@ class WandbTracker:
             self._account = find_account(self._settings, os.environ)
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._journal = run.journal
         # Asked first, because a server that is away costs `init` its whole timeout and then some.
-        lines = self._settled_line_count() if self._account.online else 0
+        lines = self._settled_lines() if self._account.online else 0
         with _translated():
             self._run = _init(run, self._settings, self._account)
             self._run.define_metric("*", step_metric=_STEP)
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
-        if start != lines or (self._account.online and self._line_count() != lines):
+        try:
+            if start != lines or (self._account.online and self._ask_who_wrote() != lines):
+                raise TrackerUnavailable(
+                    f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
+                    hint="It still takes late uploads, or something else writes to it.",
+                )
+        except TrackerError:
             self._finish(exit_code=1)
-            raise TrackerUnavailable(
-                f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
-                hint="It still takes late uploads, or something else writes to it.",
-            )
+            raise
         self._next_row = self._safe_row = start  # offline the latter stays 0
-        self._safe_since = time.monotonic()
-        self._note_row_count()
+        self._note_rows()
         return start
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Log each row in one call at its own step."""
         run = self._opened()
+        if self._safe_row == self._next_row:
+            self._waiting_since = time.monotonic()
         for row in rows:
             with _translated():
                 run.log(_payload(row), step=row.number, commit=True)
@@ -104,7 +120,7 @@ class WandbTracker:
     def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server what it has, until that is all. Offline, nothing is ever safe."""
         self._opened()
-        self._note_row_count()
+        self._note_rows()
         if not self._account.online:
             return None
         deadline = time.monotonic() + timeout_s
@@ -122,11 +138,11 @@ class WandbTracker:
         if self._run is None:
             return self._safe_row if self._account.online else None
         directory = _directory(self._run)
-        self._note_row_count()
+        self._note_rows()
         self._finish(exit_code=exit_code)
         if not self._account.online:
             _sync_to_disk(directory)
-            _remove_older(directory, self._run_id, self._next_row)
+            _remove_older(directory, self._run_id)
             return None
         while self._confirm() < self._next_row:
             time.sleep(_POLL_S)
@@ -150,48 +166,64 @@ class WandbTracker:
         """
         now = time.monotonic()
         try:
-            lines = self._line_count()
+            lines = self._ask().lines
         except TrackerUnavailable as exc:
             # wandb-core keeps the rows and tries for itself; ask again.
             lines, reason = self._safe_row, str(exc)
         else:
-            reason = "Its answers say that it is well"
+            reason = "Its answers say that it is well."
         if lines > self._next_row:
             raise TrackerUnavailable(
                 f"The W&B run {self._run_id} has {lines} lines after {self._next_row} rows.",
                 hint="Something else writes to it. Give the trial another name.",
             )
         if lines > self._safe_row or lines == self._next_row:
-            self._safe_row, self._safe_since = lines, now
-        elif now - self._safe_since > self._settings.stall_timeout_s:
+            self._safe_row, self._waiting_since = lines, now
+        elif now - self._waiting_since > self._settings.stall_timeout_s:
             raise TrackerUnavailable(
                 f"W&B has taken no row of run {self._run_id} for "
-                f"{now - self._safe_since:.0f} s ({self._next_row - lines} are waiting). {reason}"
+                f"{now - self._waiting_since:.0f} s ({self._next_row - lines} are waiting). "
+                f"{reason}"
             )
         return self._safe_row
 
-    def _settled_line_count(self) -> int:
+    def _settled_lines(self) -> int:
         """The line count of a run that nobody writes to.
 
         The SDK numbers rows from one answer of the server and places them by another. If an upload
         of a writer that was killed lands in between, a row would take the line of an earlier one.
         So the count must be the same for a while, during `init`, and equal to the starting step.
         """
-        lines = self._line_count()
+        lines = self._ask_who_wrote()
         if not lines:
             return 0
         time.sleep(_SETTLE_S)
-        settled = self._line_count()
-        if settled != lines:
+        if self._ask().lines != lines:
             raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
         return lines
 
-    def _line_count(self) -> int:
-        return history_line_count(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
+    def _ask_who_wrote(self) -> int:
+        """The line count of a run, whose lines are ours.
 
-    def _note_row_count(self) -> None:
+        Raises:
+            TrackerRejected: They are rows of another journal. Ours would follow them.
+        """
+        remote = self._ask()
+        if remote.lines and self._journal and remote.journal != self._journal:
+            raise TrackerRejected(
+                f"The W&B run {self._run_id} has {remote.lines} rows of another journal.",
+                hint="Give the trial another name, or start the bridge with the data directory "
+                "that the run was written from.",
+            )
+        return remote.lines
+
+    def _ask(self) -> RemoteRun:
+        return ask(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
+
+    def _note_rows(self) -> None:
         if self._run is not None and not self._account.online:
-            (_directory(self._run) / _ROW_COUNT_FILE).write_text(f"{self._next_row}\n")
+            note = f"{self._next_row} {self._journal}\n"
+            (_directory(self._run) / _ROWS_FILE).write_text(note)
 
     def _opened(self) -> "wandb.Run":
         if self._run is None:
@@ -212,6 +244,7 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         config={
             names.RL_EXPERIMENT_NAME: run.key.experiment,
             names.RL_TRIAL_NAME: run.key.trial,
+            JOURNAL_KEY: run.journal,
         },
         mode="online" if account.online else "offline",
         resume="allow" if account.online else None,
@@ -252,11 +285,34 @@ def _name(key: ExperimentKey) -> str:
 
 def _payload(row: Row) -> dict[str, float]:
     payload = {_key(name): value for name, value in row.values.items()}
+    characters = sum(map(len, payload))
+    if characters * _MAX_CHARACTER_BYTES + len(payload) * _VALUE_BYTES > _MAX_LINE_BYTES:
+        payload = _fitting(row.number, payload)
     payload[_STEP] = row.step
     if row.policy_version is not None:
         payload[_POLICY_VERSION] = row.policy_version
     payload["_timestamp"] = row.time_ns / 1e9
     return payload
+
+
+def _fitting(number: int, payload: dict[str, float]) -> dict[str, float]:
+    """As much of a row as W&B takes, and how much that is not.
+
+    W&B leaves out a longer line without an error, and every line after it would take the place of
+    the one before.
+    """
+    fitting: dict[str, float] = {}
+    room = _MAX_LINE_BYTES
+    for key, value in payload.items():
+        room -= len(json.dumps(key)) + 5 * sum(map(key.count, "<>&")) + _VALUE_BYTES
+        if room < 0:
+            break
+        fitting[key] = value
+    left_out = len(payload) - len(fitting)
+    if left_out:
+        _log.error("Row %d is too long for W&B: %d values are left out.", number, left_out)
+        fitting[LEFT_OUT] = left_out
+    return fitting
 
 
 @lru_cache(maxsize=16_384)
@@ -305,18 +361,22 @@ def _sync_to_disk(directory: Path) -> None:
             os.close(fd)
 
 
-def _remove_older(directory: Path, run_id: str, rows: int) -> None:
-    """Leave one directory of the run: this one, unless an older one has more rows.
+def _remove_older(directory: Path, run_id: str) -> None:
+    """Leave one directory of the run: this one, unless an older one has more or other rows.
 
-    An older one has more if the bridge was told to stop before it had written the run anew.
+    An older one has more if the bridge was told to stop before it had written the run anew, and
+    others if they are of another journal.
     """
+    rows, journal = _noted_rows(directory)
     for older in directory.parent.glob(f"offline-run-*-{run_id}*"):
-        if older != directory and _row_count(older) <= rows:
+        older_rows, older_journal = _noted_rows(older)
+        if older != directory and older_rows <= rows and older_journal in {journal, None}:
             shutil.rmtree(older, ignore_errors=True)
 
 
-def _row_count(directory: Path) -> int:
+def _noted_rows(directory: Path) -> tuple[int, str | None]:
     try:
-        return int((directory / _ROW_COUNT_FILE).read_text())
+        rows, _, journal = (directory / _ROWS_FILE).read_text().strip().partition(" ")
+        return int(rows), journal
     except (OSError, ValueError):
-        return 0  # it did not live to its first flush
+        return 0, None  # it did not live to its first flush

@@ -19,6 +19,8 @@ _DEFAULT_BASE_URL = "https://api.wandb.ai"
 # `wandb login` of 0.31 files the key for the public service under this second name of it.
 _OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
 
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+
 _DEFAULT_PROJECT = "otel_rl"
 _MAX_PROJECT_LENGTH = 128  # the server's limit
 _FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
@@ -120,6 +122,7 @@ class Account:
         project: The W&B project.
         entity: The W&B team or user, or empty for the key's default.
         api_key: The secret.
+        verify_tls: Whether the server must have a certificate that this machine trusts.
     """
 
     online: bool
@@ -127,6 +130,7 @@ class Account:
     project: str
     entity: str
     api_key: str = field(default="", repr=False)
+    verify_tls: bool = True
 
 
 def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account:
@@ -159,6 +163,8 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
         project=_project(settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT),
         entity=settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", ""),
         api_key=api_key if online else "",
+        # As the SDK reads it.
+        verify_tls=environ.get("WANDB_INSECURE_DISABLE_SSL", "").lower() not in _TRUE,
     )
 
 

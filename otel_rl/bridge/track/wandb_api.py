@@ -1,37 +1,73 @@
-"""Asks the W&B server how many history lines of a run it has.
+"""Asks the W&B server what it has of a run.
 
-It is the only confirmation there is: the SDK reports no upload, and stops for good, silently, when
-one is answered with 401 or 404. The query goes beside the SDK, so that it also tells of a run whose
-upload has stopped.
+The line count is the only confirmation there is: the SDK reports no upload, and stops for good,
+silently, when one is answered with 401 or 404. The query goes beside the SDK, so that it also tells
+of a run whose upload has stopped.
 """
 
 import base64
 import json
+import ssl
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPException
+from typing import IO
 
 from otel_rl.bridge.track.wandb_account import Account
-from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["history_line_count"]
+__all__ = ["JOURNAL_KEY", "RemoteRun", "ask"]
+
+JOURNAL_KEY = "otel_rl_journal"
+"""Key of the run's config that says which journal the run is a copy of."""
 
 _QUERY = """
 query RunLineCount($project: String, $entity: String, $name: String!) {
   model(name: $project, entityName: $entity) {
-    bucket(name: $name, missingOk: true) { historyLineCount }
+    bucket(name: $name, missingOk: true) { historyLineCount config }
   }
 }
 """
 
-_REJECTIONS = {401: "the API key is not valid", 403: "the API key may not write there"}
+_MAX_ANSWER_BYTES = 16 << 20  # a run's config is a few kilobytes
+
+_CHECK_KEY = "Set WANDB_API_KEY or run `wandb login --relogin`."
+_CHECK_URL = "Check WANDB_BASE_URL and any proxy on the way."
+
+# Answers that another try does not change; W&B's own client gives up on the same ones.
+_REFUSALS = {
+    400: ("does not understand the question", _CHECK_URL),
+    401: ("the API key is not valid", _CHECK_KEY),
+    403: ("the API key may not write there", _CHECK_KEY),
+    404: ("there is no W&B server", _CHECK_URL),
+    405: ("there is no W&B server", _CHECK_URL),
+    410: ("the run is gone", "Give the trial another name."),
+    422: ("does not understand the question", _CHECK_URL),
+    501: ("there is no W&B server", _CHECK_URL),
+}
 
 
-def history_line_count(account: Account, run_id: str, *, timeout_s: float) -> int:
-    """Number of rows that the server has of the run, 0 if it does not know it.
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """What the server knows of a run.
+
+    Attributes:
+        lines: Its rows; 0 for a run that the server does not know.
+        journal: The journal that it is a copy of; empty if it does not say.
+    """
+
+    lines: int = 0
+    journal: str = ""
+
+
+def ask(account: Account, run_id: str, *, timeout_s: float) -> RemoteRun:
+    """What the server has of the run.
 
     Raises:
         TrackerUnavailable: The server cannot be asked now.
-        TrackerRejected: The server refuses the credentials.
+        TrackerRejected: It refuses the credentials, or is no W&B server.
     """
     variables = {"project": account.project, "entity": account.entity or None, "name": run_id}
     token = base64.b64encode(f"api:{account.api_key}".encode()).decode()
@@ -47,24 +83,101 @@ def history_line_count(account: Account, run_id: str, *, timeout_s: float) -> in
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310  # as above
-            answer = json.load(response)
+        with _opener(account).open(request, timeout=timeout_s) as response:
+            answer = json.loads(response.read(_MAX_ANSWER_BYTES))
     except urllib.error.HTTPError as exc:
-        if reason := _REJECTIONS.get(exc.code):
-            raise TrackerRejected(
-                f"{account.base_url}: {reason} (HTTP {exc.code}).",
-                hint="Set WANDB_API_KEY or run `wandb login --relogin`.",
-            ) from exc
-        raise TrackerUnavailable(f"{account.base_url}: answered HTTP {exc.code}.") from exc
-    except (OSError, ValueError) as exc:
-        raise TrackerUnavailable(f"{account.base_url}: cannot be reached ({exc}).") from exc
-    return _line_count(answer)
+        with exc:
+            raise _refused(account, exc) from exc
+    except ssl.SSLCertVerificationError as exc:
+        raise _untrusted(account, exc) from exc
+    except ValueError as exc:
+        raise TrackerUnavailable(
+            f"{account.base_url}: the answer is not JSON.", hint=_CHECK_URL
+        ) from exc
+    except (OSError, HTTPException) as exc:
+        reason = getattr(exc, "reason", exc)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise _untrusted(account, reason) from exc
+        raise TrackerUnavailable(
+            f"{account.base_url}: cannot be reached ({reason or type(reason).__name__})."
+        ) from exc
+    return _read(account, answer)
 
 
-def _line_count(answer: object) -> int:
-    """Read ``data.model.bucket.historyLineCount``; each level may be null for "no such thing"."""
-    for name in ("data", "model", "bucket", "historyLineCount"):
-        if not isinstance(answer, dict):
-            return 0
-        answer = answer.get(name)
-    return answer if isinstance(answer, int) else 0
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The key goes to the server that was named, and to no other."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Message,
+        newurl: str,
+    ) -> None:
+        """Answer with the redirection itself, as an error."""
+
+
+def _opener(account: Account) -> urllib.request.OpenerDirector:
+    context = ssl.create_default_context()
+    if not account.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+
+
+def _refused(account: Account, exc: urllib.error.HTTPError) -> TrackerError:
+    if refusal := _REFUSALS.get(exc.code):
+        reason, hint = refusal
+        return TrackerRejected(f"{account.base_url}: {reason} (HTTP {exc.code}).", hint=hint)
+    if 300 <= exc.code < 400:
+        target = exc.headers.get("Location", "elsewhere")
+        return TrackerRejected(
+            f"{account.base_url}: points to {target!r} (HTTP {exc.code}).", hint=_CHECK_URL
+        )
+    return TrackerUnavailable(f"{account.base_url}: answered HTTP {exc.code}.")
+
+
+def _untrusted(account: Account, exc: ssl.SSLCertVerificationError) -> TrackerRejected:
+    return TrackerRejected(
+        f"{account.base_url}: its certificate is not trusted ({exc.verify_message}).",
+        hint="Name the authority's certificate in SSL_CERT_FILE.",
+    )
+
+
+def _read(account: Account, answer: object) -> RemoteRun:
+    """Read ``data.model.bucket``; each level may be null for "no such thing"."""
+    if not isinstance(answer, dict):
+        raise TrackerUnavailable(
+            f"{account.base_url}: the answer is no JSON object.", hint=_CHECK_URL
+        )
+    # An error is no answer: taken for "no such run", it would begin the run anew.
+    if errors := answer.get("errors"):
+        message = f"{account.base_url}: {_message(errors)}."
+        if "permission" in message.lower():
+            raise TrackerRejected(message, hint=_CHECK_KEY)
+        raise TrackerUnavailable(message)
+    found: object = answer
+    for name in ("data", "model", "bucket"):
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return RemoteRun()
+    lines = found.get("historyLineCount")
+    return RemoteRun(lines if isinstance(lines, int) else 0, _journal(found.get("config")))
+
+
+def _journal(config: object) -> str:
+    """The entry of a run's config, which is JSON of ``{key: {"value": ...}}``."""
+    try:
+        entry = json.loads(config).get(JOURNAL_KEY) if isinstance(config, str) else None
+    except (ValueError, AttributeError):
+        return ""
+    value = entry.get("value") if isinstance(entry, dict) else entry
+    return value if isinstance(value, str) else ""
+
+
+def _message(errors: object) -> str:
+    first = errors[0] if isinstance(errors, list) and errors else errors
+    message = first.get("message") if isinstance(first, dict) else first
+    return str(message)[:200]
