@@ -68,7 +68,12 @@ class CounterStream:
                 self.earlier = CounterStream()
             return self.earlier.advance(point)
         if known and point.time_ns <= self.time_ns:
-            return None
+            # Of one life, the larger value is the later one, even if the clock has stepped back.
+            if not point.start_ns or point.start_ns != self.start_ns or point.value <= self.value:
+                return None
+            grown = point.value - self.value
+            self.value = point.value
+            return Increment(grown, 0.0)
         begun_anew = known and point.start_ns > self.start_ns
         if not known and not point.start_ns:
             increment = None
@@ -124,8 +129,9 @@ class HistogramStream:
             if self.earlier is None:
                 self.earlier = HistogramStream()
             return self.earlier.advance(point)
-        if known and point.time_ns <= self.time_ns:
-            return None
+        is_older = known and point.time_ns <= self.time_ns
+        if is_older and not (0 < point.start_ns == self.start_ns and point.count > self.count):
+            return None  # as in ``CounterStream``
         begun_anew = known and point.start_ns > self.start_ns
         fresh = not known or begun_anew or point.count < self.count
         new: HistogramPoint | None = None
@@ -136,7 +142,7 @@ class HistogramStream:
         if begun_anew:
             self.earlier = replace(self)
             _cut_off(self.earlier, _MAX_EARLIER)
-        self.start_ns, self.time_ns = point.start_ns, point.time_ns
+        self.start_ns, self.time_ns = point.start_ns, max(point.time_ns, self.time_ns)
         self.count, self.total = point.count, point.total
         self.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
         return new if new is not None and new.count else None

@@ -141,6 +141,7 @@ class Drain:
             try:
                 self._advance(key, share_bytes if key in waiting else 0, now_ns, done)
             except JournalFull:
+                self._go_back(key, *(commit.key for commit in done.commits))
                 raise
             except Exception:  # noqa: BLE001  # one experiment's trouble is not the others'; counted
                 self._set_back(key, now_ns)
@@ -184,8 +185,7 @@ class Drain:
                 for one in spooled:
                     run.aligner.add(decode(one.batch), received_ns=one.batch.received_ns)
             except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
-                self._runs.pop(key)
-                self._unloaded.append(key)
+                self._go_back(key)
                 done.has_more = True
                 if len(spooled) > 1:
                     self._troubles[key] = _Trouble(one_by_one=True)
@@ -271,16 +271,18 @@ class Drain:
         try:
             self._ledger.commit(commits)
         except JournalFull:
-            for commit in commits:
-                del self._runs[commit.key]
-                self._unloaded.append(commit.key)
+            self._go_back(*(commit.key for commit in commits))
             raise
         except Exception:  # noqa: BLE001  # counted; then each by itself, to spare the others
-            if len(commits) > 1:
-                for commit in commits:
-                    self._commit([commit], now_ns)
-            else:
+            if len(commits) == 1:
                 self._set_back(commits[0].key, now_ns)
+                return
+            for place, commit in enumerate(commits):
+                try:
+                    self._commit([commit], now_ns)
+                except JournalFull:
+                    self._go_back(*(later.key for later in commits[place + 1 :]))
+                    raise
             return
         for commit in commits:
             self._committed(commit)
@@ -308,14 +310,19 @@ class Drain:
 
     def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
         """Go back to what is committed of an experiment, and leave it alone for a moment."""
-        self._runs.pop(key, None)
+        self._go_back(key)
         trouble = self._troubles.setdefault(key, _Trouble())
         trouble.retry_ns = now_ns + _RETRY_NS
-        self._unloaded.append(key)
         self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
         if now_ns - self._logged_ns >= _LOG_EVERY_NS:
             self._logged_ns = now_ns
             _log.exception("Making rows of %s failed; its batches are kept and tried again.", key)
+
+    def _go_back(self, *keys: ExperimentKey) -> None:
+        """Forget what is not committed of these, and load them again in the next round."""
+        for key in keys:
+            self._runs.pop(key, None)
+            self._unloaded.append(key)
 
     def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
         """Keep a batch that cannot be read out of everybody's way."""

@@ -125,7 +125,7 @@ class Journal:
     def __init__(self, directory: Path, *, max_bytes: int = 10 << 30) -> None:
         self._max_bytes = max_bytes
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_directory(directory)
             self._lock_file = _LockFile(directory / "lock")
         except OSError as exc:
             raise ConfigError(
@@ -282,6 +282,18 @@ class Journal:
             if group:
                 _commit(connection, group)
         connection.close()
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the directory and its parents, so that they survive power loss."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in missing:
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
 
 
 class _Work:

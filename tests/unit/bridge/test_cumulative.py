@@ -106,3 +106,21 @@ def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
 @pytest.mark.parametrize("kind", ["delta", "cumulative"])
 def test_an_empty_histogram_says_nothing(kind: str) -> None:
     assert HistogramStream().advance(histogram(1, 2, kind=kind)) is None
+
+
+def test_the_last_points_of_a_life_may_come_after_the_first_of_the_next() -> None:
+    found = increments(counted(1, 2, 10), counted(5, 6, 3), counted(1, 4, 25), counted(5, 7, 4))
+    assert [i and i[0] for i in found] == [10, 3, 15, 1]
+
+
+def test_a_life_that_was_never_heard_of_counts_when_it_comes_late() -> None:
+    found = increments(counted(5, 6, 3), counted(1, 4, 25), counted(1, 3, 20), counted(1, 4, 25))
+    assert [i and i[0] for i in found] == [3, 25, None, None]
+
+
+def test_of_one_life_the_larger_value_is_later_even_by_a_clock_that_stepped_back() -> None:
+    assert increments(counted(1, 9, 10), counted(1, 4, 15), counted(1, 5, 15)) == [
+        (10, 8.0),
+        (5, 0.0),
+        None,
+    ]
