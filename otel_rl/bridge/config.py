@@ -26,6 +26,7 @@ __all__ = [
     "GrpcSettings",
     "HttpSettings",
     "JournalSettings",
+    "TelemetrySettings",
     "TrackerSettings",
     "load_settings",
 ]
@@ -102,6 +103,22 @@ class TrackerSettings(BaseModel):
         return data
 
 
+class TelemetrySettings(BaseModel):
+    """What the bridge says of itself."""
+
+    model_config = _MODEL
+
+    endpoint: str | None = Field(None, pattern="^https?://")
+    """Base URL of an OTLP/HTTP endpoint that takes the bridge's own metrics, usually that of a
+    collector. None exports none. Every run has its part under ``otel_rl/bridge/`` in any case."""
+
+    interval_s: float = Field(15.0, gt=0)
+    """Between two exports."""
+
+    run_interval_s: float = Field(10.0, gt=0)
+    """Between two reports to a run."""
+
+
 class BridgeSettings(BaseSettings):
     """Everything that a bridge can be told."""
 
@@ -139,6 +156,9 @@ class BridgeSettings(BaseSettings):
 
     tracker: TrackerSettings = TrackerSettings()
     """Where rows go."""
+
+    telemetry: TelemetrySettings = TelemetrySettings()
+    """What the bridge says of itself."""
 
     stop_timeout_s: float = Field(300.0, gt=0)
     """How long a stopping bridge waits for the tracker to take what is left. Rows that it does not

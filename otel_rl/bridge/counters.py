@@ -13,9 +13,12 @@ from otel_rl.records import ExperimentKey
 
 __all__ = [
     "COUNTERS",
+    "GAUGES",
     "Counter",
     "CounterSpec",
     "Counters",
+    "Gauge",
+    "GaugeSpec",
     "Outcome",
     "Refusal",
     "SampleDrop",
@@ -42,6 +45,14 @@ class Counter(StrEnum):
     ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
     TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
     EXCEPTIONS = "otel_rl.bridge.exceptions"
+
+
+class Gauge(StrEnum):
+    """The name of every gauge of the bridge."""
+
+    JOURNAL_SIZE = "otel_rl.bridge.journal.size"
+    SPOOL_SIZE = "otel_rl.bridge.spool.size"
+    ROWS_PENDING = "otel_rl.bridge.rows.pending"
 
 
 class Outcome(StrEnum):
@@ -160,26 +171,59 @@ class CounterSpec:
     Attributes:
         description: One sentence for people.
         reasons: Its closed set of reasons, or None if it has none.
+        unit: UCUM unit.
     """
 
     description: str
     reasons: type[StrEnum] | None = None
+    unit: str = "{sample}"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSpec:
+    """What a gauge shows.
+
+    Attributes:
+        description: One sentence for people.
+        unit: UCUM unit.
+    """
+
+    description: str
+    unit: str
+
+
+GAUGES: Mapping[Gauge, GaugeSpec] = {
+    Gauge.JOURNAL_SIZE: GaugeSpec("What the journal holds, of ``journal.max_bytes``.", "By"),
+    Gauge.SPOOL_SIZE: GaugeSpec(
+        "What is acknowledged and not yet made into rows, by experiment.", "By"
+    ),
+    Gauge.ROWS_PENDING: GaugeSpec(
+        "Rows that wait to be handed to the tracker, by experiment: how far it lags.", "{row}"
+    ),
+}
+"""Every gauge, described. The documentation is checked against it."""
 
 
 COUNTERS: Mapping[Counter, CounterSpec] = {
-    Counter.REQUESTS: CounterSpec("Export requests answered, by how they ended.", Outcome),
-    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged to the sender."),
+    Counter.REQUESTS: CounterSpec(
+        "Export requests answered, by how they ended.", Outcome, unit="{request}"
+    ),
+    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged to the sender.", unit="{point}"),
     Counter.POINTS_REFUSED: CounterSpec(
-        "Data points refused by partial success; the sender was told why.", Refusal
+        "Data points refused by partial success; the sender was told why.", Refusal, unit="{point}"
     ),
     Counter.EXEMPLARS_REFUSED: CounterSpec(
-        "Single measurements refused while the point that carried them was taken.", Refusal
+        "Single measurements refused while the point that carried them was taken.",
+        Refusal,
+        unit="{measurement}",
     ),
-    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender."),
+    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
     Counter.SPANS_REFUSED: CounterSpec(
-        "Spans refused by partial success; the sender was told why.", Refusal
+        "Spans refused by partial success; the sender was told why.", Refusal, unit="{span}"
     ),
-    Counter.BATCHES_SPOOLED: CounterSpec("Requests made durable before they were acknowledged."),
+    Counter.BATCHES_SPOOLED: CounterSpec(
+        "Requests made durable before they were acknowledged.", unit="{batch}"
+    ),
     Counter.SAMPLES_TAKEN: CounterSpec("Samples that stand in a row, or will; each counted once."),
     Counter.SAMPLES_DUPLICATE: CounterSpec(
         "Samples that came again, were recognised and left out."
@@ -190,11 +234,15 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.SAMPLES_DROPPED: CounterSpec(
         "Accepted samples that cannot become part of a row.", SampleDrop
     ),
-    Counter.ROWS_CREATED: CounterSpec("Rows numbered and kept for delivery."),
-    Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included."),
-    Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has."),
-    Counter.TRACKER_RETRIES: CounterSpec("Deliveries tried again because the tracker was away."),
-    Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by the edge that caught them.", Where),
+    Counter.ROWS_CREATED: CounterSpec("Rows numbered and kept for delivery.", unit="{row}"),
+    Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included.", unit="{row}"),
+    Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has.", unit="{row}"),
+    Counter.TRACKER_RETRIES: CounterSpec(
+        "Deliveries tried again because the tracker was away.", unit="{retry}"
+    ),
+    Counter.EXCEPTIONS: CounterSpec(
+        "Unexpected exceptions, by the edge that caught them.", Where, unit="{exception}"
+    ),
 }
 """Every counter, described. The documentation is checked against it."""
 

@@ -208,13 +208,16 @@ class Journal:
         Raises:
             JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
         """
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        if (pages - free) * _PAGE_BYTES + n_bytes > self._max_bytes:
+        if _size(connection) + n_bytes > self._max_bytes:
             raise JournalFull(
                 f"The journal has reached its bound of {self._max_bytes} bytes.",
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
+
+    def size(self) -> int:
+        """Bytes in use, of the pages of the database."""
+        with self.read() as connection:
+            return _size(connection)
 
     def close(self) -> None:
         """Finish what was accepted, then close. Idempotent."""
@@ -282,6 +285,12 @@ class Journal:
             if group:
                 _commit(connection, group)
         connection.close()
+
+
+def _size(connection: sqlite3.Connection) -> int:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(pages - free) * _PAGE_BYTES
 
 
 def _make_directory(directory: Path) -> None:

@@ -13,7 +13,7 @@ import logging
 import pickle
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,6 +110,14 @@ class Ledger:
             connection.execute("DELETE FROM batches WHERE offset = ?", (offset,))
 
         self._journal.write(move)
+
+    def spooled_bytes(self) -> Mapping[ExperimentKey, int]:
+        """What waits to be made into rows, of the experiments of which anything does."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial, waiting_bytes FROM runs WHERE waiting_bytes > 0"
+            ).fetchall()
+        return {ExperimentKey(experiment, trial): size for experiment, trial, size in found}
 
     def has_room(self, key: ExperimentKey) -> bool:
         """Whether the rows of the run leave room for more.

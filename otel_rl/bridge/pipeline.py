@@ -7,11 +7,11 @@ receive ─ accept ─> spool ─ drain: decode ─> align ─> ledger ─ notif
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.counters import Counter, Counters, Gauge, Where
 from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Ledger
@@ -24,9 +24,11 @@ from otel_rl.bridge.receive import (
     load_tls,
 )
 from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
+from otel_rl.semconv import names
 
 __all__ = ["Addresses", "Bridge"]
 
@@ -73,6 +75,7 @@ class Bridge:
         self._ledger = Ledger(self._journal, max_share=settings.journal.max_share)
         self._logged_ns = 0
         self._waiting = 0
+        self._telemetry: Telemetry | None = None
         self._ended: Sequence[RunStatus] | None = None
         self._work = threading.Event()
         self._stopping = threading.Event()
@@ -97,6 +100,7 @@ class Bridge:
                 settings=settings.align,
                 counters=self.counters,
                 notify=self._delivery.notify,
+                report_interval_s=settings.telemetry.run_interval_s,
                 gauges=self._gauges,
             )
             self._servers = self._listen()
@@ -132,6 +136,11 @@ class Bridge:
             if self._ledger.finished(key, self._settings.tracker.name) < self._ledger.next_row(key):
                 self._delivery.notify(key)
         self._drain_thread.start()
+        if self._settings.telemetry.endpoint is not None:
+            reader = otlp_reader(
+                self._settings.telemetry.endpoint, self._settings.telemetry.interval_s
+            )
+            self._telemetry = Telemetry(self.counters, self._levels, [reader])
         for server in self._servers:
             server.start()
 
@@ -179,6 +188,8 @@ class Bridge:
         for status in statuses:
             if status.state is RunState.FINISHED:
                 self._ledger.finish(status.key, status.tracker, status.next_row)
+        if self._telemetry is not None:
+            self._telemetry.stop()
         self._journal.close()
         return statuses
 
@@ -242,7 +253,16 @@ class Bridge:
         return True
 
     def _gauges(self, key: ExperimentKey) -> Mapping[str, float]:
-        pending = self._ledger.next_row(key) - self._ledger.delivered(
-            key, self._settings.tracker.name
-        )
-        return {"otel_rl.bridge.rows.pending": pending}
+        """What stands in the run beside the counts."""
+        return {Gauge.ROWS_PENDING: self._delivery.pending(key)}
+
+    def _levels(self) -> Iterator[Level]:
+        yield Level(Gauge.JOURNAL_SIZE, self._journal.size())
+        for key, size in self._ledger.spooled_bytes().items():
+            yield Level(Gauge.SPOOL_SIZE, size, _named(key))
+        for status in self._delivery.status():
+            yield Level(Gauge.ROWS_PENDING, status.pending, _named(status.key))
+
+
+def _named(key: ExperimentKey) -> dict[str, str]:
+    return {names.RL_EXPERIMENT_NAME: key.experiment, names.RL_TRIAL_NAME: key.trial}

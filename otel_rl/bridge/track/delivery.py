@@ -120,6 +120,12 @@ class Delivery:
             runs = sorted(self._runs.values(), key=lambda run: run.key)
         return [run.status() for run in runs]
 
+    def pending(self, key: ExperimentKey) -> int:
+        """Rows of the run that wait to be handed over; 0 for one that nobody has heard of."""
+        with self._lock:
+            run = self._runs.get(key)
+        return run.status().pending if run is not None else 0
+
     def _run(self, key: ExperimentKey) -> RunDelivery:
         with self._lock:
             run = self._runs.get(key)
