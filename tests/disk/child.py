@@ -10,18 +10,36 @@ import json
 import sqlite3
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from otel_rl.bridge.align import AlignSettings
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
-from otel_rl.records import Offset
+from otel_rl.records import Batch, Offset, Signal
 from tests.disk.model import batch, key, row
+
+__all__ = ["drain_of"]
 
 # A write-ahead log of a few pages goes into the database all the time, not once in 4 MB.
 _CHECKPOINT_PAGES = 12
+
+Answer = dict[str, object]
+
+
+def drain_of(journal: Journal) -> Drain:
+    """A drain that writes every single measurement of every worker into the rows."""
+    return Drain(
+        Spool(journal),
+        Ledger(journal),
+        settings=AlignSettings(per_worker=True, window_s=1, allowed_lateness_s=3),
+        counters=Counters(),
+        notify=lambda key: None,
+    )
 
 
 class Child:
@@ -31,8 +49,9 @@ class Child:
         self._log = log
         self._directory = Path()
         self._journal: Journal | None = None
+        self._drain: Drain | None = None
 
-    def open(self, *, directory: str) -> dict[str, object]:
+    def open(self, *, directory: str) -> Answer:
         """Leave what is open, begin the log anew, and open another."""
         self.close()
         with self._log.open("r+") as log:
@@ -41,42 +60,64 @@ class Child:
         self._journal = Journal(self._directory)
         return {}
 
-    def reopen(self) -> dict[str, object]:
+    def reopen(self) -> Answer:
         self.close()
         self._journal = Journal(self._directory)
         return {}
 
-    def close(self) -> dict[str, object]:
+    def close(self) -> Answer:
+        self._drain = None
         if self._journal is not None:
             self._journal.close()
         return {}
 
-    def append(self, *, names: Sequence[str]) -> dict[str, object]:
-        """Append all at once, so that they share commits."""
+    def append(self, *, requests: Sequence[Sequence[tuple[str, str]]]) -> Answer:
+        """Append the batches of several requests, (run, name), at once: they share commits."""
         spool = Spool(self._opened())
-        ends = [0] * len(names)
-        offsets = [0] * len(names)
+        ends = [0] * len(requests)
 
         def append(place: int) -> None:
-            offsets[place] = spool.append(batch(names[place]))
+            spool.append([batch(run, name) for run, name in requests[place]])
             ends[place] = self.position()
 
-        threads = [threading.Thread(target=append, args=(place,)) for place in range(len(names))]
+        threads = [threading.Thread(target=append, args=(n,)) for n in range(len(requests))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return {"offsets": offsets, "ends": ends}
+        return {"ends": ends}
 
-    def commit(
-        self, *, runs: Sequence[tuple[str, int, int]], state: str, through: int
-    ) -> dict[str, object]:
-        """Commit rows, by run its name, first number and how many, and remove batches."""
-        commits = [
-            Commit(key(name), [row(number) for number in range(first, first + n)], first + n, state)
-            for name, first, n in runs
-        ]
-        Ledger(self._opened()).commit(commits, read_through=Offset(through))
+    def commit(self, *, runs: Mapping[str, Sequence[int]], state: str) -> Answer:
+        """Commit rows: of each run the first number, how many, and of how many batches."""
+        spool, commits, taken = Spool(self._opened()), [], {}
+        for run, (first, n, n_batches) in runs.items():
+            spooled = spool.read(key(run), max_bytes=1 << 40)[:n_batches]
+            taken[run] = [one.batch.payload.decode().rstrip(".") for one in spooled]
+            rows = [row(number) for number in range(first, first + n)]
+            through = spooled[-1].offset if spooled else Offset(0)
+            seen = (first + 1, state.encode())  # of 0 nothing is kept
+            commits.append(Commit(key(run), rows, first + n, state, through, seen=seen))
+        Ledger(self._opened()).commit(commits)
+        return {"taken": taken}
+
+    def set_aside(self, *, run: str) -> Answer:
+        """Set aside the first batch of a run."""
+        spooled = Spool(self._opened()).read(key(run), max_bytes=1)
+        for one in spooled:
+            Ledger(self._opened()).set_aside(key(run), one.offset)
+        return {"names": [one.batch.payload.decode().rstrip(".") for one in spooled]}
+
+    def accept(self, *, run: str, request: str, received_ns: int) -> Answer:
+        """Append a request, in hexadecimal digits."""
+        payload = bytes.fromhex(request)
+        Spool(self._opened()).append([Batch(key(run), Signal.METRICS, payload, received_ns)])
+        return {}
+
+    def round(self, *, now_ns: int) -> Answer:
+        """One round of a drain."""
+        if self._drain is None:
+            self._drain = drain_of(self._opened())
+        self._drain.round(now_ns)
         return {}
 
     def position(self) -> int:

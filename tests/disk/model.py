@@ -1,4 +1,4 @@
-"""What a journal holds, in plain Python, and what it may hold after a loss of power."""
+"""What a journal holds, in plain Python."""
 
 import copy
 from dataclasses import dataclass, field
@@ -6,46 +6,54 @@ from dataclasses import dataclass, field
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.spool import Spool
-from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
 
-__all__ = ["Content", "Run", "batch", "content_of", "key", "row"]
+__all__ = ["RUNS", "Content", "Run", "batch", "content_of", "key", "row"]
 
-
-def key(name: str) -> ExperimentKey:
-    """The run of a name."""
-    return ExperimentKey(name)
+RUNS = ("a", "b")
+"""Names of the experiments that share a journal."""
 
 
-def batch(name: str) -> Batch:
+def key(run: str) -> ExperimentKey:
+    """The key of a run."""
+    return ExperimentKey(run)
+
+
+def batch(run: str, name: str) -> Batch:
     """The one batch of a name, which says how long it is: ``number:bytes``."""
     size = int(name.partition(":")[2])
-    return Batch(Signal.METRICS, name.encode().ljust(size, b"."), received_ns=size)
+    return Batch(key(run), Signal.METRICS, name.encode().ljust(size, b"."), received_ns=size)
 
 
 def row(number: int) -> Row:
     """The one row of a number."""
-    return Row(number, number * 2, number * 3, {"value": float(number), "nan": 0.5}, number % 3)
+    return Row(number, number * 2, number * 3, {"value": float(number)}, number % 3)
 
 
 @dataclass(slots=True)
 class Run:
-    """What is kept of a run: how many rows, and the state that was committed with the last."""
+    """What is kept of a run.
 
+    Attributes:
+        batches: Names of those that wait.
+        aside: Names of those that were set aside.
+        rows: How many.
+        state: Committed with the last rows.
+        seen: Committed with the rows before.
+    """
+
+    batches: set[str] = field(default_factory=set)
+    aside: set[str] = field(default_factory=set)
     rows: int = 0
     state: str = ""
+    seen: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Content:
-    """What a journal holds.
+    """What a journal holds, by name of the run."""
 
-    Attributes:
-        batches: Names by offset.
-        runs: By name.
-    """
-
-    batches: dict[int, str] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=lambda: {name: Run() for name in RUNS})
 
     def copy(self) -> "Content":
         return copy.deepcopy(self)
@@ -53,17 +61,40 @@ class Content:
 
 def content_of(journal: Journal) -> Content:
     """What a journal holds, after a look at whether that is whole and sound."""
-    spool, ledger = Spool(journal), Ledger(journal)
     with journal.read() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    content = Content()
-    for offset, kept in spool.read(after=Offset(0), max_bytes=1 << 40):
-        name = kept.payload.decode().rstrip(".")
-        assert kept == batch(name)
-        content.batches[offset] = name
-    for run in ledger.runs():
-        next_row = ledger.next_row(run)
-        rows = ledger.rows(run, start=0, limit=next_row + 1)
-        assert list(rows) == [row(number) for number in range(next_row)]
-        content.runs[run.experiment] = Run(next_row, str(ledger.state(run)))
+        aside = connection.execute("SELECT payload FROM set_aside").fetchall()
+        sizes = connection.execute(
+            "SELECT waiting_bytes, row_bytes,"
+            " (SELECT TOTAL(LENGTH(payload)) FROM batches WHERE run_id = r.run_id),"
+            " (SELECT TOTAL(LENGTH(body)) FROM rows WHERE run_id = r.run_id) FROM runs r"
+        ).fetchall()
+    assert all((waiting, rows) == (w, r) for waiting, rows, w, r in sizes)
+    content = Content({run: _run(Spool(journal), Ledger(journal), run) for run in RUNS})
+    for (payload,) in aside:
+        name = _name(payload)
+        content.runs[_run_of(name)].aside.add(name)
     return content
+
+
+def _run(spool: Spool, ledger: Ledger, run: str) -> Run:
+    names = []
+    for spooled in spool.read(key(run), max_bytes=1 << 40):
+        name = _name(spooled.batch.payload)
+        assert (spooled.batch, spooled.is_damaged) == (batch(run, name), False)
+        names.append(name)
+    assert len(names) == len(set(names))
+    assert (key(run) in spool.waiting()) is bool(names)
+    saved = ledger.saved(key(run))
+    rows = ledger.rows(key(run), start=0, limit=saved.next_row + 1)
+    assert list(rows) == [row(number) for number in range(saved.next_row)]
+    state = "" if saved.state is None else str(saved.state)
+    return Run(set(names), set(), saved.next_row, state, [seen.decode() for seen in saved.seen])
+
+
+def _name(payload: bytes) -> str:
+    return payload.decode().rstrip(".")
+
+
+def _run_of(name: str) -> str:
+    return name[0]
