@@ -39,12 +39,12 @@ class Expander:
 
     Args:
         guard: Where bad entries are counted.
-        begin_ns: When recording began: the start of the first point of every series.
+        intervals: Of all that the process exports.
     """
 
-    def __init__(self, guard: Guard, begin_ns: int) -> None:
+    def __init__(self, guard: Guard, intervals: Intervals) -> None:
         self._guard = guard
-        self._intervals = Intervals(begin_ns)
+        self._intervals = intervals
         self._scopes: dict[str | None, InstrumentationScope] = {}
         self._streams: dict[tuple[str, str | None], Stream] = {}
 

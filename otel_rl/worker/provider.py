@@ -48,6 +48,7 @@ from otel_rl.worker.instruments import (
     Rebindable,
     plain_callbacks,
 )
+from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.sdk import Sdk
 from otel_rl.worker.values import PLAIN, hold
 
@@ -118,7 +119,7 @@ class BufferedMeterProvider(MeterProvider):
     def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self.guard = guard
-        self._expander = Expander(guard, time_ns())
+        self._begin()
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
         self._bind(resource)
@@ -162,7 +163,7 @@ class BufferedMeterProvider(MeterProvider):
             requests += self._expander.requests(entries, self._resource_bytes)
         for data in self._sdk.collect():
             with self.guard:
-                sdk_requests, too_large = encode_sdk(data)
+                sdk_requests, too_large = encode_sdk(data, self._intervals)
                 requests += sdk_requests
                 self.guard.drops.add(DropReason.TOO_LARGE, too_large)
         return requests
@@ -178,10 +179,14 @@ class BufferedMeterProvider(MeterProvider):
         """
         if not keep_buffer:
             self.buffer.clear()
-            self._expander = Expander(self.guard, time_ns())
+            self._begin()
         self._bind(resource)
         for meter in tuple(self._meters.values()):
             meter.rebind()
+
+    def _begin(self) -> None:
+        self._intervals = Intervals(time_ns())
+        self._expander = Expander(self.guard, self._intervals)
 
     def _bind(self, resource: Resource) -> None:
         self._resource = resource

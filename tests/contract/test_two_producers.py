@@ -25,6 +25,7 @@ import otel_rl
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.provider import BufferedMeterProvider
 
 RESOURCE = Resource({"service.instance.id": "i", "process.pid": 7}, "https://schema/1")
@@ -89,7 +90,7 @@ def stock(calls: Calls, tracer: Tracer) -> object:
     calls(provider, tracer)
     data = reader.get_metrics_data()
     assert data is not None
-    return normal([request.payload for request in encode_sdk(data)[0]])
+    return normal([request.payload for request in encode_sdk(data, Intervals(0))[0]])
 
 
 def normal(payloads: list[bytes]) -> object:

@@ -6,13 +6,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
 from otel_rl.worker.encode_sdk import encode_sdk
+from otel_rl.worker.intervals import Intervals
 from tests.otlp_sink import Measurement, measurements
 
 
 def collected(reader: InMemoryMetricReader) -> list[Measurement]:
     data = reader.get_metrics_data()
     assert data is not None
-    requests, _ = encode_sdk(data)
+    requests, _ = encode_sdk(data, Intervals(0))
     return list(measurements([ExportMetricsServiceRequest.FromString(r.payload) for r in requests]))
 
 

@@ -1,5 +1,7 @@
 import math
+import sys
 from collections.abc import Generator, Iterable
+from itertools import pairwise
 from time import time_ns
 
 import numpy as np
@@ -271,16 +273,21 @@ def test_one_failing_callback_costs_only_itself(provider: BufferedMeterProvider)
     assert set(sdk_metrics(provider)) == {"good"}
 
 
-def spans(provider: BufferedMeterProvider) -> list[tuple[int, int]]:
-    """(start, time) of every gauge point, in order."""
+def spans(provider: BufferedMeterProvider, name: str = "loss") -> list[tuple[int, int]]:
+    """(start, time) of every point of the metric, in order."""
     return [
         (point.start_time_unix_nano, point.time_unix_nano)
         for request in provider.collect()
         for resource in ExportMetricsServiceRequest.FromString(request.payload).resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
-        for point in metric.gauge.data_points
+        if metric.name == name
+        for point in getattr(metric, metric.WhichOneof("data") or "").data_points
     ]
+
+
+def chained(found: list[tuple[int, int]]) -> bool:
+    return all(start < end == next_start for (start, end), (next_start, _) in pairwise(found))
 
 
 def test_a_gauges_points_tile_time_from_the_providers_start_on() -> None:
@@ -295,7 +302,7 @@ def test_a_gauges_points_tile_time_from_the_providers_start_on() -> None:
         gauge.set(1.0)
         found += spans(provider)
     assert before_ns <= found[0][0] <= after_ns
-    assert [end for _, end in found[:-1]] == [start for start, _ in found[1:]]
+    assert chained(found)
 
 
 def test_a_forked_childs_points_start_when_it_does(provider: BufferedMeterProvider) -> None:
@@ -307,3 +314,50 @@ def test_a_forked_childs_points_start_when_it_does(provider: BufferedMeterProvid
     gauge.set(2.0)
     ((start_ns, _),) = spans(provider)
     assert start_ns >= forked_ns
+
+
+def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the SDK's clock is an hour behind."""
+    real = time_ns
+    for module in [m for name, m in sys.modules.items() if name.startswith("opentelemetry.sdk.m")]:
+        if getattr(module, "time_ns", None) is real:
+            monkeypatch.setattr(module, "time_ns", lambda: real() - 3600 * 10**9)
+
+
+@pytest.mark.parametrize("kind", ["histogram", "advised", "observable gauge"])
+def test_what_the_sdk_collects_tiles_time_though_its_clock_is_set_back(
+    provider: BufferedMeterProvider, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    meter = provider.get_meter("m")
+    found = []
+    if kind == "observable gauge":
+        meter.create_observable_gauge("loss", [lambda _: [Observation(1.0)]])
+        found += spans(provider)
+        set_back(monkeypatch)
+        found += spans(provider) + spans(provider)
+    else:
+        boundaries = [1.0, 2.0] if kind == "advised" else None
+        loss = meter.create_histogram("loss", explicit_bucket_boundaries_advisory=boundaries)
+        loss.record(1.0)
+        found += spans(provider)
+        set_back(monkeypatch)
+        for _ in range(2):
+            loss.record(1.0)
+            found += spans(provider)
+    assert len(found) == 3
+    assert chained(found)
+
+
+def test_two_kinds_of_gauge_with_one_name_never_claim_the_same_time(
+    provider: BufferedMeterProvider,
+) -> None:
+    meter = provider.get_meter("m", "1.0", attributes={"rl.reduce": "max", "another": 1})
+    gauge = meter.create_gauge("loss")
+    observed = [Observation(1.0, {"b": 1, "a": "x"})]
+    meter.create_observable_gauge("loss", [lambda _: observed])
+    found = []
+    for _ in range(3):
+        gauge.set(1.0, {"a": "x", "b": 1})
+        found += spans(provider)
+    assert len(found) == 6
+    assert chained(found)
