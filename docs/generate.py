@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from otel_rl import cli, errors
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
-from otel_rl.bridge.counters import COUNTERS
+from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.bridge.receive.status import ANSWERS
 from otel_rl.bridge.track.wandb_account import WandbSettings
 from otel_rl.errors import OtelRLError
@@ -77,6 +77,10 @@ def counters() -> Iterator[str]:
     for counter, spec in COUNTERS.items():
         reasons = f"[{spec.reasons.__name__}](#{_anchor(spec.reasons)})" if spec.reasons else "-"
         yield _line(f"`{counter}`", spec.description, reasons)
+    yield ""
+    yield from _header("gauge", "what it shows", "unit")
+    for gauge, shown in GAUGES.items():
+        yield _line(f"`{gauge}`", shown.description, f"`{shown.unit}`")
     for kind in dict.fromkeys(spec.reasons for spec in COUNTERS.values() if spec.reasons):
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)

@@ -174,7 +174,7 @@ class Drain:
 
     def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
         run = self._load(key, now_ns)
-        spooled = self._read(key, max_bytes) if max_bytes else []
+        spooled, has_more = self._read(key, max_bytes) if max_bytes else ([], False)
         if spooled:
             run.used_ns = now_ns
             if spooled[0].is_damaged:
@@ -195,9 +195,6 @@ class Drain:
         elif self._is_idle(run, now_ns):
             del self._runs[key]
             return
-        has_more = bool(spooled) and (
-            self._is_one_by_one(key) or sum(len(one.batch.payload) for one in spooled) >= max_bytes
-        )
         done.has_more |= has_more
         # In a backlog the bridge's clock is far ahead of the data that it reads.
         clock_ns = spooled[-1].batch.received_ns if has_more else now_ns
@@ -209,23 +206,18 @@ class Drain:
             read_through = spooled[-1].offset if spooled else Offset(0)
             done.commits.append(self._prepared(key, run, rows, read_through))
 
-    def _read(self, key: ExperimentKey, max_bytes: int) -> Sequence[Spooled]:
-        """The next batches: sound ones, or one damaged one."""
+    def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
+        """The next batches, sound ones or one damaged one, and whether there may be more."""
         if not self._ledger.has_room(key):
-            return []
-        one_by_one = self._is_one_by_one(key)
-        # A read returns at least one batch.
-        spooled = self._spool.read(key, max_bytes=1 if one_by_one else max_bytes)
-        if one_by_one and not spooled:
-            del self._troubles[key]
+            return [], False
+        trouble = self._troubles.get(key)
+        if trouble is not None and trouble.one_by_one:
+            max_bytes = 1  # a read returns at least one batch
+        spooled = self._spool.read(key, max_bytes=max_bytes)
         for place, one in enumerate(spooled):
             if one.is_damaged:
-                return spooled[: max(1, place)]
-        return spooled
-
-    def _is_one_by_one(self, key: ExperimentKey) -> bool:
-        trouble = self._troubles.get(key)
-        return trouble is not None and trouble.one_by_one
+                return spooled[: max(1, place)], True
+        return spooled, sum(len(one.batch.payload) for one in spooled) >= max_bytes
 
     def _load(self, key: ExperimentKey, now_ns: int) -> _Run:
         run = self._runs.get(key)

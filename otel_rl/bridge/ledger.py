@@ -102,12 +102,14 @@ class Ledger:
             connection.execute(
                 "INSERT INTO set_aside SELECT * FROM batches WHERE offset = ?", (offset,)
             )
-            connection.execute(
-                "UPDATE runs SET waiting_bytes = waiting_bytes -"
-                " (SELECT LENGTH(payload) FROM batches WHERE offset = ?) WHERE run_id = ?",
-                (offset, run_id(key.experiment, key.trial)),
-            )
             connection.execute("DELETE FROM batches WHERE offset = ?", (offset,))
+            # Counted anew: a damaged batch may not be as long as it was.
+            run = run_id(key.experiment, key.trial)
+            connection.execute(
+                "UPDATE runs SET waiting_bytes = (SELECT COALESCE(SUM(LENGTH(payload)), 0)"
+                " FROM batches WHERE run_id = ?) WHERE run_id = ?",
+                (run, run),
+            )
 
         self._journal.write(move)
 

@@ -61,6 +61,9 @@ OTEL_RL_BRIDGE_EXEMPLARS_REFUSED: Final = "otel_rl.bridge.exemplars.refused"
 Single measurements refused while the point that carried them was taken.
 """
 
+OTEL_RL_BRIDGE_JOURNAL_SIZE: Final = "otel_rl.bridge.journal.size"
+"""Metric (gauge, By). What the journal holds, of journal.max_bytes."""
+
 OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
 """Metric (counter, {point}). Data points acknowledged to the sender."""
 
@@ -76,14 +79,26 @@ OTEL_RL_BRIDGE_ROWS_CONFIRMED: Final = "otel_rl.bridge.rows.confirmed"
 OTEL_RL_BRIDGE_ROWS_CREATED: Final = "otel_rl.bridge.rows.created"
 """Metric (counter, {row}). Rows numbered and kept for delivery."""
 
+OTEL_RL_BRIDGE_ROWS_PENDING: Final = "otel_rl.bridge.rows.pending"
+"""Metric (gauge, {row}).
+
+Rows that wait to be handed to the tracker, by experiment: how far it lags.
+"""
+
 OTEL_RL_BRIDGE_ROWS_WRITTEN: Final = "otel_rl.bridge.rows.written"
 """Metric (counter, {row}). Rows handed to a tracker, repeats included."""
 
 OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
 """Metric (counter, {sample}). Accepted samples that cannot become part of a row."""
 
+OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: Final = "otel_rl.bridge.samples.duplicate"
+"""Metric (counter, {sample}). Samples that came again, were recognised and left out."""
+
 OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
 """Metric (counter, {sample}). Samples that came after their row and made one of their own."""
+
+OTEL_RL_BRIDGE_SAMPLES_TAKEN: Final = "otel_rl.bridge.samples.taken"
+"""Metric (counter, {sample}). Samples that stand in a row, or will; each counted once."""
 
 OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 """Metric (counter, {span}). Spans acknowledged to the sender."""
@@ -91,8 +106,11 @@ OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
 """Metric (counter, {span}). Spans refused by partial success; the sender was told why."""
 
+OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
+"""Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
+
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
-"""Metric (counter, {delivery}). Deliveries tried again because the tracker was away."""
+"""Metric (counter, {retry}). Deliveries tried again because the tracker was away."""
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements that a worker could not deliver."""
@@ -748,6 +766,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_JOURNAL_SIZE: MetricSpec(
+            name=OTEL_RL_BRIDGE_JOURNAL_SIZE,
+            instrument=Instrument.GAUGE,
+            unit="By",
+            brief="What the journal holds, of journal.max_bytes.",
+            reduction=Reduction.MAX,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_POINTS_ACCEPTED: MetricSpec(
             name=OTEL_RL_BRIDGE_POINTS_ACCEPTED,
             instrument=Instrument.COUNTER,
@@ -795,6 +822,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_ROWS_PENDING: MetricSpec(
+            name=OTEL_RL_BRIDGE_ROWS_PENDING,
+            instrument=Instrument.GAUGE,
+            unit="{row}",
+            brief="Rows that wait to be handed to the tracker, by experiment: how far it lags.",
+            reduction=Reduction.MAX,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_ROWS_WRITTEN: MetricSpec(
             name=OTEL_RL_BRIDGE_ROWS_WRITTEN,
             instrument=Instrument.COUNTER,
@@ -814,11 +850,29 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: MetricSpec(
+            name=OTEL_RL_BRIDGE_SAMPLES_DUPLICATE,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples that came again, were recognised and left out.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_SAMPLES_LATE: MetricSpec(
             name=OTEL_RL_BRIDGE_SAMPLES_LATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
             brief="Samples that came after their row and made one of their own.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_SAMPLES_TAKEN: MetricSpec(
+            name=OTEL_RL_BRIDGE_SAMPLES_TAKEN,
+            instrument=Instrument.COUNTER,
+            unit="{sample}",
+            brief="Samples that stand in a row, or will; each counted once.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -842,10 +896,19 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_SPOOL_SIZE: MetricSpec(
+            name=OTEL_RL_BRIDGE_SPOOL_SIZE,
+            instrument=Instrument.GAUGE,
+            unit="By",
+            brief="What is acknowledged and not yet made into rows, by experiment.",
+            reduction=Reduction.MAX,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_TRACKER_RETRIES: MetricSpec(
             name=OTEL_RL_BRIDGE_TRACKER_RETRIES,
             instrument=Instrument.COUNTER,
-            unit="{delivery}",
+            unit="{retry}",
             brief="Deliveries tried again because the tracker was away.",
             reduction=Reduction.SUM,
             group="otel_rl",

@@ -13,7 +13,7 @@ import pytest
 
 from otel_rl import cli, errors
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.counters import COUNTERS
+from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.semconv.run_id import run_id
 from otel_rl.worker.drops import DropReason
 from tests.docs_examples import blocks, examples
@@ -59,7 +59,7 @@ def test_settings_of_every_depth_stand_in_the_table(setting: str) -> None:
 
 def test_every_counter_and_reason_is_documented() -> None:
     reasons = {reason for spec in COUNTERS.values() for reason in spec.reasons or ()}
-    named = [*COUNTERS, *reasons, *DropReason]
+    named = [*COUNTERS, *GAUGES, *reasons, *DropReason]
     assert [name for name in named if f"| `{name}` |" not in page("operations")] == []
 
 

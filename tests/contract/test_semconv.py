@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_rl.bridge.counters import COUNTERS
+from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.bridge.keys import tracker_key
 from otel_rl.semconv import definition, generate, instruments, names, render
 from otel_rl.semconv.spec import Instrument, MetricSpec, Reduction
@@ -265,12 +265,14 @@ def test_every_constant_is_named_after_its_value() -> None:
     assert set(names.METRICS) <= set(constants.values())
 
 
-def test_bridge_metrics_are_the_counters_of_the_bridge() -> None:
-    counted = {
-        str(counter): ("rl.reason",) if spec.reasons else () for counter, spec in COUNTERS.items()
+def test_bridge_metrics_are_those_of_the_bridge() -> None:
+    counted: dict[str, tuple[str, tuple[str, ...]]] = {
+        str(counter): (spec.unit, ("rl.reason",) if spec.reasons else ())
+        for counter, spec in COUNTERS.items()
     }
+    counted |= {str(gauge): (spec.unit, ()) for gauge, spec in GAUGES.items()}
     registered = {
-        spec.name: spec.attributes
+        spec.name: (spec.unit, spec.attributes)
         for spec in names.METRICS.values()
         if spec.name.startswith("otel_rl.bridge.")
     }

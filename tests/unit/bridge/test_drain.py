@@ -1,0 +1,248 @@
+"""From the spool to the ledger: experiments take turns and fail apart."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.align import AlignSettings
+from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
+from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.bridge.spool import Spool
+from otel_rl.errors import JournalFull
+from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.otlp_requests import gauge, key_values, metrics_request, point
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+A, B = ExperimentKey("a"), ExperimentKey("b")
+
+
+def batch(key: ExperimentKey, step: int, *, padding: int = 0) -> Batch:
+    """A measurement of one step, as a stock SDK sends it."""
+    measured = point(float(step), T0 + step)
+    measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+    request = metrics_request(
+        gauge(measured),
+        resource={
+            "rl.experiment.name": key.experiment,
+            "rl.worker.role": "trainer",
+            "service.instance.id": "one",
+            "padding": "x" * padding,
+        },
+    )
+    return Batch(key, Signal.METRICS, request.SerializeToString(), T0)
+
+
+def broken(key: ExperimentKey) -> Batch:
+    return Batch(key, Signal.METRICS, b"\xff no protobuf", T0)
+
+
+class Bench:
+    """The core of a bridge, with a clock that tests move by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.now_ns = T0
+        self.begin()
+
+    def begin(self) -> None:
+        """As after a start."""
+        self.journal = Journal(self._directory)
+        self.spool, self.ledger = Spool(self.journal), Ledger(self.journal)
+        self.counters = Counters()
+        self.told: list[ExperimentKey] = []
+        self.drain = Drain(
+            self.spool,
+            self.ledger,
+            settings=AlignSettings(quiet_s=0),
+            counters=self.counters,
+            notify=self.told.append,
+        )
+
+    def restart(self) -> None:
+        """As after kill -9: what is not in the journal is gone."""
+        self.journal.close()
+        self.begin()
+
+    def run(self, seconds: float = 0) -> None:
+        """Let time pass, then make rows until there is nothing more to do at once."""
+        self.now_ns += int(seconds * S)
+        while self.drain.round(self.now_ns):
+            pass
+
+    def steps(self, key: ExperimentKey) -> list[int]:
+        rows = self.ledger.rows(key, start=0, limit=10_000)
+        return [row.step for row in rows if "trainer/loss" in row.values]
+
+    def report(self, key: ExperimentKey) -> Mapping[str, float]:
+        """What the run says of the bridge, as of its last row that does."""
+        rows = self.ledger.rows(key, start=0, limit=10_000)
+        told = [{k: v for k, v in row.values.items() if "/bridge/" in k} for row in rows]
+        return next(values for values in reversed(told) if values)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.journal.close()
+
+
+def test_what_comes_again_is_known_even_after_a_restart(bench: Bench) -> None:
+    sent = [batch(A, step) for step in range(5)]
+    bench.spool.append(sent[:3])
+    bench.run()
+    bench.restart()
+    bench.spool.append([*sent[1:], sent[0]])
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == [0, 1, 2, 3, 4]
+    assert bench.counters.value(Counter.SAMPLES_DUPLICATE) == 3
+    assert bench.counters.value(Counter.SAMPLES_TAKEN) == 2
+
+
+def test_the_backlog_of_one_experiment_does_not_delay_another(bench: Bench) -> None:
+    flood = [batch(A, step, padding=100_000) for step in range(150)]
+    bench.spool.append(flood)
+    bench.spool.append([batch(B, step) for step in range(3)])
+    bench.drain.round(bench.now_ns)
+    assert bench.steps(B)[:2] == [0, 1]
+    assert len(bench.steps(A)) < len(flood)
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == list(range(150))
+
+
+def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0), batch(B, 0), batch(A, 1), broken(A), batch(A, 2)])
+    bench.drain.finish(bench.now_ns)
+    assert (bench.steps(A), bench.steps(B)) == ([0, 1, 2], [0])
+    assert bench.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE) == 1
+    assert bench.spool.pending() == 0
+
+
+def test_a_damaged_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0), batch(A, 1), batch(A, 2)])
+    bench.journal.write(
+        lambda c: c.execute("UPDATE batches SET payload = SUBSTR(payload, 2) WHERE offset = 2")
+    )
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == [0, 2]
+    assert bench.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.DAMAGED) == 1
+
+
+def test_a_damaged_state_loses_no_row_number_and_harms_no_other_run(bench: Bench) -> None:
+    for key in (A, B):
+        bench.spool.append([batch(key, step) for step in range(3)])
+    bench.run()
+    before = bench.ledger.next_row(A)
+    assert before > 0
+    bench.journal.write(
+        lambda c: c.execute(
+            "UPDATE states SET body = x'00' WHERE run_id ="
+            " (SELECT run_id FROM runs WHERE experiment = 'a')"
+        )
+    )
+    bench.restart()
+    bench.spool.append([batch(A, 9), batch(B, 9)])
+    bench.drain.finish(bench.now_ns)
+    assert bench.ledger.rows(A, start=before, limit=1)[0].number == before
+    assert (bench.steps(A)[-1], bench.steps(B)) == (9, [0, 1, 2, 9])
+
+
+def test_a_full_disk_loses_and_doubles_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([batch(A, 0), batch(B, 0)])
+    bench.run()
+    bench.spool.append([batch(A, 1), batch(B, 1), batch(A, 2)])
+
+    def full(_self: Ledger, _commits: list[Commit]) -> None:
+        raise JournalFull("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", full)
+        for _ in range(3):
+            with pytest.raises(JournalFull):
+                bench.run(seconds=2)
+    bench.drain.finish(bench.now_ns)
+    assert (bench.steps(A), bench.steps(B)) == ([0, 1, 2], [0, 1])
+    assert bench.counters.value(Counter.SAMPLES_DUPLICATE) == 0
+
+
+def test_one_run_that_cannot_be_committed_stops_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([batch(A, 0), batch(B, 0)])
+    commit = Ledger.commit
+
+    def refuse_a(ledger: Ledger, commits: list[Commit]) -> None:
+        if any(one.key == A for one in commits):
+            raise ValueError("a bug")
+        commit(ledger, commits)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", refuse_a)
+        bench.run()
+        assert bench.spool.waiting() == [A]
+    assert bench.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 1
+    bench.run(seconds=2)
+    bench.drain.finish(bench.now_ns)
+    assert (bench.steps(A), bench.steps(B)) == ([0], [0])
+
+
+def test_a_silent_run_is_taken_up_after_a_restart(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    assert bench.steps(A) == []
+    bench.restart()
+    bench.run(seconds=100)
+    assert bench.steps(A) == [0]
+
+
+def test_a_run_that_has_been_silent_for_long_is_not_kept_in_memory_and_goes_on(
+    bench: Bench,
+) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.run(seconds=100)
+    bench.run(seconds=1000)
+    bench.spool.append([batch(A, 0), batch(A, 1)])
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == [0, 1]
+
+
+def test_a_run_whose_rows_nobody_takes_waits_and_the_others_go_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    try:
+        bench.ledger.has_room = lambda key: key == B  # type: ignore[method-assign]
+        bench.spool.append([batch(A, 0), batch(B, 0)])
+        bench.drain.finish(bench.now_ns)
+        assert (bench.spool.waiting(), bench.steps(B)) == ([A], [0])
+    finally:
+        bench.journal.close()
+
+
+def test_the_run_says_what_the_bridge_did_to_it(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0), batch(A, 0), batch(A, 1)])
+    bench.counters.add(Counter.POINTS_REFUSED, 7, reason=Refusal.TOO_MANY_BUCKETS, run=A)
+    bench.drain.finish(bench.now_ns)
+    report = bench.report(A)
+    assert report["otel_rl/bridge/points/refused/too_many_buckets"] == 7
+    assert report["otel_rl/bridge/samples/taken"] == 2
+    assert report["otel_rl/bridge/samples/duplicate"] == 1
+    assert report["otel_rl/bridge/samples/late"] == 0
+
+
+def test_what_the_run_says_of_the_bridge_goes_on_after_a_restart(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.counters.add(Counter.POINTS_REFUSED, 7, reason=Refusal.TOO_MANY_BUCKETS, run=A)
+    bench.drain.finish(bench.now_ns)
+    bench.restart()
+    bench.spool.append([batch(A, 1), batch(A, 0)])
+    bench.drain.finish(bench.now_ns)
+    report = bench.report(A)
+    assert report["otel_rl/bridge/points/refused/too_many_buckets"] == 7
+    assert report["otel_rl/bridge/samples/taken"] == 2
+    assert report["otel_rl/bridge/samples/duplicate"] == 1
