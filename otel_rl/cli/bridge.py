@@ -1,14 +1,18 @@
 """``otel-rl bridge``: the bridge as a service of its own."""
 
 import argparse
-import ipaddress
 import os
+import resource
 import signal
 
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.receive import exposure
 from otel_rl.cli.embedded import finish, say, started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 
 __all__ = ["add_parser"]
+
+_OTHER_FILES = 512  # the journal, the writers' pipes and logs, libraries
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,14 +40,18 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.grpc:
         extra["grpc"] = arguments.grpc
     settings = settings_of(arguments, overrides=extra)
+    _raise_file_limit(settings)
     bridge = started(settings)
     signals = _Signals(signal.SIGINT, signal.SIGTERM)
     for listen in (settings.http, settings.grpc):
-        if listen.enabled and not _is_loopback(listen.host):
-            say(
-                f"WARNING: {listen.host}:{listen.port} is open to every host that reaches it, and "
-                "each of them can write runs. Put a collector with authentication in front."
-            )
+        danger = exposure(
+            listen.host,
+            wants_token=bool(settings.auth.tokens),
+            has_tls=settings.tls.cert is not None,
+            is_mutual=settings.tls.client_ca is not None,
+        )
+        if listen.enabled and danger:
+            say(f"WARNING: {danger}")
     addresses = bridge.addresses
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {settings.data}")
     signals.wait()
@@ -68,8 +76,13 @@ class _Signals:
         os.read(self._reading, 1)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _raise_file_limit(settings: BridgeSettings) -> None:
+    """Let the process have as many files as ``receive.max_connections`` may take.
+
+    Systems give 1,024 where nobody asks for more, which is not one connection over the default.
+    """
+    needed = 2 * settings.receive.max_connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

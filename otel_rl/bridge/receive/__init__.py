@@ -5,6 +5,7 @@ A request is checked against the limits, parsed once, freed of what is refused a
 """
 
 from otel_rl.bridge.receive.experiments import Experiments
+from otel_rl.bridge.receive.exposure import exposure
 from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
@@ -21,5 +22,6 @@ __all__ = [
     "ReceiveLimits",
     "TlsSettings",
     "Tokens",
+    "exposure",
     "load_tls",
 ]

@@ -158,13 +158,17 @@ class GrpcServer:
         with self._deadlines.within(context.cancel) as deadline:
             try:
                 message = next(messages, None)
-            except grpc.RpcError as exc:
-                outcome = Outcome.SLOW if deadline.has_passed else Outcome.CANCELLED
-                self._intake.count(outcome)
-                raise _Cancelled from exc
-        if message is None:
+            except grpc.RpcError:
+                message = None
+        if message is not None:
+            return message
+        if deadline.has_passed:
+            self._intake.count(Outcome.SLOW)
+        elif not context.is_active() or not context.time_remaining():
+            self._intake.count(Outcome.CANCELLED)
+        else:
             raise MalformedRequest("The call has no message.")
-        return message
+        raise _Cancelled
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
         answer, message = self._intake.answer(error, Where.GRPC)

@@ -6,7 +6,6 @@ limit cannot hold anything that is over one.
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -38,9 +37,6 @@ Problem = tuple[Refusal, str] | None
 """The first thing that is wrong, as reason and detail."""
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
-
-# C0 and C1 control characters, and the two line breaks that are none.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
 
@@ -78,17 +74,21 @@ class Rules:
         )
         if problem is not None:
             return problem
-        keys = {attribute.key for attribute in resource.attributes}
+        named = [attribute for attribute in resource.attributes if attribute.key in _NAME_ATTRIBUTES]
+        keys = {attribute.key for attribute in named}
         if names.RL_EXPERIMENT_NAME not in keys and limits.default_experiment is None:
             return (
                 Refusal.NO_EXPERIMENT,
                 f"Resource attribute {names.RL_EXPERIMENT_NAME} is missing",
             )
-        for attribute in resource.attributes:
-            if attribute.key in _NAME_ATTRIBUTES:
-                fault = self._name_fault(attribute)
-                if fault:
-                    return Refusal.INVALID_NAME, f"Resource attribute {attribute.key} {fault}"
+        if len(keys) < len(named):
+            # Which of the two counts would be a guess, and a way around what a token may write.
+            twice = "/".join(sorted(keys))
+            return Refusal.INVALID_NAME, f"One of the resource attributes {twice} is given twice"
+        for attribute in named:
+            fault = self._name_fault(attribute)
+            if fault:
+                return Refusal.INVALID_NAME, f"Resource attribute {attribute.key} {fault}"
         return None
 
     def scope(self, attributes: Sequence[KeyValue]) -> Problem:
@@ -179,10 +179,10 @@ class Rules:
             return Refusal.INVALID_ID, f"Span id {span.span_id.hex() or 'of no bytes'} is invalid"
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
-                return self._time_problem(f"Span {span.name}", time_ns)
+                return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
         count, limit = len(span.attributes), self._limits.max_span_attributes
         if count > limit:
-            detail = f"Span {span.name} has {count} attributes, over {limit}"
+            detail = f"Span {span.name[:64]!r} has {count} attributes, over {limit}"
             return Refusal.TOO_MANY_ATTRIBUTES, detail
         max_bytes = self._limits.max_attribute_key_bytes
         for attribute in span.attributes:
@@ -190,7 +190,7 @@ class Rules:
                 return (
                     Refusal.ATTRIBUTE_TOO_LONG,
                     (
-                        f"Attribute key {attribute.key[:40]}... of span {span.name} "
+                        f"Attribute key {attribute.key[:40]!r}... of span {span.name[:64]!r} "
                         f"is over {max_bytes} bytes"
                     ),
                 )
@@ -222,7 +222,7 @@ class Rules:
             return "is empty"
         if len(name) > self._limits.max_name_chars:
             return f"is over {self._limits.max_name_chars} characters"
-        if _UNPRINTABLE.search(name):
+        if not name.isprintable():  # as the worker checks it
             return "has control characters"
         return ""
 
@@ -299,6 +299,6 @@ def _metric_name_problem(name: str, max_bytes: int) -> Problem:
         return Refusal.INVALID_METRIC_NAME, "A metric has no name"
     if len(name.encode()) > max_bytes:
         return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
-    if _UNPRINTABLE.search(name):
+    if not name.isprintable():
         return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
     return None

@@ -132,6 +132,9 @@ class TestExperiment:
             ("a\x00b", "control characters"),
             ("a\x9bb", "control characters"),
             ("a\u2028b", "control characters"),
+            ("a\u202eb", "control characters"),  # turns what follows around
+            ("a\u200bb", "control characters"),  # is not seen
+            ("\ufeffa", "control characters"),
             (7, "is not a string"),
         ],
     )

@@ -1,0 +1,350 @@
+"""What takes memory or connections has a bound, an answer and a count; others go on being served.
+
+The bounds of one request (bytes, messages, attributes, ...) are in ``test_otlp_http.py`` and
+``tests/unit/receive/test_admit.py``.
+"""
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from otel_rl.bridge.receive import ReceiveLimits
+from tests.otlp_requests import (
+    Receiver,
+    gauge,
+    grpc_receiver,
+    http_receiver,
+    metrics_request,
+    point,
+)
+from tests.tls_files import tls_files, tls_settings
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+GAUGE = metrics_request().SerializeToString()
+KIB = 1 << 10
+
+
+def connection(receiver: Receiver) -> socket.socket:
+    host, _, port = receiver.server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def post(receiver: Receiver, body: bytes, **headers: str) -> httpx.Response:
+    url = receiver.url + "/v1/metrics"
+    return httpx.post(url, content=body, headers=PROTOBUF | headers)
+
+
+def send(channel: grpc.Channel, message: bytes) -> bytes:
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT, bytes, bytes)
+    return call(message, timeout=10)
+
+
+def refusal(channel: grpc.Channel, message: bytes) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        send(channel, message)
+    return caught.value
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition never came true"
+        time.sleep(0.01)
+
+
+def is_served(receiver: Receiver) -> bool:
+    """Whether a new connection is answered as it should be."""
+    try:
+        return post(receiver, GAUGE).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def answer_of(half_closed: socket.socket) -> bytes:
+    """Everything that the other side sends until it closes."""
+    received = b""
+    while chunk := half_closed.recv(4096):
+        received += chunk
+    return received
+
+
+# Connections
+
+
+def test_a_connection_too_many_is_told_to_come_back_and_is_counted() -> None:
+    with http_receiver(ReceiveLimits(max_connections=2)) as receiver, ExitStack() as stack:
+        first, _ = (stack.enter_context(connection(receiver)) for _ in range(2))
+        first.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert first.recv(1000).startswith(b"HTTP/1.1 200")
+        head, _, body = answer_of(stack.enter_context(connection(receiver))).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in head
+        assert b"\r\nconnection: close" in head
+        assert json.loads(body)["code"] == 14
+        assert receiver.counts() == {("requests", "too_many_connections"): 1}
+
+
+def test_an_exporter_reads_the_answer_to_a_connection_too_many() -> None:
+    with http_receiver(ReceiveLimits(max_connections=1)) as receiver:
+        with connection(receiver) as only:
+            only.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            only.recv(1000)
+            answer = post(receiver, GAUGE)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        wait_until(lambda: is_served(receiver))
+
+
+def test_a_flood_of_connections_leaves_those_that_are_open_alone() -> None:
+    with (
+        http_receiver(ReceiveLimits(max_connections=8)) as receiver,
+        httpx.Client(base_url=receiver.url) as client,
+    ):
+        assert client.post("/v1/metrics", content=GAUGE, headers=PROTOBUF).status_code == 200
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(connection(receiver))
+            for _ in range(20):
+                answer = client.post("/v1/metrics", content=GAUGE, headers=PROTOBUF)
+                assert answer.status_code == 200
+            wait_until(lambda: receiver.counts()["requests", "too_many_connections"] == 293)
+        wait_until(lambda: is_served(receiver))
+
+
+def test_a_connection_that_never_begins_its_handshake_counts(tmp_path: Path) -> None:
+    limits = ReceiveLimits(max_connections=2)
+    with http_receiver(limits, tls=tls_settings(tls_files(tmp_path))) as receiver:
+        with connection(receiver), connection(receiver), connection(receiver) as third:
+            assert answer_of(third) == b""  # within TLS nothing can be said before the handshake
+            assert receiver.counts() == {("requests", "too_many_connections"): 1}
+
+
+def test_grpc_closes_a_connection_too_many() -> None:
+    def channel(stack: ExitStack) -> grpc.Channel:
+        # Else all channels of a process to one address share a connection.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        return stack.enter_context(grpc.insecure_channel(receiver.server.address, options=own))
+
+    with grpc_receiver(ReceiveLimits(max_connections=1)) as receiver:
+        with ExitStack() as stack:
+            first = channel(stack)
+            assert send(first, GAUGE) == b""
+            assert refusal(channel(stack), GAUGE).code() is grpc.StatusCode.UNAVAILABLE
+            assert send(first, GAUGE) == b""
+        with ExitStack() as stack:
+            later = channel(stack)
+            grpc.channel_ready_future(later).result(10)
+            assert send(later, GAUGE) == b""
+
+
+# Time
+
+
+def test_a_sender_that_does_not_take_its_answers_is_cut_off() -> None:
+    # The answer names the path, so that it is large.
+    asked = b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"x" * 4000) * 50
+    with http_receiver(ReceiveLimits(answer_timeout_s=0.3)) as receiver:
+        with connection(receiver) as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.settimeout(0.2)
+            with pytest.raises(OSError, match=r"timed out|reset|Broken pipe"):
+                keep_sending(greedy, asked)
+            wait_until(lambda: ("requests", "slow") in receiver.counts())
+            assert receiver.counts()["requests", "slow"] == 1
+        assert is_served(receiver)
+
+
+def keep_sending(sender: socket.socket, data: bytes) -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            sender.sendall(data)
+        except TimeoutError:
+            continue  # the other side reads no more, for as long as we do not
+
+
+def test_headers_that_are_begun_and_not_ended_are_counted_and_silence_is_not() -> None:
+    with http_receiver(ReceiveLimits(header_timeout_s=0.2)) as receiver:
+        with connection(receiver) as silent, connection(receiver) as half_open:
+            half_open.sendall(b"POST /v1/metrics HT")
+            assert half_open.recv(100) == b""
+            assert silent.recv(100) == b""
+        assert receiver.counts() == {("requests", "slow"): 1}
+
+
+def test_an_idle_connection_is_closed() -> None:
+    with http_receiver(ReceiveLimits(idle_timeout_s=1)) as receiver:
+        with connection(receiver) as idle:
+            idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert answer_of(idle).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_no_http_is_answered_counted_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with http_receiver() as receiver:
+        with connection(receiver) as confused:
+            confused.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")  # a TLS handshake
+            assert answer_of(confused).startswith(b"HTTP/1.1 400 ")
+        assert receiver.counts() == {("requests", "malformed"): 1}
+    assert caplog.records == []
+
+
+def test_a_call_whose_message_does_not_arrive_is_ended_and_leaves_its_thread() -> None:
+    limits = ReceiveLimits(body_timeout_s=0.3, max_concurrent_requests=1)
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(20)
+        yield GAUGE
+
+    with (
+        grpc_receiver(limits) as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+        call: grpc.StreamUnaryMultiCallable[bytes, bytes]
+        call = channel.stream_unary(EXPORT, bytes, bytes)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(nothing(), timeout=10)
+        never.set()
+        assert caught.value.code() is grpc.StatusCode.CANCELLED  # exporters send it again
+        assert send(channel, GAUGE) == b""
+        assert receiver.counts()["requests", "slow"] == 1
+
+
+def test_a_sender_that_gives_up_is_counted() -> None:
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(20)
+        yield GAUGE
+
+    with (
+        grpc_receiver() as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+        call: grpc.StreamUnaryMultiCallable[bytes, bytes]
+        call = channel.stream_unary(EXPORT, bytes, bytes)
+        with pytest.raises(grpc.RpcError):
+            call(nothing(), timeout=0.2)
+        never.set()
+        wait_until(lambda: receiver.counts() == {("requests", "cancelled"): 1})
+        assert receiver.journal.batches == []
+
+
+# Bytes
+
+
+def test_a_message_that_grpc_refuses_for_its_size_is_counted() -> None:
+    with (
+        grpc_receiver(ReceiveLimits(max_body_bytes=4 * KIB)) as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+        assert refusal(channel, bytes(5 * KIB)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        wait_until(lambda: receiver.counts() == {("requests", "cancelled"): 1})
+
+
+def test_a_call_without_a_message_is_malformed() -> None:
+    with (
+        grpc_receiver() as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+        call: grpc.StreamUnaryMultiCallable[bytes, bytes]
+        call = channel.stream_unary(EXPORT, bytes, bytes)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(iter(()), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert receiver.counts() == {("requests", "malformed"): 1}
+
+
+def test_grpc_messages_in_flight_are_back_pressure_that_says_when_to_retry() -> None:
+    limits = ReceiveLimits(max_body_bytes=4 * KIB, max_in_flight_bytes=8 * KIB)
+    durable, waiting = threading.Event(), threading.Semaphore(0)
+
+    def wait_for_disk() -> None:
+        waiting.release()
+        durable.wait(10)
+
+    large = metrics_request(resource={"rl.experiment.name": "x", "pad": "p" * 3000})
+    with (
+        grpc_receiver(limits) as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+        ThreadPoolExecutor(2) as senders,
+    ):
+        receiver.journal.before = wait_for_disk
+        held = [senders.submit(send, channel, large.SerializeToString()) for _ in range(2)]
+        assert all(waiting.acquire(timeout=10) for _ in held)
+        error = refusal(channel, large.SerializeToString())
+        durable.set()
+        assert [answer.result(10) for answer in held] == [b"", b""]
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        (details,) = (m.value for m in error.trailing_metadata() or () if m.key.endswith("-bin"))
+        assert Status.FromString(details).details[0].Unpack(RetryInfo())
+        assert receiver.counts()["requests", "overloaded"] == 1
+        assert send(channel, large.SerializeToString()) == b""
+
+
+def test_small_bombs_together_take_no_more_than_what_may_be_in_flight() -> None:
+    limits = ReceiveLimits(max_body_bytes=1 << 20, max_in_flight_bytes=2 << 20)
+    bomb = gzip.compress(bytes(1 << 20))
+    with http_receiver(limits) as receiver, ThreadPoolExecutor(16) as senders:
+        sent = [senders.submit(post, receiver, bomb, **{"content-encoding": "gzip"})] * 64
+        # Zeros are no OTLP, so each is refused in the end, or asked to come again.
+        assert {answer.result(20).status_code for answer in sent} <= {400, 503}
+        assert is_served(receiver)
+
+
+# Experiments
+
+
+def of_experiments(n: int) -> ExportMetricsServiceRequest:
+    joined = ExportMetricsServiceRequest()
+    for i in range(n):
+        joined.MergeFrom(
+            metrics_request(gauge(point()), resource={"rl.experiment.name": f"experiment-{i}"})
+        )
+    return joined
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_experiments_too_many_are_refused_by_name_and_known_ones_go_on(protocol: str) -> None:
+    limits = ReceiveLimits(max_experiments=3)
+    with (
+        http_receiver(limits) if protocol == "http" else grpc_receiver(limits) as receiver,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+
+        def export(request: ExportMetricsServiceRequest) -> ExportMetricsServiceResponse:
+            body = request.SerializeToString()
+            answer = post(receiver, body).content if protocol == "http" else send(channel, body)
+            return ExportMetricsServiceResponse.FromString(answer)
+
+        partial = export(of_experiments(5)).partial_success
+        assert partial.rejected_data_points == 2
+        assert "too_many_experiments" in partial.error_message
+        assert "experiment-3" in partial.error_message
+        assert len(receiver.journal.take()) == 3
+        assert receiver.counts()["points.refused", "too_many_experiments"] == 2
+        assert not export(of_experiments(3)).HasField("partial_success")
+
+
+def test_one_request_of_ten_thousand_experiments_makes_no_more_than_the_bound() -> None:
+    with http_receiver(ReceiveLimits(max_experiments=7)) as receiver:
+        assert post(receiver, of_experiments(10_000).SerializeToString()).status_code == 200
+        assert len(receiver.journal.take()) == 7
