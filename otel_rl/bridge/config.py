@@ -94,6 +94,20 @@ class TrackerSettings(BaseModel):
     """Runs that are written at the same time, each by a process of its own. Rows of further ones
     wait in the journal."""
 
+    confirm_interval_s: float = Field(30.0, gt=0)
+    """Between two questions to the tracker about what it has."""
+
+    keep_confirmed_s: float = Field(600.0, ge=0)
+    """How long a row stays in the journal after the tracker has confirmed it. A tracker that is
+    restored from a backup may ask for it again."""
+
+    max_retry_s: float = Field(60.0, gt=0)
+    """Longest pause before a tracker that is away is tried again. The first one is half a second,
+    and each is up to twice as long as the one before."""
+
+    rejected_retry_s: float = Field(60.0, gt=0)
+    """Pause before a tracker that refused the settings or the credentials is asked again."""
+
     @model_validator(mode="before")
     @classmethod
     def _options_are_text(cls, data: Any) -> Any:  # raw input, of any shape

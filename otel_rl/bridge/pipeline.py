@@ -40,6 +40,9 @@ _TICK_S = 0.2
 # After a full disk or a bug.
 _RETRY_S = 1.0
 
+# Pause after a tracker's first failure; it doubles from there.
+_FIRST_RETRY_S = 0.5
+
 # What goes wrong is tried again every second; it is worth one line a minute.
 _LOG_EVERY_NS = 60_000_000_000
 
@@ -91,6 +94,11 @@ class Bridge:
                     scratch=settings.data,
                     attributes=settings.tracker.options,
                     max_writers=settings.tracker.max_live_runs,
+                    confirm_interval_s=settings.tracker.confirm_interval_s,
+                    keep_confirmed_s=settings.tracker.keep_confirmed_s,
+                    first_retry_s=min(_FIRST_RETRY_S, settings.tracker.max_retry_s),
+                    max_retry_s=settings.tracker.max_retry_s,
+                    rejected_retry_s=settings.tracker.rejected_retry_s,
                 ),
                 self.counters.add,
             )
