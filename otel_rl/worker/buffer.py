@@ -1,6 +1,7 @@
 """Measurements between the training threads that make them and the exporter that sends them."""
 
 from collections import deque
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from opentelemetry.context import Context
@@ -46,7 +47,7 @@ Entry = Measured | Logged
 
 
 class Buffer:
-    """A bounded queue. Any thread puts, one thread takes; no lock, so that fork() cannot break it.
+    """A bounded queue. Any thread puts and takes; no lock, so that fork() cannot break it.
 
     ``append`` and ``__len__`` of a deque are atomic. Writers check the length first, so that a
     full buffer drops the newest entry; threads that check at the same moment may each add one
@@ -66,12 +67,17 @@ class Buffer:
     def take_all(self) -> list[Entry]:
         """Everything that was put before the call, in order."""
         popleft = self.entries.popleft
-        return [popleft() for _ in range(len(self.entries))]
+        taken: list[Entry] = []
+        # At the end of a process two threads may be here. Whoever comes to an empty queue keeps
+        # what it has: extend leaves in the list what it got before the error.
+        with suppress(IndexError):
+            taken.extend(popleft() for _ in range(len(self.entries)))
+        return taken
 
-    def measurements(self) -> int:
-        """How many measurements the entries hold."""
+    def abandon(self) -> int:
+        """Forget everything. Returns how many measurements that were."""
         return sum(
-            len(entry.values) if isinstance(entry, Logged) else 1 for entry in tuple(self.entries)
+            len(entry.values) if isinstance(entry, Logged) else 1 for entry in self.take_all()
         )
 
     def clear(self) -> None:

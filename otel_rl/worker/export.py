@@ -40,18 +40,18 @@ _URGENT_BACKOFF_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an exporter exports. All but ``waiting`` are called on the exporter thread.
+    """What an exporter exports. All but ``abandon`` are called on the exporter thread.
 
     Attributes:
         collect: Takes what was recorded since the last call.
-        waiting: How many measurements ``collect`` would take.
+        abandon: Forgets it, and returns how many measurements that were.
         is_crowded: Whether the buffer should be emptied before the interval is over.
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
     """
 
     collect: Callable[[], list[Request]]
-    waiting: Callable[[], int]
+    abandon: Callable[[], int]
     is_crowded: Callable[[], bool]
     flush_spans: Callable[[float], None]
     close: Callable[[], None]
@@ -160,7 +160,7 @@ class Exporter:
             self._condition.notify_all()
             if self._is_waitable():
                 self._condition.wait_for(lambda: self._has_ended, timeout_s)
-        lost = sum(item.measurements for item in tuple(self._queue)) + self._source.waiting()
+        lost = sum(item.measurements for item in tuple(self._queue)) + self._source.abandon()
         delivered = self._has_ended and not self._queue and not lost
         if first and not delivered:
             self._guard.drop(
@@ -256,6 +256,8 @@ class Exporter:
         Args:
             report_losses: Whether losses on the way are to be sent as well: there is no next time.
         """
+        if time.monotonic() >= self._deadline_s():
+            return False  # what is recorded now is another session's to send
         known_losses = self._guard.drops.counts()
         self._collect()
         delivered = self._send_all()

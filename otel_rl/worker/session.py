@@ -83,7 +83,7 @@ class Session:
         self._exporter = Exporter(
             Source(
                 self._collect,
-                buffer.measurements,
+                buffer.abandon,
                 lambda: len(buffer.entries) >= crowded,
                 self._flush_spans,
                 self._close,

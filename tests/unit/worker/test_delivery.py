@@ -27,7 +27,7 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
     exporter = Exporter(
         Source(
             provider.collect,
-            provider.buffer.measurements,
+            provider.buffer.abandon,
             lambda: False,
             lambda _timeout_s: None,
             lambda: None,

@@ -57,7 +57,7 @@ class Rig:
         self.exporter = Exporter(
             Source(
                 self._collect,
-                lambda: sum(request.measurements for request in tuple(self.recorded)),
+                lambda: sum(request.measurements for request in self._collect()),
                 self.is_crowded.is_set,
                 lambda _timeout_s: self.spans_flushed.set(),
                 lambda: None,
