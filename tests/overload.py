@@ -1,0 +1,318 @@
+"""More than a bridge can take, for minutes: nothing acknowledged is lost, memory stays flat.
+
+    python -m tests.overload [SECONDS]
+
+The bridge is a process with a small journal and the JSON-lines tracker. Senders first find out what
+it can take, then offer twice that for SECONDS (default 600): who is told 503 waits as long as it is
+told to and sends the same request again. Worker w sends the value 4 ** w for each metric and step,
+summed over workers: the digits of a sum, to base 4, say how often each measurement is in the run.
+"""
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import orjson
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_rl.semconv.run_id import run_id
+from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.intervals import Intervals
+from tests.process.commands import OTEL_RL, clean_environment
+
+__all__ = ["Figures", "overload"]
+
+EXPERIMENT = "overload"
+WORKERS = 3
+METRICS = 20
+STEPS_PER_REQUEST = 100
+POINTS_PER_REQUEST = METRICS * STEPS_PER_REQUEST
+JOURNAL_BYTES = 64 << 20
+DEADLINE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was seen.
+
+    Attributes:
+        seconds: For how long more was offered than could be taken.
+        capacity: Points per second from the first request to the last row, without a limit.
+        offered: Points per second that the senders had to send.
+        acknowledged: Points.
+        refused: Requests that were told 503.
+        lost: Points that were acknowledged and are not in the run.
+        doubled: Points that are in the run more than once.
+        peak_mb: Resident memory of the bridge, highest of each tenth of the time.
+        recovery_s: From the last request to the last row.
+    """
+
+    seconds: float
+    capacity: float
+    offered: float
+    acknowledged: int
+    refused: int
+    lost: int
+    doubled: int
+    peak_mb: list[float]
+    recovery_s: float
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one sender has done.
+
+    Attributes:
+        steps: All of its steps below this one were acknowledged.
+        refused: Requests that were told 503.
+    """
+
+    steps: int
+    refused: int
+
+
+def send(
+    port: int,
+    worker: int,
+    first: int,
+    interval_s: float,
+    seconds: float,
+    to: "Connection[Sent, None]",
+) -> None:
+    """Send requests of ``STEPS_PER_REQUEST`` steps, one each ``interval_s``, until time is up."""
+    resource = Resource(
+        {
+            "rl.experiment.name": EXPERIMENT,
+            "rl.worker.role": "trainer",
+            "rl.worker.index": worker,
+            "rl.worker.count": WORKERS,
+            "service.instance.id": f"worker-{worker}",
+            "telemetry.distro.name": "otel_rl",
+        }
+    )
+    scope = InstrumentationScope("overload", attributes={"rl.reduce": "sum"})
+    streams = [Stream(scope, f"metric.{n}") for n in range(METRICS)]
+    encoded = encode_resource(resource)
+    intervals = Intervals(time.time_ns())
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    refused, step, began = 0, first, time.monotonic()
+    due = began
+    while due < began + seconds:
+        time.sleep(max(0.0, due - time.monotonic()))
+        if time.monotonic() >= began + seconds:
+            break
+        encoder = Encoder(encoded, intervals)
+        now_ns = time.time_ns()
+        encoder.extend(
+            (stream, 4**worker, at, None, now_ns + at - step, None)
+            for at in range(step, step + STEPS_PER_REQUEST)
+            for stream in streams
+        )
+        (request,) = encoder.requests()
+        while True:
+            connection.request(
+                "POST",
+                "/v1/metrics",
+                request.payload,
+                {"content-type": "application/x-protobuf"},
+            )
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:
+                break
+            assert answer.status == 503, answer.status
+            refused += 1
+            time.sleep(int(answer.headers["retry-after"]))
+        step += STEPS_PER_REQUEST
+        due += interval_s
+    to.send(Sent(step, refused))
+
+
+def overload(directory: Path, seconds: float, calibration_s: float = 20.0) -> Figures:
+    """Do it, in ``directory``."""
+    with bridge(directory) as (process, port):
+        began = time.monotonic()
+        first = run_senders(port, [0] * WORKERS, 0.0, calibration_s)
+        wait_until_written(directory, first)
+        points = sum(sent.steps for sent in first) * METRICS
+        capacity = points / (time.monotonic() - began)
+
+        offered = 2 * capacity
+        interval_s = WORKERS * POINTS_PER_REQUEST / offered
+        peaks = Peaks(process.pid, seconds)
+        starts = [sent.steps for sent in first]
+        sent = run_senders(port, starts, interval_s, seconds, peaks)
+        ended = time.monotonic()
+        wait_until_written(directory, sent)
+        recovery_s = time.monotonic() - ended
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    lost, doubled = compare(directory, sent)
+    return Figures(
+        seconds,
+        capacity,
+        offered,
+        sum(one.steps for one in sent) * METRICS,
+        sum(one.refused for one in sent),
+        lost,
+        doubled,
+        peaks.of_tenths(),
+        recovery_s,
+    )
+
+
+@contextlib.contextmanager
+def bridge(directory: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """A bridge in a process, with the port of its HTTP server."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(JOURNAL_BYTES),
+        # A worker that has sent its last step is not waited for.
+        "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "2",
+        "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "2",
+        "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED_S": "1",
+        "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL_S": "1",
+    }
+    log = directory / "bridge.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *OTEL_RL,
+                "bridge",
+                *("--tracker", "jsonl", "--data", str(directory)),
+                *("--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"),
+            ],
+            cwd=directory,
+            env=clean_environment(directory, **settings),
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                assert process.poll() is None, log.read_text()
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                assert time.monotonic() < deadline, "the bridge does not listen"
+                time.sleep(0.05)
+            yield process, port
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Peaks:
+    """The resident memory of a process over time."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid = pid
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._seen: list[tuple[float, float]] = []
+
+    def look(self) -> None:
+        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+        megabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        self._seen.append((time.monotonic() - self._began, megabytes))
+
+    def of_tenths(self) -> list[float]:
+        peaks = [0.0] * 10
+        for at_s, megabytes in self._seen:
+            tenth = min(9, int(10 * at_s / self._seconds))
+            peaks[tenth] = max(peaks[tenth], round(megabytes, 1))
+        return peaks
+
+
+def run_senders(
+    port: int, starts: list[int], interval_s: float, seconds: float, peaks: Peaks | None = None
+) -> list[Sent]:
+    """All senders at once, each from its own step on."""
+    context = multiprocessing.get_context("spawn")
+    receivers: list[Connection] = []
+    processes = []
+    for worker, first in enumerate(starts):
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (port, worker, first, interval_s, seconds, sender)
+        processes.append(context.Process(target=send, args=arguments, daemon=True))
+        receivers.append(receiver)
+        processes[-1].start()
+        sender.close()
+    while not all(receiver.poll(0.1) for receiver in receivers):
+        assert all(p.is_alive() or p.exitcode == 0 for p in processes), "a sender failed"
+        if peaks is not None:
+            peaks.look()
+    sent: list[Sent] = [receiver.recv() for receiver in receivers]
+    for process in processes:
+        process.join()
+    return sent
+
+
+def wait_until_written(directory: Path, sent: list[Sent]) -> None:
+    """Until the last step that every worker has sent is a row: then all before it are."""
+    last = min(one.steps for one in sent) - 1
+    path = directory / f"{run_id(EXPERIMENT, 'default')}.jsonl"
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - (1 << 20)))
+                lines = file.read().split(b"\n")[1:-1]
+            if any(orjson.loads(line)["step"] >= last for line in lines):
+                return
+        assert time.monotonic() < deadline, f"step {last} is not written"
+        time.sleep(0.1)
+
+
+def compare(directory: Path, sent: list[Sent]) -> tuple[int, int]:
+    """How many points were lost, and how many are there more than once."""
+    digits = {f"trainer/metric/{n}": [0] * max(one.steps for one in sent) for n in range(METRICS)}
+    numbers = 0
+    with (directory / f"{run_id(EXPERIMENT, 'default')}.jsonl").open("rb") as file:
+        for line in file:
+            row = orjson.loads(line)
+            assert row["number"] == numbers
+            numbers += 1
+            for key, value in row["values"].items():
+                if key in digits:
+                    digits[key][row["step"]] += int(value)
+    lost = doubled = 0
+    for sums in digits.values():
+        for step, total in enumerate(sums):
+            for worker, one in enumerate(sent):
+                found = total // 4**worker % 4
+                expected = int(step < one.steps)
+                lost += max(0, expected - found)
+                doubled += max(0, found - expected)
+    return lost, doubled
+
+
+def main() -> int:
+    """Run the long form and write what was seen."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
+    sys.stderr.write(f"Twice what the bridge can take, for {seconds:.0f} s\n")
+    with tempfile.TemporaryDirectory() as directory:
+        figures = overload(Path(directory), seconds)
+    report = json.dumps(asdict(figures), indent=1)
+    Path("build").mkdir(exist_ok=True)
+    Path("build/overload.json").write_text(report + "\n")
+    sys.stdout.write(f"{report}\n")
+    return 1 if figures.lost or figures.doubled else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
