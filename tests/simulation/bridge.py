@@ -130,6 +130,7 @@ class Bridge:
         self._now_ns = now_ns
         self._writer = writer
         self._counters = Counters()
+        self._journal = journal.identity
         self._spool = Spool(journal)
         self.ledger = Ledger(journal)
         self._drain = Drain(
@@ -184,8 +185,15 @@ class Bridge:
 
     def _delivery(self, key: ExperimentKey) -> "_Delivery":
         if key not in self._deliveries:
+            run = RunInfo(
+                key,
+                run_id(key.experiment, key.trial),
+                DELIVERY.directory,
+                tuple(DELIVERY.attributes.items()),
+                journal=self._journal,
+            )
             self._deliveries[key] = _Delivery(
-                key, self.ledger, self._counters, self._clock, self._writer
+                run, self.ledger, self._counters, self._clock, self._writer
             )
         return self._deliveries[key]
 
@@ -195,18 +203,13 @@ class _Delivery:
 
     def __init__(
         self,
-        key: ExperimentKey,
+        run: RunInfo,
         ledger: Ledger,
         counters: Counters,
         clock: Clock,
         writer: Callable[[], Writer],
     ) -> None:
-        self._info = RunInfo(
-            key,
-            run_id(key.experiment, key.trial),
-            DELIVERY.directory,
-            tuple(DELIVERY.attributes.items()),
-        )
+        self._run = run
         self._ledger = ledger
         self._counters = counters
         self._clock = clock
@@ -225,7 +228,7 @@ class _Delivery:
         except (TrackerError, JournalFull):
             self._fail()
             return True
-        return opened.safe_row < self._ledger.next_row(self._info.key)
+        return opened.safe_row < self._ledger.next_row(self._run.key)
 
     def close(self) -> None:
         try:
@@ -245,7 +248,7 @@ class _Delivery:
         self._writer = self._start_writer()
         opened = OpenRun(
             self._writer,
-            self._info,
+            self._run,
             self._ledger,
             DELIVERY,
             self._counters.add,

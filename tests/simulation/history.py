@@ -7,11 +7,12 @@ uploader had sent may arrive long after its death.
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Away", "History", "Refused", "Uploader"]
+__all__ = ["CHUNK_LINES", "Away", "History", "Refused", "Uploader"]
 
-_CHUNK_LINES = 7
+CHUNK_LINES = 7
+"""The most that an uploader sends at once."""
 
 # A write that was under way when its sender died.
 _LATE_S = 8.0
@@ -30,6 +31,7 @@ class History:
 
     Attributes:
         lines: What it has, as JSON, by line.
+        config: As the first session has set it.
         is_away: Whether it answers at all.
         is_refusing: Whether it takes nothing from anybody.
         answers_lost: How many of the answers do not arrive.
@@ -48,7 +50,7 @@ class History:
         self.lag_s = 0.0
         self.wrong: list[str] = []
         self.rewritten = 0
-        self.config: dict[str, object] = {}
+        self.config: Mapping[str, str] = {}
         self._counts: list[tuple[float, int]] = [(0.0, 0)]
         self._late: list[tuple[float, int, Sequence[str]]] = []
 
@@ -149,4 +151,4 @@ class Uploader:
         self.has_stopped = True
 
     def _chunk(self) -> Sequence[str]:
-        return self.waiting[: self._chance.randint(1, _CHUNK_LINES)]
+        return self.waiting[: self._chance.randint(1, CHUNK_LINES)]

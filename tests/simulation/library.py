@@ -17,6 +17,7 @@ import pytest
 
 from otel_rl.bridge.track import wandb as tracker
 from otel_rl.bridge.track.wandb_account import Account
+from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from tests.simulation.clock import Clock
 from tests.simulation.history import Away, History, Refused, Uploader
@@ -65,11 +66,12 @@ class Library:
         self.sessions = 0
         self.most_waiting = 0
 
-    def init(self, run_id: str) -> "_Run":
+    def init(self, run_id: str, config: Mapping[str, str]) -> "_Run":
         """Open the run."""
         history = self._histories[run_id]
         try:
             start = history.count()
+            history.config = history.config or config
             self._clock.sleep(self._chance.choice([0.0, 0.2]))
             uploader = Uploader(history, history.count(), self._chance)
         except Away as exc:
@@ -80,10 +82,11 @@ class Library:
         self._uploaders[run_id] = uploader
         return _Run(start, uploader, self._clock)
 
-    def line_count(self, run_id: str) -> int:
+    def ask(self, run_id: str) -> RemoteRun:
         """What the server answers to a question beside the library."""
+        history = self._histories[run_id]
         try:
-            return self._histories[run_id].count()
+            return RemoteRun(history.count(), history.config.get(JOURNAL_KEY, ""))
         except Away as exc:
             raise TrackerUnavailable("The simulated server does not answer.") from exc
         except Refused as exc:
@@ -145,14 +148,14 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
         Error=_Error,
         Settings=dict,
         errors=errors,
-        init=lambda **options: library.init(options["id"]),
+        init=lambda **options: library.init(options["id"], options["config"]),
         teardown=lambda exit_code: None,
     )
     account = Account(online=True, base_url="https://wandb.invalid", project="p", entity="e")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", wandb)
         patch.setitem(sys.modules, "wandb.errors", errors)
-        patch.setattr(tracker, "history_line_count", lambda _, run, **__: library.line_count(run))
+        patch.setattr(tracker, "ask", lambda _, run_id, **__: library.ask(run_id))
         patch.setattr(tracker, "find_account", lambda *_: account)
         patch.setattr(tracker, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
         yield

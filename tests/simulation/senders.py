@@ -83,7 +83,8 @@ class Process:
 
     def export(self, now_ns: int) -> list[bytes]:
         """Measure a few things, and give them away as pieces of one point each."""
-        now_ns = max(now_ns + self.skew_ns, self._exported_ns + 1)
+        # No two exports happen in the same nanosecond, not even by a clock that was set back.
+        now_ns += self.skew_ns + self._chance.randrange(_MS)
         stepped = [self._measure(now_ns, step=True) for _ in range(self._chance.randint(0, 3))]
         timed = [self._measure(now_ns, step=False) for _ in range(self._chance.randint(0, 2))]
         metrics = []
@@ -98,7 +99,6 @@ class Process:
             metrics += [otlp.level("stepped", *mark) for mark in stepped]
             metrics += [otlp.level("timed", *mark) for mark in timed]
         metrics += self._counters(now_ns)
-        self._exported_ns = now_ns
         return [otlp.piece(self._resource, metric) for metric in metrics]
 
     def _measure(self, now_ns: int, *, step: bool) -> tuple[int, int, int | None]:
@@ -114,16 +114,19 @@ class Process:
     def _counters(self, now_ns: int) -> list[Metric]:
         new = self._chance.randint(0, 4)
         self._counted += new
-        counts, start_ns = self._measured.counts, self._exported_ns
+        counts, start_ns, end_ns = self._measured.counts, self._exported_ns, now_ns
+        if self._is_ours:
+            end_ns = max(now_ns, start_ns + 1)
+        self._exported_ns = end_ns
         counts[f"{self.role}/cumulative"] += new
         counts[f"{self.role}/delta"] += new
         metrics = [
             otlp.counted("cumulative", self._start_ns, now_ns, self._counted, otlp.CUMULATIVE),
-            otlp.counted("delta", start_ns, now_ns, new, otlp.DELTA),
+            otlp.counted("delta", start_ns, end_ns, new, otlp.DELTA),
         ]
         if new:
             counts[f"{self.role}/spread"] += new
-            metrics.append(otlp.distribution("spread", start_ns, now_ns, new))
+            metrics.append(otlp.distribution("spread", start_ns, end_ns, new))
         return metrics
 
 
