@@ -7,6 +7,7 @@ import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.transport import Outcome, Reply
 from tests.otlp_sink import Sink, pairs
 
 
@@ -146,3 +147,39 @@ def test_flush_and_shutdown_before_init_do_nothing(
         assert not otel_rl.flush(timeout_s=1)
         assert otel_rl.shutdown(timeout_s=1)
     assert caplog.records == []
+
+
+class Absent:
+    """A transport to where nobody listens until it has been tried ``tries`` times."""
+
+    def __init__(self, tries: int) -> None:
+        self.tries = tries
+
+    def prepare(self, payload: bytes) -> bytes:
+        return payload
+
+    def send(self, _body: bytes) -> Reply:
+        self.tries -= 1
+        if self.tries < 0:
+            return Reply(Outcome.ACCEPTED)
+        return Reply(Outcome.RETRY, "connection refused", unreachable=True)
+
+    def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "waits"), [(None, False), ("http://bridge.that.starts:4318", True)]
+)
+@pytest.mark.usefixtures("clean_environment")
+def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool
+) -> None:
+    # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
+    monkeypatch.setattr(session, "open_transport", lambda _signal: Absent(tries=8))
+    otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)
+    running = session.running()
+    assert running is not None
+    otel_rl.mlogger.log({"loss": 1.0})
+    assert running.shutdown_at_exit() is waits
+    otel_rl.shutdown(timeout_s=0)
