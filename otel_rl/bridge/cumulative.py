@@ -67,14 +67,9 @@ class CounterStream:
             if self.earlier is None:
                 self.earlier = CounterStream()
             return self.earlier.advance(point)
-        if known and point.time_ns <= self.time_ns:
-            # Of one life, the larger value is the later one, even if the clock has stepped back.
-            if not point.start_ns or point.start_ns != self.start_ns or point.value <= self.value:
-                return None
-            grown = point.value - self.value
-            self.value = point.value
-            return Increment(grown, 0.0)
         begun_anew = known and point.start_ns > self.start_ns
+        if known and not begun_anew and self._is_older(point):
+            return None
         if not known and not point.start_ns:
             increment = None
         elif not known:
@@ -88,8 +83,21 @@ class CounterStream:
         if begun_anew:
             self.earlier = CounterStream(self.start_ns, self.time_ns, self.value, self.earlier)
             _cut_off(self.earlier, _MAX_EARLIER)
-        self.start_ns, self.time_ns, self.value = point.start_ns, point.time_ns, point.value
+        self.start_ns, self.value = point.start_ns, point.value
+        self.time_ns = point.time_ns if begun_anew else max(point.time_ns, self.time_ns)
         return increment
+
+    def _is_older(self, point: SumPoint) -> bool:
+        """Whether the point says nothing that the last one did not.
+
+        Within a life, which a start names, the larger value is the later one, even if the clock
+        has stepped back. Where no start is given, time tells, and a smaller value is a new life.
+        """
+        if 0 < point.start_ns == self.start_ns:
+            return point.value < self.value or (
+                point.value == self.value and point.time_ns <= self.time_ns
+            )
+        return point.time_ns <= self.time_ns
 
     def to_tuple(self) -> CounterRecord:
         """The state in the form that is quickest to pickle."""
@@ -129,10 +137,9 @@ class HistogramStream:
             if self.earlier is None:
                 self.earlier = HistogramStream()
             return self.earlier.advance(point)
-        is_older = known and point.time_ns <= self.time_ns
-        if is_older and not (0 < point.start_ns == self.start_ns and point.count > self.count):
-            return None  # as in ``CounterStream``
         begun_anew = known and point.start_ns > self.start_ns
+        if known and not begun_anew and self._is_older(point):
+            return None
         fresh = not known or begun_anew or point.count < self.count
         new: HistogramPoint | None = None
         if fresh and (known or point.start_ns):
@@ -142,10 +149,17 @@ class HistogramStream:
         if begun_anew:
             self.earlier = replace(self)
             _cut_off(self.earlier, _MAX_EARLIER)
-        self.start_ns, self.time_ns = point.start_ns, max(point.time_ns, self.time_ns)
+        self.time_ns = point.time_ns if begun_anew else max(point.time_ns, self.time_ns)
+        self.start_ns = point.start_ns
         self.count, self.total = point.count, point.total
         self.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
         return new if new is not None and new.count else None
+
+    def _is_older(self, point: HistogramPoint) -> bool:
+        """As in ``CounterStream``."""
+        if 0 < point.start_ns == self.start_ns:
+            return point.count <= self.count
+        return point.time_ns <= self.time_ns
 
     def _difference(self, point: HistogramPoint) -> HistogramPoint:
         before = self._rebucketed(point.buckets)

@@ -35,8 +35,12 @@ def test_a_restart_seen_by_its_start_time_loses_nothing() -> None:
     assert increments(counted(1, 2, 10), counted(4, 5, 30)) == [(10, 1.0), (30, 1.0)]
 
 
-def test_a_restart_seen_by_a_smaller_value_loses_nothing() -> None:
-    assert increments(counted(1, 2, 10), counted(1, 5, 4)) == [(10, 1.0), (4, 3.0)]
+def test_a_restart_without_a_start_time_is_seen_by_a_smaller_value() -> None:
+    assert increments(counted(0, 2, 10), counted(0, 5, 4)) == [None, (4, 3.0)]
+
+
+def test_within_a_life_a_smaller_value_is_an_older_one_whatever_its_time() -> None:
+    assert increments(counted(1, 2, 10), counted(1, 5, 4)) == [(10, 1.0), None]
 
 
 def test_a_repeated_point_counts_once() -> None:
