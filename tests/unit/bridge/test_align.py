@@ -583,3 +583,29 @@ def test_few_values_and_many_reduce_alike(workers: int, reduction: Reduction) ->
     whole = Moments()
     whole.extend(values)
     assert found == pytest.approx(whole.result(reduction))
+
+
+def test_what_is_remembered_point_by_point_is_bounded_and_what_is_older_is_counted() -> None:
+    bench = Bench(max_remembered=1000, window_s=1)
+    for second in range(20):
+        made = {second + n / 100: 1.0 for n in range(100)}
+        bench.export(GENERATOR0, levels(GENERATOR0, made))
+        bench.aligner.take_log()
+    bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 9.0}), at_s=20)
+    assert bench.aligner.tally.too_old == 1
+    bench.export(GENERATOR0, levels(GENERATOR0, {19.5: 9.0}), at_s=20)
+    assert bench.aligner.tally.duplicate == 1
+    assert bench.aligner.forgotten_ns > T0
+
+
+def test_a_series_of_two_scopes_is_one_key_and_two_counters() -> None:
+    bench = Bench(window_s=1)
+    for place, scope in enumerate(("a", "b")):
+        series = Series(GENERATOR0, "tokens", instrument=Instrument.COUNTER, scope=scope)
+        for at, total in ((T0 + S, 10), (T0 + 2 * S, 30)):
+            point = SumPoint(series, T0 + place, at, total, Temporality.CUMULATIVE)
+            bench.export(GENERATOR0, point)
+    rows = bench.rows(everything=True)
+    assert [row.values["generator/tokens"] for row in rows if "generator/tokens" in row.values][
+        -1
+    ] == 60
