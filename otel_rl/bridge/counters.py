@@ -22,6 +22,7 @@ __all__ = [
     "Outcome",
     "Refusal",
     "SampleDrop",
+    "TrackerFailure",
     "Where",
 ]
 
@@ -148,6 +149,21 @@ class SampleDrop(StrEnum):
     UNDECODABLE = "undecodable"
 
 
+class TrackerFailure(StrEnum):
+    """Why a delivery was tried again. The rows are kept.
+
+    Attributes:
+        UNAVAILABLE: The tracker is away, hangs, or answers with a failure that passes; or the
+            writer process died.
+        REJECTED: The tracker refuses the key, the project, or the run.
+        UNEXPECTED: A defect of otel_rl or a failing disk, with a logged traceback.
+    """
+
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    UNEXPECTED = "unexpected"
+
+
 class Where(StrEnum):
     """The edge at which an unexpected exception was caught.
 
@@ -238,7 +254,7 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included.", unit="{row}"),
     Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has.", unit="{row}"),
     Counter.TRACKER_RETRIES: CounterSpec(
-        "Deliveries tried again because the tracker was away.", unit="{retry}"
+        "Deliveries tried again because the tracker took no rows.", TrackerFailure, unit="{retry}"
     ),
     Counter.EXCEPTIONS: CounterSpec(
         "Unexpected exceptions, by the edge that caught them.", Where, unit="{exception}"

@@ -92,7 +92,9 @@ CREATE TABLE deliveries (
   run_id       TEXT NOT NULL,
   tracker      TEXT NOT NULL,
   next_row     INTEGER NOT NULL DEFAULT 0,
+  confirmed_ns INTEGER NOT NULL DEFAULT 0,
   finished_row INTEGER NOT NULL DEFAULT 0,
+  state        TEXT NOT NULL DEFAULT '',
   error        TEXT NOT NULL DEFAULT '',
   error_ns     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (run_id, tracker)

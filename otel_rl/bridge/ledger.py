@@ -12,9 +12,11 @@ import json
 import logging
 import pickle
 import sqlite3
+import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from otel_rl.bridge.journal import Journal
@@ -27,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"
 """The only key of a row that stands in for one that the disk has damaged. Its value is 1."""
+
+_PRUNED_AT_ONCE: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,18 @@ class Ledger:
     Args:
         journal: Where they are.
         max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
+        clock_ns: Nanoseconds since the epoch, for what a person is told.
     """
 
-    def __init__(self, journal: Journal, *, max_share: float = 1.0) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        max_share: float = 1.0,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._journal = journal
+        self._clock_ns = clock_ns
         self._max_row_bytes = int(max_share * journal.max_bytes)
 
     def commit(self, commits: Iterable[Commit]) -> None:
@@ -193,14 +205,64 @@ class Ledger:
                 rows.append(Row(number, step, time_ns, {DAMAGED_ROW: 1}))
         return rows
 
+    @property
+    def identity(self) -> str:
+        """The journal's own, so that a tracker can tell its rows from those of another."""
+        return self._journal.identity
+
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int) -> None:
-        """Remember that ``tracker`` has every row before ``next_row``."""
+        """Remember that ``tracker`` has every row before ``next_row``.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+        """
         run = run_id(key.experiment, key.trial)
         self._journal.write(
             lambda connection: connection.execute(
-                "INSERT INTO deliveries (run_id, tracker, next_row) VALUES (?, ?, ?)"
-                " ON CONFLICT (run_id, tracker) DO UPDATE SET next_row = excluded.next_row",
-                (run, tracker, next_row),
+                "INSERT INTO deliveries (run_id, tracker, next_row, confirmed_ns)"
+                " VALUES (?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE"
+                " SET next_row = excluded.next_row, confirmed_ns = excluded.confirmed_ns",
+                (run, tracker, next_row, self._clock_ns()),
+            )
+        )
+
+    def prune(self, key: ExperimentKey, tracker: str, below: int) -> None:
+        """Remove the rows before ``below``, but none that ``tracker`` has not confirmed.
+
+        Raises:
+            JournalFull: No room even for that. Some may be removed.
+        """
+        run = run_id(key.experiment, key.trial)
+        while self._journal.write(partial(_remove_rows, run=run, tracker=tracker, below=below)):
+            pass
+
+    def prune_finished(self, tracker: str, *, confirmed_before_ns: int) -> None:
+        """Remove the rows of runs that ``tracker`` has finished, and had wholly by that time."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial, runs.next_row FROM runs JOIN deliveries AS d"
+                " ON d.run_id = runs.run_id AND d.tracker = ? WHERE row_bytes > 0"
+                " AND d.finished_row = runs.next_row AND d.next_row = runs.next_row"
+                " AND d.confirmed_ns <= ?",
+                (tracker, confirmed_before_ns),
+            ).fetchall()
+        for experiment, trial, next_row in found:
+            self.prune(ExperimentKey(experiment, trial), tracker, next_row)
+
+    def reported(self, key: ExperimentKey, tracker: str, state: str, error: str) -> None:
+        """Remember what keeps ``tracker`` from taking rows, and since when; "" for nothing.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+        """
+        run = run_id(key.experiment, key.trial)
+        self._journal.write(
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, state, error, error_ns)"
+                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE SET"
+                " error_ns = CASE WHEN error = '' THEN excluded.error_ns ELSE error_ns END,"
+                " state = excluded.state, error = excluded.error",
+                (run, tracker, state, error, self._clock_ns()),
             )
         )
 
@@ -217,16 +279,9 @@ class Ledger:
 
     def finished(self, key: ExperimentKey, tracker: str) -> int:
         """What ``finish`` remembered last; 0 if nothing."""
-        return self._delivery(key, tracker, "finished_row")
-
-    def delivered(self, key: ExperimentKey, tracker: str) -> int:
-        """What ``confirmed`` remembered last; 0 if nothing."""
-        return self._delivery(key, tracker, "next_row")
-
-    def _delivery(self, key: ExperimentKey, tracker: str, column: str) -> int:
         with self._journal.read() as connection:
             found = connection.execute(
-                f"SELECT {column} FROM deliveries WHERE run_id = ? AND tracker = ?",  # noqa: S608  # a column of ours
+                "SELECT finished_row FROM deliveries WHERE run_id = ? AND tracker = ?",
                 (run_id(key.experiment, key.trial), tracker),
             ).fetchone()
         return int(found[0]) if found else 0
@@ -285,6 +340,27 @@ class _Prepared:
         connection.execute(
             "DELETE FROM batches WHERE run_id = ? AND offset <= ?", (run, commit.read_through)
         )
+
+
+def _remove_rows(connection: sqlite3.Connection, *, run: str, tracker: str, below: int) -> bool:
+    """Remove some confirmed rows, so few that nobody waits for long. Returns whether it did."""
+    (first,) = connection.execute(
+        "SELECT MIN(number) FROM rows WHERE run_id = ?", (run,)
+    ).fetchone()
+    confirmed = connection.execute(
+        "SELECT next_row FROM deliveries WHERE run_id = ? AND tracker = ?", (run, tracker)
+    ).fetchone()
+    if first is None or confirmed is None:
+        return False
+    end = min(below, confirmed[0], first + _PRUNED_AT_ONCE)
+    if end <= first:
+        return False
+    (size,) = connection.execute(
+        "SELECT SUM(LENGTH(body)) FROM rows WHERE run_id = ? AND number < ?", (run, end)
+    ).fetchone()
+    connection.execute("DELETE FROM rows WHERE run_id = ? AND number < ?", (run, end))
+    connection.execute("UPDATE runs SET row_bytes = row_bytes - ? WHERE run_id = ?", (size, run))
+    return True
 
 
 def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:

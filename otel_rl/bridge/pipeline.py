@@ -140,8 +140,11 @@ class Bridge:
 
     def start(self) -> None:
         """Go on where the last bridge on this directory stopped, then take requests."""
+        tracker = self._settings.tracker
+        kept_since_ns = self._clock_ns() - int(tracker.keep_confirmed_s * 1e9)
+        self._ledger.prune_finished(tracker.name, confirmed_before_ns=kept_since_ns)
         for key in self._ledger.runs():
-            if self._ledger.finished(key, self._settings.tracker.name) < self._ledger.next_row(key):
+            if self._ledger.finished(key, tracker.name) < self._ledger.next_row(key):
                 self._delivery.notify(key)
         self._drain_thread.start()
         if self._settings.telemetry.endpoint is not None:

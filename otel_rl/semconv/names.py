@@ -110,7 +110,7 @@ OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 """Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
 
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
-"""Metric (counter, {retry}). Deliveries tried again because the tracker was away."""
+"""Metric (counter, {retry}). Deliveries tried again because the tracker took no rows."""
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements that a worker could not deliver."""
@@ -909,8 +909,9 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_TRACKER_RETRIES,
             instrument=Instrument.COUNTER,
             unit="{retry}",
-            brief="Deliveries tried again because the tracker was away.",
+            brief="Deliveries tried again because the tracker took no rows.",
             reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),

@@ -34,7 +34,15 @@ class Writer(Tracker, Protocol):
 
 
 class RowSource(Protocol):
-    """Where the rows are. Any thread may call any method; one run's calls delay no other's."""
+    """Where the rows are. Any thread may call any method; one run's calls delay no other's.
+
+    What writes may raise JournalFull; then nothing is remembered.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Tells its rows from those of another source."""
+        ...
 
     def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
         """The kept rows from number ``start`` on, ascending, at most ``limit``.
@@ -48,17 +56,29 @@ class RowSource(Protocol):
         ...
 
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
-        """Remember durably that the tracker has all rows below ``next_row``.
+        """Remember durably that the tracker has all rows below ``next_row``."""
+        ...
 
-        These may be pruned; no others may.
-        """
+    def prune(self, key: ExperimentKey, tracker: str, below: int, /) -> None:
+        """The rows below are not needed any more."""
+        ...
+
+    def reported(self, key: ExperimentKey, tracker: str, state: str, error: str, /) -> None:
+        """Remember durably what keeps the tracker from taking rows; "" for nothing."""
         ...
 
 
 class Count(Protocol):
     """Adds to a counter of the bridge: ``Counters.add``."""
 
-    def __call__(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+    def __call__(
+        self,
+        counter: Counter,
+        n: int = 1,
+        *,
+        reason: StrEnum | None = None,
+        run: ExperimentKey | None = None,
+    ) -> None:
         """Add ``n``."""
         ...
 
@@ -79,6 +99,8 @@ class DeliverySettings:
         max_unconfirmed_rows: How far the rows handed over may be ahead of those that the tracker
             has confirmed. What is unconfirmed is in the memory of the tracker's library.
         confirm_interval_s: Between two questions to the tracker about what it has.
+        keep_confirmed_s: How long a row is kept after the tracker has confirmed it. A tracker that
+            answers from a replica, or is restored from a backup, may ask for it again.
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause.
         rejected_retry_s: Pause after the tracker has refused settings or credentials.
@@ -93,6 +115,7 @@ class DeliverySettings:
     batch_rows: int = 500
     max_unconfirmed_rows: int = 20_000
     confirm_interval_s: float = 30.0
+    keep_confirmed_s: float = 600.0
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0
     rejected_retry_s: float = 60.0
@@ -131,7 +154,7 @@ class RunStatus:
         next_row: All rows below are handed to the tracker.
         safe_row: All rows below are known to be safe at the tracker.
         pending: Rows that wait to be handed over.
-        last_error: What went wrong last, empty once the run is open again.
+        last_error: What went wrong last, empty once the tracker takes rows again.
     """
 
     key: ExperimentKey

@@ -82,13 +82,6 @@ class Delivery:
         """There may be new rows of this run. Returns at once."""
         self._run(key).wake()
 
-    def finish(self, key: ExperimentKey, exit_code: int) -> None:
-        """The run has ended: close it once its rows are written. Returns at once.
-
-        Rows that come later are still written, and the run is closed again.
-        """
-        self._run(key).finish(exit_code)
-
     def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:
         """Write what is left of every run, close it, and end all writers.
 
@@ -97,7 +90,7 @@ class Delivery:
 
         Args:
             timeout_s: For all runs together.
-            exit_code: Of the runs that have not been finished yet.
+            exit_code: What the runs end with: 0 for success.
 
         Returns:
             How every run ended.

@@ -13,15 +13,18 @@ What keeps rows from being lost or doubled is here, in this order:
 * Rows are handed over without a gap, and never more than ``max_unconfirmed_rows`` ahead of what the
   tracker has confirmed.
 * Only what this very opening has handed over, or found at its beginning, counts as confirmed.
+* Rows leave the source ``keep_confirmed_s`` after that, and never earlier.
 """
 
+import contextlib
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.contract import Count, DeliverySettings, RowSource, Writer
-from otel_rl.errors import RunDiverged, TrackerUnavailable
+from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Row
 
 __all__ = ["OpenRun"]
@@ -74,6 +77,9 @@ class OpenRun:
         self._asked_at: float | None = None
         # Below it the tracker has everything; None for one that will never say so.
         self._confirmed_row: int | None = 0
+        self._position = 0
+        # What was confirmed when, oldest first, and is not pruned yet.
+        self._confirmations: deque[tuple[float, int]] = deque()
 
     @property
     def location(self) -> str:
@@ -89,7 +95,7 @@ class OpenRun:
         """
         position = self._writer.open(self._info)
         self._check(position)
-        self.next_row = self._confirmed_row = position
+        self.next_row = self._confirmed_row = self._position = position
         if self.counted_row is None:
             self.counted_row = position
 
@@ -105,17 +111,23 @@ class OpenRun:
             self._write(rows)
         if room <= 0:
             self._confirm(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
-        elif self.due_in_s() <= 0:
+        elif self._question_due_in_s() <= 0:
             self._confirm(self._writer.flush(timeout_s=0))
+        if self._prune_due_in_s() <= 0:
+            self._prune()
         return bool(rows) or room <= 0
 
     def due_in_s(self) -> float:
         """Seconds until ``step`` has something to do although no row has come; may be infinite."""
-        if self._asked_at is None:
-            return 0
-        if self._confirmed_row is not None and self._confirmed_row >= self.next_row:
-            return math.inf
-        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
+        return min(self._question_due_in_s(), self._prune_due_in_s())
+
+    def is_well(self) -> bool:
+        """Whether the tracker has taken a row, or shown that it lacks none, since ``open``."""
+        if self._confirmed_row is None:
+            return True
+        return self._asked_at is not None and (
+            self._confirmed_row > self._position or self._confirmed_row >= self.next_row
+        )
 
     def close(self, *, exit_code: int) -> None:
         """Finish the run. Call it when ``step`` has returned False."""
@@ -133,11 +145,35 @@ class OpenRun:
             )
         kept = self._source.rows(key, start=position, limit=1)
         if position < numbered and (not kept or kept[0].number != position):
-            raise TrackerUnavailable(
-                f"The tracker's run {self._info.run_id} stands at row {position}, which is not "
-                "kept any more.",
-                hint="If it does not catch up, give the trial another name.",
+            first = kept[0].number if kept else numbered
+            raise TrackerRejected(
+                f"The tracker's run {self._info.run_id} has only {position} rows. It had confirmed "
+                f"{first}, so these are not kept any more: the run was deleted or emptied there, "
+                "or another tracker had them.",
+                hint="Restore it, or give the trial another name. The rows from "
+                f"{first} on are kept.",
             )
+
+    def _question_due_in_s(self) -> float:
+        if self._asked_at is None:
+            return 0
+        if self._confirmed_row is not None and self._confirmed_row >= self.next_row:
+            return math.inf
+        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
+
+    def _prune_due_in_s(self) -> float:
+        if not self._confirmations:
+            return math.inf
+        oldest_at, _ = self._confirmations[0]
+        return oldest_at + self._settings.keep_confirmed_s - self._monotonic()
+
+    def _prune(self) -> None:
+        below = 0
+        kept_since = self._monotonic() - self._settings.keep_confirmed_s
+        while self._confirmations and self._confirmations[0][0] <= kept_since:
+            _, below = self._confirmations.popleft()
+        with contextlib.suppress(JournalFull):  # they go with those that are confirmed next
+            self._source.prune(self._info.key, self._settings.tracker, below)
 
     def _room(self) -> int:
         """How many rows may be handed over before the tracker confirms others."""
@@ -165,8 +201,13 @@ class OpenRun:
         if row is None:
             return
         if row != self.safe_row:
-            self._source.confirmed(self._info.key, self._settings.tracker, row)
+            # On a full disk the tracker knows, and is asked again.
+            with contextlib.suppress(JournalFull):
+                self._source.confirmed(self._info.key, self._settings.tracker, row)
             self.safe_row = row
+            while self._confirmations and self._confirmations[-1][1] >= row:
+                self._confirmations.pop()
+            self._confirmations.append((self._asked_at, row))
         counted_row = self.counted_row or 0
         if row > counted_row:
             self._count(Counter.ROWS_CONFIRMED, row - counted_row)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from otel_rl.bridge.counters import Counter, Where
+from otel_rl.bridge.counters import Counter, TrackerFailure, Where
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.contract import (
     Count,
@@ -25,7 +25,13 @@ from otel_rl.bridge.track.contract import (
 )
 from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.slots import Slots
-from otel_rl.errors import RunDiverged, TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.errors import (
+    JournalError,
+    RunDiverged,
+    TrackerError,
+    TrackerRejected,
+    TrackerUnavailable,
+)
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv.run_id import run_id
 
@@ -74,10 +80,13 @@ class RunDelivery:
             self._settings.directory,
             tuple(sorted(self._settings.attributes.items())),
             self._settings.scratch,
+            shared.source.identity,
         )
         # Of the run's own thread.
         self._failures = 0
-        self._reported_at: float | None = None
+        self._logged_at = -math.inf
+        self._kept_error_at = -math.inf
+        self._may_have_kept_error = True  # the bridge before this one, if nobody else
         self._diverged: RunDiverged | None = None
         # _changed guards everything below, and is notified of every wish.
         self._changed = threading.Condition()
@@ -99,18 +108,11 @@ class RunDelivery:
         with self._changed:
             self._ensure_thread()
 
-    def finish(self, exit_code: int) -> None:
-        """Close the run once its rows are written."""
-        with self._changed:
-            self._wanted_exit_code = exit_code
-            self._ensure_thread()
-
     def stop(self, exit_code: int) -> None:
-        """As ``finish``, unless that has been said already; and give up on a refusal."""
+        """Close the run once its rows are written, and give up on a refusal."""
         with self._changed:
             self._stopping = True
-            if self._wanted_exit_code is None:
-                self._wanted_exit_code = exit_code
+            self._wanted_exit_code = exit_code
             self._ensure_thread()
 
     def join(self, timeout_s: float) -> None:
@@ -165,20 +167,21 @@ class RunDelivery:
     # From here on: the run's own thread.
 
     def _deliver(self) -> None:
-        while self._has_work():
+        while True:
             last_try = self._is_stopping()
             try:
+                if not self._has_work():
+                    return
                 with self._shared.slots.hold(self.key, self._make_room, self._is_killed) as held:
                     if held:
                         self._write_run()
             except TrackerRejected as exc:
-                self._failed(RunState.REJECTED, exc, give_up=last_try)
+                self._failed(RunState.REJECTED, TrackerFailure.REJECTED, exc, give_up=last_try)
             except TrackerError as exc:
-                self._failed(RunState.RETRYING, exc)
+                self._failed(RunState.RETRYING, TrackerFailure.UNAVAILABLE, exc)
             except Exception as exc:  # noqa: BLE001  # an edge: the rows must reach the tracker
                 self._shared.count(Counter.EXCEPTIONS, reason=Where.DELIVERY)
-                _log.exception("Delivery failed unexpectedly.", extra={"run": str(self.key)})
-                self._failed(RunState.RETRYING, exc)
+                self._failed(RunState.RETRYING, TrackerFailure.UNEXPECTED, exc)
 
     def _has_work(self) -> bool:
         """Whether to go on. If not, the thread is over, and the next wish starts another."""
@@ -229,7 +232,6 @@ class RunDelivery:
                     self._state = RunState.LIVE
                     self._location = opened.location
                     self._opened = opened
-                    self._error = ""
                 self._pump(opened)
             except RunDiverged as exc:
                 self._diverged = exc
@@ -248,6 +250,8 @@ class RunDelivery:
             more = opened.step()
             if opened.next_row > before:
                 self._shared.slots.used(self.key)
+            if opened.is_well():
+                self._recovered()
             if self._shared.monotonic() - opened_at > self._settings.max_retry_s:
                 self._failures = 0
             if more:
@@ -285,18 +289,30 @@ class RunDelivery:
             if self._killed:
                 raise TrackerUnavailable("The bridge stopped before all rows were written.")
 
-    def _failed(self, state: RunState, exc: Exception, *, give_up: bool = False) -> None:
+    def _recovered(self) -> None:
+        """The tracker takes rows."""
+        with self._changed:
+            self._error = ""
+        if self._may_have_kept_error:
+            self._keep_error("")
+
+    def _failed(
+        self, state: RunState, reason: TrackerFailure, exc: Exception, *, give_up: bool = False
+    ) -> None:
         """Keep the rows, say so, and pause; or end for good."""
         with self._changed:
             self._state = state
             self._error = self._error if self._killed and self._error else str(exc)
             stopping = self._stopping
-            self._killed = self._killed or give_up
             if self._killed:
                 return
-        self._shared.count(Counter.TRACKER_RETRIES)
+            self._killed = give_up
+        self._keep_error(str(exc) or type(exc).__name__)
+        if give_up:
+            return
+        self._shared.count(Counter.TRACKER_RETRIES, reason=reason, run=self.key)
         pause_s = min(self._pause_s(state), _MAX_STOP_RETRY_S if stopping else math.inf)
-        self._report(exc, pause_s)
+        self._report(exc, pause_s, unexpected=reason is TrackerFailure.UNEXPECTED)
         with self._changed:
             # A stop is reason to try at once, but only when it comes during the pause.
             self._changed.wait_for(
@@ -305,24 +321,40 @@ class RunDelivery:
 
     def _pause_s(self, state: RunState) -> float:
         if state is RunState.REJECTED:
-            return self._settings.rejected_retry_s
-        longest = min(
-            self._settings.first_retry_s * (1 << self._failures), self._settings.max_retry_s
-        )
-        self._failures = min(self._failures + 1, 30)
+            longest = self._settings.rejected_retry_s
+        else:
+            longest = min(
+                self._settings.first_retry_s * (1 << self._failures), self._settings.max_retry_s
+            )
+            self._failures = min(self._failures + 1, 30)
         return longest * (0.5 + self._shared.jitter() / 2)
 
-    def _report(self, exc: Exception, pause_s: float) -> None:
+    def _report(self, exc: Exception, pause_s: float, *, unexpected: bool) -> None:
         now = self._shared.monotonic()
-        if self._reported_at is not None and now - self._reported_at < _REPORT_INTERVAL_S:
+        if now - self._logged_at < _REPORT_INTERVAL_S:
             return
-        self._reported_at = now
+        self._logged_at = now
         _log.warning(
             "The tracker does not take the rows of %s: %s They are kept; trying again in %.1f s.",
             self.key,
             exc,
             pause_s,
+            exc_info=exc if unexpected else None,
         )
+
+    def _keep_error(self, error: str) -> None:
+        """Let a person who asks later know; the rows do not depend on it."""
+        now = self._shared.monotonic()
+        if error and now - self._kept_error_at < _REPORT_INTERVAL_S:
+            return
+        self._kept_error_at = now if error else -math.inf
+        self._may_have_kept_error = bool(error)
+        with self._changed:
+            state = self._state
+        try:
+            self._shared.source.reported(self.key, self._settings.tracker, state, error)
+        except JournalError as exc:
+            _log.debug("Cannot remember what keeps %s from being written: %s", self.key, exc)
 
     def _is_stopping(self) -> bool:
         with self._changed:

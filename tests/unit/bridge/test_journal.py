@@ -274,13 +274,65 @@ def test_a_run_whose_rows_nobody_takes_has_no_room_for_more(tmp_path: Path) -> N
         small.close()
 
 
-def test_each_trackers_position_is_remembered(journal: Journal) -> None:
+def kept(ledger: Ledger, key: ExperimentKey = KEY) -> list[int]:
+    return [row.number for row in ledger.rows(key, start=0, limit=10_000)]
+
+
+def test_rows_below_the_number_are_pruned(journal: Journal) -> None:
     ledger = Ledger(journal)
-    ledger.confirmed(KEY, "wandb", 5)
-    ledger.confirmed(KEY, "jsonl", 9)
-    ledger.confirmed(KEY, "wandb", 7)
-    assert (ledger.delivered(KEY, "wandb"), ledger.delivered(KEY, "jsonl")) == (7, 9)
-    assert ledger.delivered(ExperimentKey("other"), "wandb") == 0
+    ledger.commit([commit(*(row(n) for n in range(5_000)))])
+    ledger.confirmed(KEY, "wandb", 5_000)
+    ledger.prune(KEY, "wandb", 4_990)
+    assert kept(ledger) == list(range(4_990, 5_000))
+    assert ledger.next_row(KEY) == 5_000
+
+
+def test_rows_that_this_tracker_has_not_confirmed_are_never_pruned(journal: Journal) -> None:
+    ledger = Ledger(journal)
+    ledger.commit([commit(*(row(n) for n in range(10)))])
+    ledger.confirmed(KEY, "jsonl", 10)
+    ledger.prune(KEY, "wandb", 10)
+    assert kept(ledger) == list(range(10))
+    ledger.confirmed(KEY, "wandb", 4)
+    ledger.prune(KEY, "wandb", 10)
+    assert kept(ledger) == list(range(4, 10))
+
+
+def test_pruned_rows_make_room_for_others(tmp_path: Path) -> None:
+    small = Journal(tmp_path, max_bytes=1 << 20)
+    try:
+        ledger = Ledger(small, max_share=0.01)
+        ledger.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
+        assert not ledger.has_room(KEY)
+        ledger.confirmed(KEY, "jsonl", 100)
+        ledger.prune(KEY, "jsonl", 100)
+        assert ledger.has_room(KEY)
+    finally:
+        small.close()
+
+
+def test_a_finished_run_is_pruned_when_its_rows_have_been_confirmed_for_long(
+    journal: Journal,
+) -> None:
+    now_ns = 1_000
+    ledger = Ledger(journal, clock_ns=lambda: now_ns)
+    ledger.commit([commit(*(row(n) for n in range(10)))])
+    ledger.confirmed(KEY, "wandb", 10)
+    ledger.prune_finished("wandb", confirmed_before_ns=now_ns)
+    assert kept(ledger) == list(range(10)), "it is not finished"
+    ledger.finish(KEY, "wandb", 10)
+    ledger.prune_finished("wandb", confirmed_before_ns=now_ns - 1)
+    assert kept(ledger) == list(range(10)), "it was confirmed just now"
+    ledger.prune_finished("wandb", confirmed_before_ns=now_ns)
+    assert kept(ledger) == []
+
+
+def test_a_finished_run_that_was_never_confirmed_is_kept(journal: Journal) -> None:
+    ledger = Ledger(journal)
+    ledger.commit([commit(*(row(n) for n in range(10)))])
+    ledger.finish(KEY, "wandb", 10)  # an offline run
+    ledger.prune_finished("wandb", confirmed_before_ns=1 << 62)
+    assert kept(ledger) == list(range(10))
 
 
 def test_a_batch_that_cannot_be_read_is_set_aside_and_kept(journal: Journal) -> None:

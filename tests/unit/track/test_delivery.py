@@ -35,7 +35,9 @@ class Rows:
         self._lock = threading.Lock()
         self._rows: dict[ExperimentKey, list[Row]] = {}
         self._kept_from: dict[ExperimentKey, int] = {}
+        self.identity = "journal"
         self.confirmations: dict[ExperimentKey, int] = {}
+        self.errors: list[tuple[str, str]] = []
 
     def add(self, key: ExperimentKey, n: int) -> None:
         with self._lock:
@@ -46,9 +48,22 @@ class Rows:
                 for i in range(first, first + n)
             )
 
-    def prune(self, key: ExperimentKey, kept_from: int) -> None:
+    def prune(self, key: ExperimentKey, tracker: str, below: int, /) -> None:
         with self._lock:
-            self._kept_from[key] = kept_from
+            assert below <= self.confirmations.get(key, 0), "unconfirmed rows are removed"
+            self._kept_from[key] = below
+
+    def lose(self, key: ExperimentKey, below: int) -> None:
+        with self._lock:
+            self._kept_from[key] = below
+
+    def kept_from(self, key: ExperimentKey) -> int:
+        with self._lock:
+            return self._kept_from.get(key, 0)
+
+    def reported(self, key: ExperimentKey, tracker: str, state: str, error: str, /) -> None:
+        with self._lock:
+            self.errors.append((state, error))
 
     def rows(self, key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
         with self._lock:
@@ -87,7 +102,14 @@ class Bench:
             self._delivery = Delivery(self.source, self.settings, self._count)
         return self._delivery
 
-    def _count(self, counter: Counter, n: int = 1, *, reason: StrEnum | None = None) -> None:
+    def _count(
+        self,
+        counter: Counter,
+        n: int = 1,
+        *,
+        reason: StrEnum | None = None,
+        run: ExperimentKey | None = None,
+    ) -> None:
         self.counts[counter] += n
 
     def feed(self, key: ExperimentKey, n: int) -> None:
@@ -199,6 +221,30 @@ def test_confirmed_rows_are_reported_to_the_source(bench: Bench) -> None:
     assert bench.source.confirmations == {A: 5}
 
 
+def test_confirmed_rows_are_pruned_when_they_have_been_kept_for_long_enough(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, keep_confirmed_s=0.5)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 5)
+    assert bench.source.kept_from(A) == 0
+    bench.wait_for(A, lambda _: bench.source.kept_from(A) == 5)  # though nothing more comes
+
+
+def test_confirmed_rows_are_kept_as_long_as_was_asked_for(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.stop()
+    assert (bench.source.confirmations, bench.source.kept_from(A)) == ({A: 5}, 0)
+
+
+def test_delivery_goes_on_after_pruning(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, keep_confirmed_s=0)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda _: bench.source.kept_from(A) == 5)
+    os.kill(bench.writer_pid(A) or 0, signal.SIGKILL)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda _: bench.source.kept_from(A) == 10)
+    assert bench.lines(A) == list(range(10))
+
+
 def test_rows_are_counted_as_written_and_confirmed(bench: Bench) -> None:
     bench.feed(A, 5)
     bench.stop()
@@ -207,19 +253,9 @@ def test_rows_are_counted_as_written_and_confirmed(bench: Bench) -> None:
 
 def test_a_run_without_rows_is_never_opened(bench: Bench) -> None:
     bench.delivery.notify(A)
-    bench.delivery.finish(A, 0)
     statuses = bench.stop()
     assert (statuses["a"].state, statuses["a"].location) == (RunState.FINISHED, "")
     assert bench.lines(A) == []
-
-
-def test_a_finished_run_takes_late_rows_and_is_finished_again(bench: Bench) -> None:
-    bench.feed(A, 5)
-    bench.delivery.finish(A, 0)
-    bench.wait_for(A, lambda status: status.state is RunState.FINISHED)
-    bench.feed(A, 2)
-    bench.wait_for(A, lambda status: status.pending == 0 and status.state is RunState.FINISHED)
-    assert bench.lines(A) == list(range(7))
 
 
 def test_a_new_delivery_goes_on_where_the_tracker_stands(bench: Bench) -> None:
@@ -295,10 +331,11 @@ def test_a_tracker_that_is_ahead_of_the_rows_is_left_alone(bench: Bench) -> None
 
 def test_a_tracker_that_is_behind_the_kept_rows_gets_no_hole(bench: Bench) -> None:
     bench.source.add(A, 9)
-    bench.source.prune(A, 4)
+    bench.source.lose(A, 4)
     bench.delivery.notify(A)
-    status = bench.wait_for(A, lambda status: status.state is RunState.RETRYING)
-    assert "not kept" in status.last_error
+    status = bench.wait_for(A, lambda status: status.state is RunState.REJECTED)
+    assert "has only 0 rows" in status.last_error
+    assert "from 4 on are kept" in status.last_error
     assert bench.lines(A) == []
 
 
