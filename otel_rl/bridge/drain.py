@@ -119,10 +119,6 @@ class Drain:
         """Those that take memory, or wait to do so. Any thread may call it."""
         return [*self._runs, *self._unloaded, *self._spool.waiting()]
 
-    def experiments(self) -> Collection[ExperimentKey]:
-        """Those with anything in memory or waiting. Any thread may ask."""
-        return {*self._spool.waiting(), *self._unloaded, *tuple(self._runs)}
-
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of what waits, and of what is complete by ``now_ns``.
 

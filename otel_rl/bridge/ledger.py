@@ -157,15 +157,6 @@ class Ledger:
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
-    def active_runs(self) -> Sequence[ExperimentKey]:
-        """The runs with batches, samples or rows that are still to go somewhere."""
-        with self._journal.read() as connection:
-            found = connection.execute(
-                "SELECT experiment, trial FROM runs"
-                " WHERE is_open OR waiting_bytes > 0 OR row_bytes > 0 ORDER BY rowid"
-            ).fetchall()
-        return [ExperimentKey(experiment, trial) for experiment, trial in found]
-
     def saved(self, key: ExperimentKey) -> Saved:
         """What the run goes on from."""
         run = run_id(key.experiment, key.trial)
