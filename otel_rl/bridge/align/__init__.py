@@ -73,9 +73,11 @@ class Aligner:
             self._add(point, received_ns)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
         for export in decoded.exports:
-            self._table.worker(export.worker).exported(
-                received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
-            )
+            worker = self._table.lease(export.worker, self.settings)
+            if worker is not None:
+                worker.exported(
+                    received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
+                )
 
     @property
     def is_open(self) -> bool:
@@ -280,14 +282,14 @@ class Aligner:
         """Quantiles cannot be merged: the worst worker's stands for the role."""
         if not self._is_new(stream, point.covers):
             return
+        role, name, attributes = stream.worker.role, point.series.name, point.series.attributes
         for quantile, value in point.quantiles:
-            group = self._table.group(
-                stream.worker.role,
-                point.series.name,
-                point.series.attributes,
-                Reduction.MAX,
-                suffix=f"/p{quantile * 100:g}",
-            )
+            suffix = f"/p{quantile * 100:g}"
+            identity = (role, name + suffix, attributes, Reduction.MAX)
+            if not self._table.has_room_for(identity, self.settings):
+                self.tally.too_many_series += 1
+                continue
+            group = self._table.group(role, name, attributes, Reduction.MAX, suffix=suffix)
             part = Stream(stream.number, stream.worker, group)
             self.tally.late += self._windows.add_levels(
                 part, [value], [point.time_ns], received_ns, self.settings

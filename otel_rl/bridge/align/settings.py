@@ -39,7 +39,11 @@ class AlignSettings(BaseModel):
 
     max_series: int = Field(default=10_000, gt=0)
     """Series per experiment. Close to it, workers whose lease has ended are forgotten; points of
-    further series are dropped and counted."""
+    further series are dropped and counted. It also bounds the workers that are waited for."""
+
+    max_keys: int = Field(default=20_000, gt=0)
+    """Tracker keys per experiment, over its whole life: those of dead workers stay in the run.
+    Points that would need another one are dropped and counted."""
 
     max_remembered: int = Field(default=4_000_000, gt=0)
     """Points per experiment that are remembered one by one, to know them when they come again, at
@@ -50,4 +54,7 @@ class AlignSettings(BaseModel):
     """Per-worker series per experiment. Further ones are only in the role's value."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Steps that wait for workers, per experiment. The oldest are closed beyond that."""
+    """Steps of a role that wait for workers. The oldest are closed beyond that."""
+
+    max_open_windows: int = Field(default=1_000, gt=0)
+    """Windows that wait for workers, per experiment. The oldest are closed beyond that."""

@@ -21,7 +21,7 @@ from otel_rl.records import Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["SeenLog", "StreamTable"]
+__all__ = ["GroupIdentity", "SeenLog", "StreamTable"]
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
@@ -58,7 +58,8 @@ class _Ended(NamedTuple):
 
 
 _Attributes = tuple[tuple[str, str], ...]
-_GroupIdentity = tuple[str, str, _Attributes, Reduction]
+GroupIdentity = tuple[str, str, _Attributes, Reduction]
+"""Role, metric name with suffix, attributes without the step, reduction."""
 _GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], bool]
 _SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str]
 
@@ -73,7 +74,7 @@ class StreamTable:
         self.groups: list[Group] = []
         self._streams: dict[Series, Stream] = {}
         self._next_stream = 0
-        self._groups: dict[_GroupIdentity, Group] = {}
+        self._groups: dict[GroupIdentity, Group] = {}
         self._keys: dict[str, Group] = {}
         self._own_keys: set[str] = set()
         # The indexes that were ever seen or given, by role.
@@ -101,17 +102,35 @@ class StreamTable:
             self._frozen = None
         return state
 
+    def lease(self, worker: Worker, settings: AlignSettings) -> WorkerState | None:
+        """The state of a worker that has exported; None if there are as many as there may be."""
+        if worker not in self.workers and len(self.workers) >= settings.max_series:
+            return None
+        return self.worker(worker)
+
     def is_missing_workers(self, role: str) -> bool:
         """Whether fewer workers of the role have been seen than one of them says there are."""
         return len(self._indexes.get(role, ())) < self._expected(role)
 
     def stream(self, series: Series, settings: AlignSettings) -> Stream | None:
-        """The stream of ``series``; None if the experiment has as many as it may."""
+        """The stream of ``series``; None if the experiment has as many, or as many keys, as it may.
+
+        Those whose key is there already are taken even when there are too many keys.
+        """
         stream = self._streams.get(series)
-        if stream is None and len(self._streams) < settings.max_series:
-            stream = self._streams[series] = self._make(series, settings)
-            self._frozen = None
+        if stream is not None or len(self._streams) >= settings.max_series:
+            return stream
+        reduction, _ = _reduction_of(series)
+        identity = (series.worker.role, series.name, series.attributes, reduction)
+        if not self.has_room_for(identity, settings):
+            return None
+        stream = self._streams[series] = self._make(series, settings)
+        self._frozen = None
         return stream
+
+    def has_room_for(self, identity: GroupIdentity, settings: AlignSettings) -> bool:
+        """Whether there is a group of this identity, or may be one more."""
+        return len(self.groups) < settings.max_keys or identity in self._groups
 
     def counts_again(self, start_ns: int) -> bool:
         """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
@@ -246,7 +265,7 @@ class StreamTable:
             index += 1
         return index
 
-    def _keep(self, identity: _GroupIdentity, group: Group) -> None:
+    def _keep(self, identity: GroupIdentity, group: Group) -> None:
         self.groups.append(group)
         self._groups[identity] = self._keys[group.key] = group
         self._frozen = None
@@ -254,20 +273,7 @@ class StreamTable:
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
         spec = names.METRICS.get(series.name)
         worker = self.worker(series.worker)
-        if spec is not None:
-            reduction, statistics = spec.reduction, spec.statistics
-        else:
-            additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
-            reduction = Reduction.SUM if additive else Reduction.MEAN
-            is_histogram = series.instrument is Instrument.HISTOGRAM
-            statistics = _HISTOGRAM_STATISTICS if is_histogram else ()
-        group = self.group(
-            worker.role,
-            series.name,
-            series.attributes,
-            series.reduction or reduction,
-            statistics,
-        )
+        group = self.group(worker.role, series.name, series.attributes, *_reduction_of(series))
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
             own = self._own(worker, group, settings)
@@ -312,7 +318,7 @@ class StreamTable:
             self._keep(identity, own)
         return own
 
-    def _free_key(self, key: str, identity: _GroupIdentity) -> str:
+    def _free_key(self, key: str, identity: GroupIdentity) -> str:
         """``key``, or a variant of it if another metric has it: ``a.b`` and ``a/b`` look alike."""
         if key not in self._keys:
             return key
@@ -436,6 +442,16 @@ class StreamTable:
         self._frozen = state.frozen
 
 
+def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...]]:
+    """How the values of a series become one, and what else is written of them."""
+    spec = names.METRICS.get(series.name)
+    if spec is not None:
+        return series.reduction or spec.reduction, spec.statistics
+    additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
+    statistics = _HISTOGRAM_STATISTICS if series.instrument is Instrument.HISTOGRAM else ()
+    return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics
+
+
 def _no_points() -> "tuple[array[int], array[int], array[int]]":
     return array("q"), array("q"), array("q")
 
@@ -457,7 +473,7 @@ class _Identities(NamedTuple):
     """What of a table changes only when something is new or forgotten."""
 
     workers: list[tuple[str, str, int | None, int | None, str]]
-    groups: list[tuple[_GroupIdentity, _GroupRecord]]
+    groups: list[tuple[GroupIdentity, _GroupRecord]]
     streams: list[tuple[int, _SeriesRecord, int, int, int | None, int]]
     next_stream: int
     own_keys: set[str]

@@ -172,11 +172,12 @@ class OpenWindows:
         )
         length_ns = int(settings.window_s * _NS_PER_S)
         rows: list[ClosedWindow] = []
-        for index in sorted(self._open):
+        surplus = len(self._open) - settings.max_open_windows
+        for place, index in enumerate(sorted(self._open)):
             window = self._open[index]
             over = clock_ns >= (index + 1) * length_ns
             overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
-            if everything or over or overdue:
+            if everything or over or overdue or place < surplus:
                 del self._open[index]
                 self._closed_through = max(index, self._closed_through)
                 rows.extend(_rows(window, table, settings.window_s))

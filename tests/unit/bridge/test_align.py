@@ -609,3 +609,32 @@ def test_a_series_of_two_scopes_is_one_key_and_two_counters() -> None:
     assert [row.values["generator/tokens"] for row in rows if "generator/tokens" in row.values][
         -1
     ] == 60
+
+
+def test_keys_are_bounded_over_the_life_of_a_run_and_known_ones_are_still_taken() -> None:
+    bench = Bench(max_keys=3, window_s=1)
+    for number in range(5):
+        worker = Worker("env", f"e{number}")
+        bench.export(worker, levels(worker, {number: 1.0}, name=f"m{number}"))
+    assert bench.aligner.tally.too_many_series == 2
+    again = Worker("env", "again")
+    bench.export(again, levels(again, {5: 1.0}, name="m0"))
+    assert bench.aligner.tally.too_many_series == 2
+    assert bench.aligner.tally.taken == 4
+
+
+def test_windows_that_wait_are_bounded_and_the_oldest_are_closed() -> None:
+    bench = Bench(max_open_windows=3, window_s=1, allowed_lateness_s=1000)
+    other = Worker("generator", "silent", index=1)
+    bench.export(other, levels(other, {0: 1.0}))
+    bench.export(GENERATOR0, levels(GENERATOR0, {float(n): n for n in range(10)}), at_s=0)
+    rows = bench.rows()
+    assert len(rows) == 7
+    assert len(bench.rows(everything=True)) == 3
+
+
+def test_workers_that_only_say_that_they_live_are_bounded() -> None:
+    bench = Bench(max_series=10)
+    for number in range(100):
+        bench.export(Worker("env", f"e{number}"), at_s=1)
+    assert len(pickle.dumps(bench.aligner)) < 3_000
