@@ -14,10 +14,26 @@ from otel_rl.bridge.track.checks import (
 )
 from otel_rl.bridge.track.jsonl import JsonLinesTracker
 from otel_rl.bridge.track.wandb import WandbTracker
-from otel_rl.bridge.track.wandb_account import writer_environment
+from otel_rl.bridge.track.wandb_account import WandbSettings, writer_environment
 from otel_rl.errors import ConfigError
 
-__all__ = ["BACKENDS", "Backend", "backend"]
+__all__ = ["BACKENDS", "Backend", "Patience", "backend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a writer may be silent before it is taken for one that hangs.
+
+    Each is well beyond what the tracker allows itself, so that its own error, which says more,
+    comes first.
+
+    Attributes:
+        open_s: While it opens a run.
+        close_s: While it finishes a run.
+    """
+
+    open_s: float = 180.0
+    close_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,7 @@ class Backend:
         validate: Raises ConfigError if a run with these attributes cannot work here.
         check: The same for a person, further checks included. Takes at most a few seconds.
         environment: The environment of a writer process, made from that of the bridge.
+        patience: With a run of these attributes.
     """
 
     name: str
@@ -37,6 +54,7 @@ class Backend:
     validate: Callable[[Mapping[str, str]], None]
     check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]]
     environment: Callable[[Mapping[str, str]], dict[str, str]]
+    patience: Callable[[Mapping[str, str]], Patience]
 
 
 def backend(name: str) -> Backend:
@@ -53,8 +71,30 @@ def backend(name: str) -> Backend:
         ) from None
 
 
+def _patience_with_wandb(attributes: Mapping[str, str]) -> Patience:
+    settings = WandbSettings.parse(attributes)
+    return Patience(
+        open_s=2 * settings.init_timeout_s + 60,  # `init` tries a last time after its timeout
+        close_s=settings.finish_timeout_s + settings.stall_timeout_s + 60,
+    )
+
+
 BACKENDS: Mapping[str, Backend] = {
-    "wandb": Backend("wandb", WandbTracker, validate_wandb, check_wandb, writer_environment),
-    "jsonl": Backend("jsonl", JsonLinesTracker, validate_jsonl, check_jsonl, dict),
+    "wandb": Backend(
+        "wandb",
+        WandbTracker,
+        validate_wandb,
+        check_wandb,
+        writer_environment,
+        _patience_with_wandb,
+    ),
+    "jsonl": Backend(
+        "jsonl",
+        JsonLinesTracker,
+        validate_jsonl,
+        check_jsonl,
+        dict,
+        lambda _: Patience(),
+    ),
 }
 """By name."""

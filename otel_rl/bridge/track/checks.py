@@ -7,10 +7,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.track.wandb_account import WandbSettings, find_account
 from otel_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 __all__ = [
     "CheckResult",
@@ -102,10 +106,23 @@ def _check_package() -> CheckResult:
         return CheckResult(
             "wandb package", "wandb is not installed.", ok=False, hint=_INSTALL_WANDB
         )
-    if version.split(".")[:2] != ["0", "31"]:
-        message = f"wandb {version} is installed; 0.31 is supported."
+    supported = _supported_wandb()
+    if not supported.contains(version, prereleases=True):
+        message = f"wandb {version} is installed; {supported} is supported."
         return CheckResult("wandb package", message, ok=False, hint=_INSTALL_WANDB)
     return CheckResult("wandb package", f"wandb {version} is installed.")
+
+
+def _supported_wandb() -> "SpecifierSet":
+    """The versions that this package's own extra names."""
+    from packaging.requirements import Requirement  # comes with wandb
+    from packaging.specifiers import SpecifierSet
+
+    for text in importlib.metadata.requires("otel-rl") or ():
+        requirement = Requirement(text)
+        if requirement.name == "wandb":
+            return requirement.specifier
+    return SpecifierSet()  # not installed as a package: any
 
 
 def _check_server(base_url: str) -> CheckResult:

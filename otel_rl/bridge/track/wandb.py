@@ -95,7 +95,7 @@ class WandbTracker:
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
         try:
-            if start != lines or (self._account.online and self._ask_who_wrote() != lines):
+            if start != lines or not self._is_settled_at(lines):
                 raise TrackerUnavailable(
                     f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
                     hint="It still takes late uploads, or something else writes to it.",
@@ -188,11 +188,12 @@ class WandbTracker:
         return self._safe_row
 
     def _settled_lines(self) -> int:
-        """The line count of a run that nobody writes to.
+        """The line count of a run before `init`, so old that no later answer can be lower.
 
         The SDK numbers rows from one answer of the server and places them by another. If an upload
         of a writer that was killed lands in between, a row would take the line of an earlier one.
-        So the count must be the same for a while, during `init`, and equal to the starting step.
+        So the count is asked long enough before `init`, and again long enough after it: if it is
+        the same, so was every answer that `init` has got.
         """
         lines = self._ask_who_wrote()
         if not lines:
@@ -201,6 +202,13 @@ class WandbTracker:
         if self._ask().lines != lines:
             raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
         return lines
+
+    def _is_settled_at(self, lines: int) -> bool:
+        """The second half of ``_settled_lines``, after `init`."""
+        if not self._account.online:
+            return True
+        time.sleep(_SETTLE_S)
+        return self._ask_who_wrote() == lines
 
     def _ask_who_wrote(self) -> int:
         """The line count of a run, whose lines are ours.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from otel_rl.bridge.track import RunInfo, writer_file
-from otel_rl.bridge.track.backends import backend
+from otel_rl.bridge.track.backends import Patience, backend
 from otel_rl.bridge.track.messages import (
     Close,
     Closed,
@@ -33,12 +33,9 @@ from otel_rl.records import Row
 
 __all__ = ["WriterProcess"]
 
-# Each is well beyond what a tracker allows itself by default, so that its own error, which
-# says more, comes first. Only a writer that hangs reaches them.
-_OPEN_TIMEOUT_S = 180.0
+# Only a writer that hangs reaches these, as those of ``Patience``.
 _WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
 _FLUSH_GRACE_S = 60.0
-_CLOSE_TIMEOUT_S = 600.0
 _EXIT_TIMEOUT_S = 15.0
 
 _ReplyT = TypeVar("_ReplyT", bound=Reply)
@@ -63,6 +60,7 @@ class WriterProcess:
         self._connection: Connection[Request, Reply] | None = None
         self._location = ""
         self._log = Path()
+        self._patience = Patience()
 
     def __enter__(self) -> Self:
         return self
@@ -80,8 +78,9 @@ class WriterProcess:
 
     def open(self, run: RunInfo, /) -> int:
         """Start the process and open the run in it."""
+        self._patience = backend(self._tracker).patience(dict(run.attributes))
         self._start(run)
-        ready = self._ask(Open(self._tracker, run), Ready, timeout_s=_OPEN_TIMEOUT_S)
+        ready = self._ask(Open(self._tracker, run), Ready, timeout_s=self._patience.open_s)
         self._location = ready.location
         return ready.next_row
 
@@ -99,7 +98,7 @@ class WriterProcess:
 
     def close(self, *, exit_code: int) -> int | None:
         """Finish the run and wait for the process to end."""
-        closed = self._ask(Close(exit_code), Closed, timeout_s=_CLOSE_TIMEOUT_S)
+        closed = self._ask(Close(exit_code), Closed, timeout_s=self._patience.close_s)
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_TIMEOUT_S)

@@ -60,6 +60,19 @@ def test_a_check_says_that_the_server_cannot_be_reached(
     assert (last.name, last.ok) == ("wandb server", False)
 
 
+def test_a_check_knows_the_supported_versions_from_the_package_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.99.0")
+    (failed,) = [r for r in backend("wandb").check({}, tmp_path) if not r.ok]
+    assert "wandb 0.99.0 is installed; <0.32,>=0.31 is supported" in failed.message
+
+
+def test_a_writer_may_take_as_long_as_the_tracker_allows_itself() -> None:
+    patience = backend("wandb").patience({"finish_timeout_s": "3600", "init_timeout_s": "900"})
+    assert (patience.close_s > 3600, patience.open_s > 900) == (True, True)
+
+
 def test_the_table_loads_no_tracker_library() -> None:
     code = "import sys, otel_rl.bridge.track.delivery; sys.exit('wandb' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
