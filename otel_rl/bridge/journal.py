@@ -20,14 +20,16 @@ import queue
 import secrets
 import sqlite3
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 
-__all__ = ["JOURNAL_FILE", "Journal"]
+__all__ = ["JOURNAL_FILE", "Journal", "checksum"]
 
 _T = TypeVar("_T")
 
@@ -46,6 +48,7 @@ CREATE TABLE runs (
   experiment    TEXT NOT NULL,
   trial         TEXT NOT NULL,
   next_row      INTEGER NOT NULL DEFAULT 0,
+  pruned_row    INTEGER NOT NULL DEFAULT 0,
   is_open       INTEGER NOT NULL DEFAULT 0,
   waiting_bytes INTEGER NOT NULL DEFAULT 0,
   row_bytes     INTEGER NOT NULL DEFAULT 0,
@@ -194,6 +197,8 @@ class Journal:
             connection = sqlite3.connect(
                 f"file:{self._path}?mode=ro", uri=True, check_same_thread=False
             )
+            # A name that the disk has damaged harms its own run only.
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             yield connection
         finally:
@@ -287,6 +292,16 @@ class Journal:
             if group:
                 _commit(connection, group)
         connection.close()
+
+
+def checksum(body: bytes, *columns: str | int) -> int:
+    """What a record is checked by when it is read: SQLite passes flipped bits on.
+
+    Args:
+        body: The large column.
+        columns: The others that make the record what it is, its run and its number among them.
+    """
+    return zlib.crc32(body, zlib.crc32(repr(columns).encode()))
 
 
 def _size(connection: sqlite3.Connection) -> int:

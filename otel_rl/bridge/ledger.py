@@ -13,13 +13,12 @@ import logging
 import pickle
 import sqlite3
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal import Journal, checksum
 from otel_rl.records import ExperimentKey, Offset, Row
 from otel_rl.semconv.run_id import run_id
 
@@ -169,7 +168,7 @@ class Ledger:
             ).fetchall()
         return Saved(
             _unpickled(key, *state) if state else None,
-            [body for body, crc in seen if zlib.crc32(body) == crc],
+            [body for body, crc in seen if checksum(body, run) == crc],
             self.next_row(key),
         )
 
@@ -178,17 +177,29 @@ class Ledger:
         return self._number(key, "next_row")
 
     def rows(self, key: ExperimentKey, *, start: int, limit: int) -> Sequence[Row]:
-        """Up to ``limit`` rows from number ``start`` on, ascending and without gaps."""
+        """Up to ``limit`` rows from number ``start`` on, or from the first that was not pruned.
+
+        Ascending and without gaps: ``DAMAGED_ROW`` stands for one that is not as it was written.
+        """
+        run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
+            connection.execute("BEGIN")  # the two see the same moment
+            bounds = connection.execute(
+                "SELECT pruned_row, next_row FROM runs WHERE run_id = ?", (run,)
+            ).fetchone() or (0, 0)
+            first = max(start, bounds[0])
+            end = min(first + limit, bounds[1])
             found = connection.execute(
                 "SELECT number, body, crc FROM rows WHERE run_id = ? AND number >= ?"
-                " ORDER BY number LIMIT ?",
-                (run_id(key.experiment, key.trial), start, limit),
+                " AND number < ? ORDER BY number",
+                (run, first, end),
             ).fetchall()
+            connection.execute("COMMIT")
+        sound = {number: body for number, body, crc in found if checksum(body, run, number) == crc}
         rows: list[Row] = []
-        for number, body, crc in found:
-            if zlib.crc32(body) == crc:
-                rows.append(_decode(number, body))
+        for number in range(first, end):
+            if number in sound:
+                rows.append(_decode(number, sound[number]))
             else:
                 _log.error("Row %d of %s is damaged in the journal. Check the disk.", number, key)
                 # It stands where its neighbour does on the axes.
@@ -294,7 +305,7 @@ class _Prepared:
         self._run = run_id(commit.key.experiment, commit.key.trial)
         # Only this bridge's own file is ever unpickled.
         self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
-        self._rows = [(self._run, row.number, *_encode(row)) for row in commit.rows]
+        self._rows = [_encode(self._run, row) for row in commit.rows]
 
     def store(self, connection: sqlite3.Connection) -> None:
         commit, run = self._commit, self._run
@@ -314,7 +325,7 @@ class _Prepared:
         )
         connection.execute(
             "INSERT OR REPLACE INTO states (run_id, body, crc) VALUES (?, ?, ?)",
-            (run, self._state, zlib.crc32(self._state)),
+            (run, self._state, checksum(self._state, run)),
         )
         connection.executemany(
             "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows
@@ -323,7 +334,7 @@ class _Prepared:
             newest_ns, body = commit.seen
             connection.execute(
                 "INSERT INTO seen (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",
-                (run, newest_ns, body, zlib.crc32(body)),
+                (run, newest_ns, body, checksum(body, run)),
             )
         connection.execute(
             "DELETE FROM seen WHERE run_id = ? AND newest_ns <= ?", (run, commit.forgotten_ns)
@@ -335,27 +346,31 @@ class _Prepared:
 
 def _remove_rows(connection: sqlite3.Connection, *, run: str, tracker: str, below: int) -> bool:
     """Remove some confirmed rows, so few that nobody waits for long. Returns whether it did."""
-    (first,) = connection.execute(
-        "SELECT MIN(number) FROM rows WHERE run_id = ?", (run,)
+    bounds = connection.execute(
+        "SELECT pruned_row, d.next_row FROM runs JOIN deliveries AS d ON d.run_id = runs.run_id"
+        " AND d.tracker = ? WHERE runs.run_id = ?",
+        (tracker, run),
     ).fetchone()
-    confirmed = connection.execute(
-        "SELECT next_row FROM deliveries WHERE run_id = ? AND tracker = ?", (run, tracker)
-    ).fetchone()
-    if first is None or confirmed is None:
+    if bounds is None:
         return False
-    end = min(below, confirmed[0], first + _PRUNED_AT_ONCE)
+    first, confirmed = bounds
+    end = min(below, confirmed, first + _PRUNED_AT_ONCE)
     if end <= first:
         return False
     (size,) = connection.execute(
-        "SELECT SUM(LENGTH(body)) FROM rows WHERE run_id = ? AND number < ?", (run, end)
+        "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM rows WHERE run_id = ? AND number < ?",
+        (run, end),
     ).fetchone()
     connection.execute("DELETE FROM rows WHERE run_id = ? AND number < ?", (run, end))
-    connection.execute("UPDATE runs SET row_bytes = row_bytes - ? WHERE run_id = ?", (size, run))
+    connection.execute(
+        "UPDATE runs SET row_bytes = row_bytes - ?, pruned_row = ? WHERE run_id = ?",
+        (size, end, run),
+    )
     return True
 
 
 def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
-    if zlib.crc32(body) != crc:
+    if checksum(body, run_id(key.experiment, key.trial)) != crc:
         _log.error(
             "The state of %s is damaged in the journal: open steps are lost, and samples that come "
             "again are not recognised. Check the disk.",
@@ -366,12 +381,12 @@ def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
     return state
 
 
-def _encode(row: Row) -> tuple[bytes, int]:
+def _encode(run: str, row: Row) -> tuple[str, int, bytes, int]:
     # The standard library's JSON writes NaN and infinities as words and reads them back.
     body = json.dumps(
         [row.step, row.time_ns, row.policy_version, dict(row.values)], separators=(",", ":")
     ).encode()
-    return body, zlib.crc32(body)
+    return run, row.number, body, checksum(body, run, row.number)
 
 
 def _decode(number: int, body: bytes) -> Row:

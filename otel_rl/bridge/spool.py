@@ -9,11 +9,10 @@
 """
 
 import sqlite3
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal import Journal, checksum
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.semconv.run_id import run_id
@@ -82,15 +81,18 @@ class Spool:
         """The first batches of an experiment, about ``max_bytes``; at least one if there is one."""
         found: list[Spooled] = []
         size = 0
+        run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
             cursor = connection.execute(
                 "SELECT offset, signal, received_ns, payload, crc FROM batches"
                 " WHERE run_id = ? ORDER BY offset",
-                (run_id(key.experiment, key.trial),),
+                (run,),
             )
             for offset, signal, received_ns, payload, crc in cursor:
-                batch = Batch(key, Signal(signal), payload, received_ns)
-                found.append(Spooled(Offset(offset), batch, is_damaged=_crc(payload) != crc))
+                is_damaged = checksum(payload, run, signal, received_ns) != crc
+                kind = Signal.METRICS if is_damaged else Signal(signal)
+                batch = Batch(key, kind, payload, received_ns)
+                found.append(Spooled(Offset(offset), batch, is_damaged))
                 size += len(payload)
                 if size >= max_bytes:
                     break
@@ -127,9 +129,11 @@ class Spool:
         connection.execute(
             "INSERT INTO batches (run_id, signal, received_ns, payload, crc)"
             " VALUES (?, ?, ?, ?, ?)",
-            (run, batch.signal, batch.received_ns, batch.payload, _crc(batch.payload)),
+            (
+                run,
+                batch.signal,
+                batch.received_ns,
+                batch.payload,
+                checksum(batch.payload, run, str(batch.signal), batch.received_ns),
+            ),
         )
-
-
-def _crc(payload: bytes) -> int:
-    return zlib.crc32(payload)

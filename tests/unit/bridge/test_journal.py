@@ -248,6 +248,36 @@ def test_a_damaged_row_keeps_its_number_and_says_what_it_was(journal: Journal) -
     assert (damaged.step, damaged.time_ns) == (first.step, first.time_ns)
 
 
+def test_a_row_that_the_disk_has_lost_keeps_its_number_too(journal: Journal) -> None:
+    ledger = Ledger(journal)
+    ledger.commit([commit(row(0), row(1), row(2))])
+    journal.write(lambda c: c.execute("DELETE FROM rows WHERE number = 1"))
+    assert [r.number for r in ledger.rows(KEY, start=0, limit=9)] == [0, 1, 2]
+    ledger.confirmed(KEY, "jsonl", 2)
+    ledger.prune(KEY, "jsonl", 2)
+    assert [r.number for r in ledger.rows(KEY, start=0, limit=9)] == [2]
+
+
+@pytest.mark.parametrize("column", ["signal", "received_ns", "payload"])
+def test_every_part_of_a_batch_is_checked(journal: Journal, column: str) -> None:
+    spool = Spool(journal)
+    spool.append([batch(b"one"), batch(b"two")])
+    journal.write(lambda c: c.execute(f"UPDATE batches SET {column} = x'31' WHERE offset = 1"))
+    assert [one.is_damaged for one in spool.read(KEY, max_bytes=99)] == [True, False]
+
+
+def test_a_name_that_is_no_text_any_more_harms_no_other_run(journal: Journal) -> None:
+    other = ExperimentKey("other")
+    Spool(journal).append([batch(), batch(b"y", other)])
+    journal.write(
+        lambda c: c.execute(
+            "UPDATE runs SET experiment = CAST(x'ff' AS TEXT) WHERE experiment = 'exp'"
+        )
+    )
+    assert other in Spool(journal).waiting()
+    assert other in Ledger(journal).runs()
+
+
 def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
     ledger = Ledger(journal)
     ledger.commit([commit(row(0), state="good")])
