@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint format bench docs lock clean
+.PHONY: help demo test fuzz lint format bench docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -28,6 +28,9 @@ lint: $(VENV)/.installed  ## ruff, mypy, import-linter, generated files
 format: $(VENV)/.installed  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED), figures in build/fuzz.json
+	@$(BIN)/python -m tests.fuzz
 
 bench: $(VENV)/.installed  ## side by side with what users do today, as ratios
 	@for bench in bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done

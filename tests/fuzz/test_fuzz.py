@@ -1,0 +1,115 @@
+"""A few thousand of the requests of ``make fuzz``, and proof that the fuzzer would notice."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
+from otel_rl.bridge.receive.admit import admit
+from otel_rl.bridge.receive.screen import Screen
+from otel_rl.errors import MalformedRequest
+from otel_rl.records import Signal
+from tests.fuzz.cases import make_case
+from tests.fuzz.corpus import corpus
+from tests.fuzz.fuzzer import T0, Fuzzer, Report
+from tests.fuzz.stack import Stack
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    with Stack(tmp_path, T0).running() as stack:
+        yield stack
+
+
+def explained(report: Report) -> str:
+    return "\n".join(f"batch {failure.batch}: {failure.what}" for failure in report.failures)
+
+
+@pytest.mark.parametrize("seed", [101, 102])
+def test_no_request_harms_the_bridge_or_those_that_follow_it(stack: Stack, seed: int) -> None:
+    report = Fuzzer(stack, seed).run(2000)
+    assert not report.failures, explained(report)
+    assert report.requests == 2000
+    assert report.good == 10
+
+
+def test_requests_of_every_kind_are_sent_every_way(stack: Stack) -> None:
+    report = Fuzzer(stack, 103).run(1000)
+    kinds = {word for kind in report.kinds for word in kind.split()}
+    assert kinds >= {
+        *("sound", "random", "strange", "damaged", "mutated"),
+        *("application/json", "application/x-protobuf"),
+        *("identity", "gzip", "deflate"),
+        *("metrics", "traces"),
+    }
+    ways = {answer.rpartition(" ")[0] for answer in report.answers}
+    assert ways == {"in process", "http", "raw", "grpc"}
+    taken = sum(
+        n for answer, n in report.answers.items() if answer.split()[-1] in {"ok", "partial"}
+    )
+    assert taken > report.requests / 4, "nearly everything is refused at the door"
+
+
+def test_equal_seeds_make_equal_requests() -> None:
+    def bodies(seed: int) -> list[bytes]:
+        random, seeds = Random(seed), corpus(T0)
+        return [make_case(random, seeds).body for _ in range(300)]
+
+    assert bodies(1) == bodies(1)
+    assert bodies(1) != bodies(2)
+
+
+def test_every_seed_of_the_corpus_is_sound(stack: Stack) -> None:
+    for seed in corpus(T0):
+        request = seed.protobuf
+        taken = admit(seed.signal, request, stack.limits, T0)
+        assert taken.refused == {}
+
+
+# What the fuzzer finds
+
+
+def test_a_batch_that_cannot_be_decoded_is_a_failure(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fragile(_batch: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr("otel_rl.bridge.drain.decode", fragile)
+    report = Fuzzer(stack, 1).run(100)
+    assert any("the bridge counted" in failure.what for failure in report.failures)
+
+
+def test_an_unforeseen_exception_at_the_door_is_a_failure_with_its_request(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = Screen.metrics
+
+    def fragile(self: Screen, request: ExportMetricsServiceRequest) -> None:
+        if len(request.resource_metrics) > 1:
+            raise KeyError("rl.experiment.name")
+        sound(self, request)
+
+    monkeypatch.setattr(Screen, "metrics", fragile)
+    report = Fuzzer(stack, 1).run(200)
+    failures = [failure for failure in report.failures if failure.case is not None]
+    assert failures
+    assert "KeyError" in failures[0].what or "503" in failures[0].what
+
+
+def test_a_good_request_that_is_not_served_is_a_failure(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(signal: Signal, *_: object) -> None:
+        raise MalformedRequest(f"no {signal} today")
+
+    monkeypatch.setattr("otel_rl.bridge.receive.intake.admit", refuse)
+    report = Fuzzer(stack, 1).run(10)
+    assert report.good == 0
+    assert "the good request was answered" in report.failures[-1].what
