@@ -1,13 +1,25 @@
 """The bridge's own metrics, as a reader of OpenTelemetry's SDK gets them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge, Refusal
+from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.counters import (
+    COUNTERS,
+    GAUGES,
+    Counter,
+    Counters,
+    Gauge,
+    Outcome,
+    Refusal,
+)
+from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.telemetry import Level, Telemetry
+from tests.otlp_sink import Sink, serve
 
 
 class Collected:
@@ -68,3 +80,44 @@ def test_the_global_provider_is_left_alone() -> None:
     before = metrics.get_meter_provider()
     Collected().telemetry.stop()
     assert metrics.get_meter_provider() is before
+
+
+def test_a_bridge_exports_its_metrics_to_the_endpoint_that_it_is_given(tmp_path: Path) -> None:
+    with serve(Sink()) as receiver:
+        bridge = Bridge(
+            load_settings(
+                None,
+                {
+                    "data": tmp_path,
+                    "http": {"port": 0},
+                    "grpc": {"port": 0},
+                    "tracker": {"name": "jsonl"},
+                    "telemetry": {"endpoint": receiver.url},
+                },
+            )
+        )
+        bridge.start()
+        bridge.counters.add(Counter.REQUESTS, 5, reason=Outcome.OK)
+        bridge.stop()
+        names = {
+            metric.name
+            for request in receiver.metrics
+            for resource_metrics in request.resource_metrics
+            for scope_metrics in resource_metrics.scope_metrics
+            for metric in scope_metrics.metrics
+        }
+    assert {str(counter) for counter in COUNTERS} <= names
+    assert str(Gauge.JOURNAL_SIZE) in names
+
+
+def test_an_endpoint_that_is_away_keeps_no_bridge_from_stopping(tmp_path: Path) -> None:
+    settings = {
+        "data": tmp_path,
+        "http": {"port": 0},
+        "grpc": {"port": 0},
+        "tracker": {"name": "jsonl"},
+        "telemetry": {"endpoint": "http://127.0.0.1:9"},
+    }
+    bridge = Bridge(load_settings(None, settings))
+    bridge.start()
+    assert bridge.stop() == []
