@@ -1,6 +1,7 @@
 """A bound on how many experiments a bridge works for at once: each costs memory and a writer."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Experiments", "Newcomers"]
+
+_ASK_EVERY_S = 1.0  # a request may name ten thousand experiments for which there is no room
 
 
 class Experiments:
@@ -20,19 +23,23 @@ class Experiments:
     Args:
         max_experiments: Known and new ones together.
         in_use: Those for which the bridge holds anything in memory or waiting. Asked at first, and
-            whenever there seems to be no room: some may have gone.
+            when there seems to be no room, at most once a second: some may have gone.
+        clock_s: Seconds that never go back.
     """
 
     def __init__(
         self,
         max_experiments: int,
         in_use: Callable[[], Collection[ExperimentKey]] = frozenset,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_experiments = max_experiments
         self._in_use = in_use
+        self._clock_s = clock_s
         # _lock guards everything below.
         self._lock = threading.Lock()
         self._known = set(in_use())
+        self._asked_s = clock_s()
         self._new: Counter[ExperimentKey] = Counter()
 
     @contextmanager
@@ -56,12 +63,18 @@ class Experiments:
             if key in self._known or key in named:
                 return True
             if key not in self._new and not self._has_room():
-                self._known = set(self._in_use())
+                self._ask()
                 if not self._has_room():
                     return key in self._known
             self._new[key] += 1
             named.add(key)
             return True
+
+    def _ask(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._asked_s >= _ASK_EVERY_S:
+            self._asked_s = now_s
+            self._known = set(self._in_use())
 
     def _has_room(self) -> bool:
         return len(self._known.union(self._new)) < self._max_experiments

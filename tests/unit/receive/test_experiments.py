@@ -10,6 +10,14 @@ from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.records import ExperimentKey
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def key(number: int) -> ExperimentKey:
     return ExperimentKey(f"experiment-{number}")
 
@@ -62,13 +70,24 @@ def test_trials_of_an_experiment_are_runs_and_count_each() -> None:
 
 
 def test_an_experiment_that_is_used_no_longer_makes_room() -> None:
-    in_use = {key(1)}
-    experiments = Experiments(1, lambda: in_use)
+    in_use, clock = {key(1)}, Clock()
+    experiments = Experiments(1, lambda: in_use, clock)
     with experiments.request() as request:
         assert request.problem(key(2)) is not None
     in_use.clear()
+    clock.now_s = 1.0
     with experiments.request() as request:
         assert request.problem(key(2)) is None
+
+
+def test_who_is_in_use_is_asked_once_a_second_however_many_are_refused() -> None:
+    asked: list[float] = []
+    clock = Clock()
+    experiments = Experiments(0, lambda: asked.append(clock.now_s) or (), clock)  # type: ignore[func-returns-value]
+    for clock.now_s in (0.1, 0.5, 1.0, 1.5, 2.0):
+        with experiments.request() as request:
+            assert all(request.problem(key(n)) for n in range(100))
+    assert asked == [0.0, 1.0, 2.0]
 
 
 def test_two_requests_with_the_same_new_experiment_both_come_in() -> None:
