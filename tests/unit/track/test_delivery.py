@@ -1,5 +1,6 @@
 """The delivery loop with real writer processes: nothing lost, nothing doubled, nobody delayed."""
 
+import json
 import os
 import signal
 import threading
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.counters import Counter, TrackerFailure
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger
 from otel_rl.bridge.track.delivery import Delivery, RunState
-from otel_rl.errors import ConfigError
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.errors import ConfigError, JournalError, JournalFull
+from otel_rl.records import ExperimentKey, Offset, Row
 from otel_rl.semconv.run_id import run_id
 from tests.unit.track.bench import DEADLINE_S, Bench
 from tests.wandb_offline import read_offline_run, run_directories
@@ -227,6 +230,88 @@ def test_an_unexpected_exception_is_counted_and_delivery_goes_on(
     assert bench.lines(A) == list(range(5))
 
 
+def test_a_run_whose_rows_cannot_be_read_delays_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = bench.source.rows
+
+    def broken_for_a(key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        if key == A:
+            raise JournalError("database disk image is malformed")
+        return rows(key, start=start, limit=limit)
+
+    monkeypatch.setattr(bench.source, "rows", broken_for_a)
+    bench.feed(A, 5)
+    bench.feed(B, 5)
+    bench.wait_for(B, lambda status: status.safe_row == 5)
+    status = bench.wait_for(A, lambda status: status.state is RunState.RETRYING)
+    assert "malformed" in status.last_error
+
+
+def test_a_run_whose_number_of_rows_cannot_be_read_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_row, broken = bench.source.next_row, [JournalError("I/O error")] * 3
+
+    def flaky(key: ExperimentKey, /) -> int:
+        if broken and threading.current_thread().name.startswith("otel-rl-delivery"):
+            raise broken.pop()
+        return next_row(key)
+
+    monkeypatch.setattr(bench.source, "next_row", flaky)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 5)
+    assert not broken
+
+
+def test_an_unexpected_exception_is_logged_with_its_traceback_and_not_at_every_retry(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(bench.source, "rows", broken)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda _: bench.reasons[TrackerFailure.UNEXPECTED] >= 3)
+    (line,) = [record for record in caplog.records if record.exc_info]
+    assert "a defect" in line.getMessage()
+
+
+def test_a_full_disk_stops_no_delivery(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise JournalFull("no room")
+
+    for method in ("confirmed", "prune", "reported"):
+        monkeypatch.setattr(bench.source, method, full)
+    bench.settings = replace(bench.settings, keep_confirmed_s=0)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 5)
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 10)
+    assert bench.counts[Counter.TRACKER_RETRIES] == 0
+
+
+def test_a_damaged_row_stops_nobody_and_shows_in_the_run(bench: Bench, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "data")
+    ledger = Ledger(journal)
+    try:
+        rows = [Row(n, n, 10**18 + n, {"x": float(n)}) for n in range(5)]
+        ledger.commit([Commit(A, rows, 5, None, Offset(0))])
+        journal.write(
+            lambda connection: connection.execute("UPDATE rows SET body = 'x' WHERE number = 2")
+        )
+        delivery = Delivery(ledger, bench.settings, bench.count)
+        delivery.notify(A)
+        statuses = delivery.stop(timeout_s=DEADLINE_S, exit_code=0)
+    finally:
+        journal.close()
+    assert [status.state for status in statuses] == [RunState.FINISHED]
+    path = bench.settings.directory / f"{run_id('a', 'default')}.jsonl"
+    written = [json.loads(line)["values"] for line in path.read_text().splitlines()]
+    damaged = {DAMAGED_ROW: 1}
+    assert written == [{"x": 0.0}, {"x": 1.0}, damaged, {"x": 3.0}, {"x": 4.0}]
+
+
 @pytest.mark.parametrize(
     ("tracker", "attributes"),
     [("wanbd", {}), ("jsonl", {"colour": "red"}), ("wandb", {"mode": ""})],
@@ -255,19 +340,6 @@ def test_an_offline_run_is_written_anew_and_one_directory_is_left(bench: Bench) 
     assert bench.source.confirmations == {}, "rows of an offline run stay in the journal"
 
 
-def test_an_outage_of_the_server_loses_no_row(online: Bench, server: WandbServer) -> None:
-    online.feed(A, 20)
-    online.wait_for(A, lambda status: status.safe_row == 20)
-    server.fail(503)
-    online.feed(A, 20)
-    status = online.wait_for(A, lambda status: status.state is RunState.RETRYING)
-    assert "503" in status.last_error
-    server.heal()
-    online.wait_for(A, lambda status: status.safe_row == 40)
-    online.stop()
-    assert numbers(server, A) == list(range(40))
-
-
 def test_a_refused_key_keeps_the_rows_until_it_is_fixed(online: Bench, server: WandbServer) -> None:
     server.fail(401)
     online.feed(A, 20)
@@ -279,23 +351,26 @@ def test_a_refused_key_keeps_the_rows_until_it_is_fixed(online: Bench, server: W
     assert numbers(server, A) == list(range(20))
 
 
-def test_a_key_that_is_refused_half_way_keeps_the_rows(online: Bench, server: WandbServer) -> None:
-    online.feed(A, 20)
-    online.wait_for(A, lambda status: status.safe_row == 20)
-    server.fail(401)
-    online.feed(A, 20)
-    online.wait_for(A, lambda status: status.state is RunState.REJECTED)
-    server.heal()
-    online.wait_for(A, lambda status: status.safe_row == 40)
-    assert numbers(server, A) == list(range(40))
-
-
 def test_stop_does_not_wait_for_a_tracker_that_refuses(online: Bench, server: WandbServer) -> None:
     server.fail(401)
     online.feed(A, 20)
     online.wait_for(A, lambda status: status.state is RunState.REJECTED)
     statuses = online.stop(timeout_s=3600)  # a stop that waited would outlast the test
     assert (statuses["a"].state, statuses["a"].pending) == (RunState.REJECTED, 20)
+
+
+def test_a_run_whose_uploads_are_refused_delays_no_other(
+    online: Bench, server: WandbServer
+) -> None:
+    server.fail(401, path=f"{run_id('a', 'default')}/file_stream")
+    online.feed(A, 20)
+    online.feed(B, 20)
+    online.wait_for(B, lambda status: status.safe_row == 20)
+    status = online.wait_for(A, lambda status: status.state is RunState.RETRYING)
+    assert "taken no row" in status.last_error
+    server.heal()
+    online.wait_for(A, lambda status: status.safe_row == 20)
+    assert (numbers(server, A), numbers(server, B)) == (list(range(20)), list(range(20)))
 
 
 def test_a_run_whose_uploads_hang_delays_no_other(online: Bench, server: WandbServer) -> None:
