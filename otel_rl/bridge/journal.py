@@ -294,13 +294,16 @@ class Journal:
         connection.close()
 
 
-def checksum(body: bytes, *columns: str | int) -> int:
+def checksum(body: object, *columns: str | int) -> int:
     """What a record is checked by when it is read: SQLite passes flipped bits on.
 
     Args:
-        body: The large column.
+        body: The large column. One flipped bit can make something else of bytes: nothing that was
+            ever written.
         columns: The others that make the record what it is, its run and its number among them.
     """
+    if not isinstance(body, bytes):
+        return -1
     return zlib.crc32(body, zlib.crc32(repr(columns).encode()))
 
 
