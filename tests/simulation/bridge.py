@@ -44,6 +44,7 @@ DELIVERY = DeliverySettings(
     batch_rows=8,
     max_unconfirmed_rows=30,
     confirm_interval_s=1.0,
+    keep_confirmed_s=2.0,
 )
 """Bounds small enough to be met in a simulation."""
 

@@ -3,10 +3,12 @@
 Each is a function that patches. Nothing in the product knows of them.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.wandb import WandbTracker
+from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Row
 from tests.simulation import bridge
 from tests.simulation.journal import MemoryJournal
@@ -97,6 +100,20 @@ def trusted_cursor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bridge.Writer, "write", write_and_note)
 
 
+def pruned_when_handed_over(patch: pytest.MonkeyPatch) -> None:
+    """Rows leave the journal as soon as the tracker's library has them."""
+    write = OpenRun._write
+
+    def write_and_prune(self: OpenRun, rows: Sequence[Row]) -> None:
+        write(self, rows)
+        key, tracker = self._info.key, self._settings.tracker
+        with contextlib.suppress(JournalFull):
+            self._source.confirmed(key, tracker, self.next_row)
+            self._source.prune(key, tracker, self.next_row)
+
+    patch.setattr(OpenRun, "_write", write_and_prune)
+
+
 def unbounded_lead(patch: pytest.MonkeyPatch) -> None:
     """Rows are handed over however many of them are not confirmed."""
     patch.setattr(bridge, "DELIVERY", replace(bridge.DELIVERY, max_unconfirmed_rows=1 << 60))
@@ -105,6 +122,15 @@ def unbounded_lead(patch: pytest.MonkeyPatch) -> None:
 def unsettled_start(patch: pytest.MonkeyPatch) -> None:
     """A run is opened without waiting for what its last writer had sent."""
     patch.setattr(WandbTracker, "_settled_lines", lambda self: self._ask_who_wrote())
+
+
+def pruned_when_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """Rows leave the journal as soon as the tracker confirms them.
+
+    An older answer of the tracker may then name a row that is gone; the run is refused, and opened
+    when the answers are up to date.
+    """
+    patch.setattr(bridge, "DELIVERY", replace(bridge.DELIVERY, keep_confirmed_s=0))
 
 
 def no_contiguity(patch: pytest.MonkeyPatch) -> None:
@@ -131,6 +157,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             rows_kept_first,
             seen_kept_later,
             trusted_cursor,
+            pruned_when_handed_over,
             unbounded_lead,
             unsettled_start,
         )
@@ -139,7 +166,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
 """The simulator notices these."""
 
 SURVIVORS: Mapping[str, Mutant] = MappingProxyType(
-    {mutant.__name__: mutant for mutant in (no_contiguity,)}
+    {mutant.__name__: mutant for mutant in (pruned_when_confirmed, no_contiguity)}
 )
 """It does not notice these, because another layer does the same."""
 
@@ -153,26 +180,33 @@ class _Only:
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         if sql.startswith("SELECT") or self._does(sql):
-            return self._connection.execute(sql, parameters)  # type: ignore[arg-type]  # as given
+            return self._connection.execute(sql, parameters)
         return self._connection.cursor()
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> sqlite3.Cursor:
         if self._does(sql):
-            return self._connection.executemany(sql, parameters)  # type: ignore[arg-type]  # as given
+            return self._connection.executemany(sql, parameters)
         return self._connection.cursor()
+
+
+def _only(connection: sqlite3.Connection, does: Callable[[str], bool]) -> sqlite3.Connection:
+    return cast("sqlite3.Connection", _Only(connection, does))
 
 
 def _split(patch: pytest.MonkeyPatch, is_first: Callable[[str], bool]) -> None:
     """Make two transactions of the ledger's one."""
     commit = Ledger.commit
 
+    def is_second(sql: str) -> bool:
+        return not is_first(sql)
+
     def commit_twice(self: Ledger, commits: Iterable[Commit]) -> None:
         journal = self._journal
 
         class Twice:
             def write(self, function: Callable[[sqlite3.Connection], None]) -> None:
-                journal.write(lambda one: function(_Only(one, is_first)))
-                journal.write(lambda one: function(_Only(one, lambda sql: not is_first(sql))))
+                journal.write(lambda one: function(_only(one, is_first)))
+                journal.write(lambda one: function(_only(one, is_second)))
 
         self._journal = Twice()  # type: ignore[assignment]  # all that a commit needs
         try:
