@@ -9,17 +9,15 @@ FAULT_MUTANT  a safety layer to take out, see ``mutants.py``
 
 import json
 import os
-import queue
 import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from concurrent.futures import as_completed
 from pathlib import Path
 
-from tests.faults.scenario import Outcome, run_scenario
-from tests.wandb_server import WandbServer
+from tests.faults.crew import Crew
+from tests.faults.scenario import Outcome
 
 _REPORT = Path("build/faults.json")
 
@@ -29,27 +27,15 @@ def main() -> int:
     alone = os.environ.get("FAULT_SEED")
     first = int(alone or os.environ.get("FAULT_FIRST") or 1)
     runs = 1 if alone else int(os.environ.get("FAULT_RUNS") or 200)
-    jobs = int(os.environ.get("FAULT_JOBS") or (os.cpu_count() or 1) + 1)
+    jobs = min(runs, int(os.environ.get("FAULT_JOBS") or (os.cpu_count() or 1) + 1))
     mutant = os.environ.get("FAULT_MUTANT", "")
     begin = time.monotonic()
     outcomes: list[Outcome] = []
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-")))
-        servers: queue.SimpleQueue[WandbServer] = queue.SimpleQueue()
-        for _ in range(min(jobs, runs)):
-            servers.put(stack.enter_context(WandbServer()))
-
-        def run(seed: int) -> Outcome:
-            server = servers.get()
-            try:
-                directory = scratch / str(seed)
-                directory.mkdir()
-                return run_scenario(seed, directory, server, mutant=mutant)
-            finally:
-                servers.put(server)
-
-        threads = stack.enter_context(ThreadPoolExecutor(jobs))
-        for future in as_completed([threads.submit(run, first + n) for n in range(runs)]):
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-") as scratch,
+        Crew(Path(scratch), jobs) as crew,
+    ):
+        for future in as_completed([crew.run(first + n, mutant=mutant) for n in range(runs)]):
             outcome = future.result()
             outcomes.append(outcome)
             _say(_line(len(outcomes), runs, outcome))

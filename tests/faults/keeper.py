@@ -40,7 +40,7 @@ class BridgeKeeper:
     """Runs ``otel-rl bridge``; starts it again whenever it has ended.
 
     Args:
-        arguments: Of the command.
+        command: That starts it.
         environment: Of the process.
         mark: The value of MARK in ``environment``.
         log: Where everything goes that the bridge says.
@@ -49,7 +49,7 @@ class BridgeKeeper:
 
     def __init__(
         self,
-        arguments: Sequence[str],
+        command: Sequence[str],
         environment: Mapping[str, str],
         mark: str,
         log: Path,
@@ -57,7 +57,7 @@ class BridgeKeeper:
     ) -> None:
         self.exits: list[int] = []
         self.peak_rss_bytes = 0
-        self._command = [sys.executable, "-m", "tests.faults.launch", "bridge", *arguments]
+        self._command = command
         self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
         self._mark = mark
         self._log = log

@@ -5,10 +5,14 @@ Each function changes the classes of this process, which is about to become a br
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from otel_rl.bridge.align.seen import Seen
 from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.track import RunInfo, writer_file
 from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.records import Row
 
 __all__ = ["MUTANTS"]
 
@@ -30,24 +34,36 @@ def _early_ack() -> None:
 
 
 def _trusted_cursor() -> None:
-    """Goes on where it thinks it was, whatever the tracker says that it has."""
-    cursors: dict[str, int] = {}
+    """Goes on after the last row that it handed over, whatever the tracker says that it has."""
     opened, written = WriterProcess.open, WriterProcess.write
+    cursors: dict[WriterProcess, Path] = {}
 
-    def open_(writer: WriterProcess, run):  # type: ignore[no-untyped-def]
-        writer.run_id = run.run_id  # type: ignore[attr-defined]
-        return max(opened(writer, run), cursors.get(run.run_id, 0))
+    def open_(writer: WriterProcess, run: RunInfo, /) -> int:
+        cursor = cursors[writer] = writer_file(run, "cursor")
+        position = opened(writer, run)
+        return max(position, int(cursor.read_text())) if cursor.exists() else position
 
-    def write(writer: WriterProcess, rows):  # type: ignore[no-untyped-def]
+    def write(writer: WriterProcess, rows: Sequence[Row], /) -> None:
         written(writer, rows)
-        cursors[writer.run_id] = rows[-1].number + 1  # type: ignore[attr-defined]
+        cursors[writer].write_text(str(rows[-1].number + 1))
 
-    WriterProcess.open = open_  # type: ignore[method-assign]
+    WriterProcess.open = open_  # type: ignore[method-assign]  # that is the mutation
     WriterProcess.write = write  # type: ignore[method-assign]
+
+
+def _no_dedup() -> None:
+    """Takes every point that comes for a new one."""
+
+    def take(_seen: Seen, *_point: int) -> bool:
+        return True
+
+    Seen.take_interval = take  # type: ignore[assignment,method-assign]  # that is the mutation
+    Seen.take_time = take  # type: ignore[assignment,method-assign]
 
 
 MUTANTS: Mapping[str, Callable[[], None]] = {
     "early_ack": _early_ack,
+    "no_dedup": _no_dedup,
     "trusted_cursor": _trusted_cursor,
 }
 """By name."""

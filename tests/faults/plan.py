@@ -91,7 +91,7 @@ class Event:
     """One fault.
 
     Attributes:
-        at_s: After the bridge has begun to listen.
+        at_s: After the scenario has begun.
         fault: Which.
         lasts_s: Of those that end; after a kill of the bridge, the pause before its restart.
         number: Which worker or sender; how many lines; how many seconds a clock is set by.
@@ -123,6 +123,9 @@ class Plan:
         workers: Real ones.
         events: In order of time.
         lasts_s: How long faults may strike.
+        journal_bytes: Bound of the journal.
+        keep_confirmed_s: How long the journal keeps rows that the tracker has.
+        begins_late: Whether faults wait for the first row in W&B, or for the first answer.
         waits: Whether the end waits for the run to be complete, or stops the bridge at once.
     """
 
@@ -131,6 +134,9 @@ class Plan:
     workers: Sequence[WorkerPlan]
     events: Sequence[Event]
     lasts_s: float
+    journal_bytes: int
+    keep_confirmed_s: float
+    begins_late: bool
     waits: bool
 
     def needs_own_disk(self) -> bool:
@@ -151,14 +157,14 @@ def plan_of(seed: int) -> Plan:
             is_exact=dice.random() < 0.5,
             is_gzip=dice.random() < 0.5,
             clock_offset_s=dice.choice((0.0, 0.0, dice.uniform(-_MAX_SKEW_S, _MAX_SKEW_S))),
-            pause_s=dice.choice((0.02, 0.05, 0.1)),
+            pause_s=dice.choice((0.05, 0.1, 0.2)),
             seed=dice.getrandbits(32),
         )
         for number, (role, index) in enumerate((("trainer", 0), ("trainer", 1), ("env", 0)), 1)
     ]
     workers = [WorkerPlan(4, "generator", 0, dice.choice(paths))]
-    lasts_s = dice.uniform(4.0, 6.0)
-    faults = dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=dice.randint(3, 6))
+    lasts_s = dice.uniform(4.0, 7.0)
+    faults = dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=dice.randint(4, 8))
     events = sorted(
         (
             Event(
@@ -171,7 +177,17 @@ def plan_of(seed: int) -> Plan:
         ),
         key=lambda event: event.at_s,
     )
-    return Plan(seed, senders, workers, events, lasts_s, waits=dice.random() < 0.5)
+    return Plan(
+        seed,
+        senders,
+        workers,
+        events,
+        lasts_s,
+        journal_bytes=dice.choice((1 << 20, 10 << 30)),
+        keep_confirmed_s=dice.choice((0.0, 1.0, 600.0)),
+        begins_late=dice.random() < 0.7,
+        waits=dice.random() < 0.5,
+    )
 
 
 def _number(fault: Fault, dice: random.Random) -> int:

@@ -11,12 +11,13 @@ run.
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -55,9 +56,15 @@ _STATUSES = {
     Fault.UPLOAD_401: (401, "file_stream"),
 }
 
+# Short waits, because the server is on loopback and a run takes seconds.
 _SETTINGS = """
+stop_timeout_s = {stop_timeout_s}
+
 [grpc]
 enabled = false
+
+[journal]
+max_bytes = {journal_bytes}
 
 [align]
 per_worker = true
@@ -66,6 +73,12 @@ allowed_lateness_s = 0.5
 lease_s = 1.0
 quiet_s = 0.1
 settle_s = 0.05
+
+[tracker]
+confirm_interval_s = 0.5
+keep_confirmed_s = {keep_confirmed_s}
+max_retry_s = 1.0
+rejected_retry_s = 0.5
 
 [tracker.options]
 transmit_interval_s = 1
@@ -117,7 +130,10 @@ def run_scenario(
     """
     server.reset()
     begin = time.monotonic()
-    scenario = _Scenario(plan or plan_of(seed), directory, server, mutant)
+    plan = plan or plan_of(seed)
+    if mutant:
+        plan = replace(plan, waits=False)  # what is lost will never come
+    scenario = _Scenario(plan, directory, server, mutant)
     outcome = scenario.run()
     outcome.wall_s = time.monotonic() - begin
     return outcome
@@ -175,9 +191,19 @@ class _Scenario:
 
     def _kept_bridge(self, data: Path, link: Link) -> BridgeKeeper:
         settings = self._directory / "bridge.toml"
-        settings.write_text(_SETTINGS)
+        settings.write_text(
+            _SETTINGS.format(
+                stop_timeout_s=10 if self._mutant else 40,
+                journal_bytes=self._plan.journal_bytes,
+                keep_confirmed_s=self._plan.keep_confirmed_s,
+            )
+        )
+        module = "tests.faults.launch" if self._mutant else "otel_rl.cli"
         return BridgeKeeper(
-            ["--config", str(settings), "--data", str(data), "--http", "127.0.0.1:0"],
+            [
+                sys.executable, "-m", module, "bridge", "--config", str(settings),
+                "--data", str(data), "--http", "127.0.0.1:0",
+            ],
             self._environment(
                 **self._server.environment() | {"WANDB_BASE_URL": link.url},
                 **({VARIABLE: self._mutant} if self._mutant else {}),
@@ -185,7 +211,7 @@ class _Scenario:
             self._mark,
             self._directory / "bridge.log",
             lambda: self._restart_pause_s,
-        )
+        )  # fmt: skip
 
     def _environment(self, **extra: str) -> Mapping[str, str]:
         mark = {MARK: self._mark, "OTEL_RL_TRIAL": self._trial}
@@ -219,8 +245,13 @@ class _Scenario:
             self._books.complain("the bridge did not start")
         for sender in self._senders:
             sender.start()
-        wait_for(lambda: self._books.acknowledged() > 0, _START_TIMEOUT_S)
+        begun = self._has_rows if self._plan.begins_late else self._books.acknowledged
+        if not wait_for(lambda: bool(begun()), _START_TIMEOUT_S):
+            self._books.complain("nothing arrived before the first fault")
         self._begin_s = time.monotonic()
+
+    def _has_rows(self) -> bool:
+        return bool(self._server.history(self._run_id))
 
     # Faults.
 

@@ -11,7 +11,7 @@ from opentelemetry import metrics
 
 import otel_rl
 
-_PAUSE_S = 0.01
+_PAUSE_S = 0.03
 _EXPORT_INTERVAL_S = 0.3
 _SHUTDOWN_S = 30.0
 

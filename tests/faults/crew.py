@@ -1,0 +1,56 @@
+"""Runs several scenarios at a time, each with a W&B server of its own."""
+
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.faults.scenario import Outcome, run_scenario
+from tests.wandb_server import WandbServer
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """Any thread may call ``run``.
+
+    Args:
+        scratch: For the files of the scenarios.
+        size: Scenarios at a time.
+    """
+
+    def __init__(self, scratch: Path, size: int) -> None:
+        self._scratch = scratch
+        self._size = size
+        self._stack = ExitStack()
+        self._servers: queue.SimpleQueue[WandbServer] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        for _ in range(self._size):
+            self._servers.put(self._stack.enter_context(WandbServer()))
+        self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="faults-crew")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    def run(self, seed: int, *, mutant: str = "") -> "Future[Outcome]":
+        """Run the scenario of ``seed`` as soon as there is a place."""
+        return self._threads.submit(self._run, seed, mutant)
+
+    def _run(self, seed: int, mutant: str) -> Outcome:
+        server = self._servers.get()
+        try:
+            directory = self._scratch / (f"{mutant}-{seed}" if mutant else str(seed))
+            directory.mkdir()
+            return run_scenario(seed, directory, server, mutant=mutant)
+        finally:
+            self._servers.put(server)
