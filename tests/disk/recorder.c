@@ -61,8 +61,12 @@ __attribute__((constructor)) static void start(void) {
     unsetenv("LD_PRELOAD");
 }
 
+/* The directory itself counts: names in it are made safe by syncing it. */
 static int below(const char *path) {
-    return log_file >= 0 && path && strncmp(path, watched, strlen(watched)) == 0;
+    size_t length = strlen(watched);
+    return log_file >= 0 && path &&
+           (strncmp(path, watched, length) == 0 ||
+            (strncmp(path, watched, length - 1) == 0 && path[length - 1] == 0));
 }
 
 static int seen(int fd) { return fd >= 0 && fd < MAX_FILES && is_watched[fd]; }

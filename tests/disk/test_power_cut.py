@@ -201,3 +201,16 @@ def test_a_journal_that_does_not_sync_each_commit_is_caught(
         # has an exception of its own.
         run_state_machine_as_test(PowerCuts, settings=once)
     assert PowerCuts.broken
+
+
+def test_a_new_directory_is_safe_in_its_parent(scratch: Path) -> None:
+    with Recorder(scratch) as recorder:
+        recorder.ask("open", directory=str(scratch / "some" / "where"))
+        recorder.ask("append", requests=[[(RUNS[0], "a1:10")]])
+        events = recorder.events()
+    inodes = {event.path: event.inode for event in events if event.kind == "O"}
+    synced = {event.inode for event in events if event.kind == "S"}
+    made = [event.path for event in events if event.kind == "D"]
+    assert made == [str(scratch / "some"), str(scratch / "some" / "where")]
+    for path in made:
+        assert inodes[path.rpartition("/")[0]] in synced
