@@ -8,15 +8,17 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.overview import RunOverview, overview
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.errors import OtelRLError
+from otel_rl.errors import JournalError, JournalLocked, OtelRLError
 
 __all__ = ["CHECKS", "add_parser"]
 
@@ -107,10 +109,46 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
         return
     try:
         Journal(settings.data, max_bytes=settings.journal.max_bytes).close()
+    except JournalLocked as exc:
+        yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
     except OtelRLError as exc:
         yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
     else:
         yield CheckResult("data", f"{settings.data} can be written")
+
+
+def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Nothing keeps the rows of any run from their tracker. A bridge may be writing them."""
+    runs: list[RunOverview] = []
+    # `otel-rl run` has a journal for each run, below that of a bridge.
+    for journal in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
+        try:
+            runs += overview(journal.parent) if journal.exists() else ()
+        except JournalError as exc:
+            yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
+    settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
+    if settled:
+        yield CheckResult("runs", f"{len(settled)} with all rows at their tracker")
+    for run in runs:
+        if run not in settled:
+            yield _run_result(run)
+
+
+def _run_result(run: RunOverview) -> CheckResult:
+    waiting = f", and {run.waiting_bytes} bytes that are no rows yet" if run.waiting_bytes else ""
+    message = (
+        f"{run.unconfirmed} of {run.rows} rows not confirmed by {run.tracker or 'a tracker'}"
+        f"{waiting}"
+    )
+    if run.error:
+        since = datetime.fromtimestamp(run.error_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        message = f"{run.state} since {since}: {message}. {run.error}"
+    return CheckResult(
+        f"run {run.key}",
+        message,
+        ok=not run.error,
+        hint="The rows are kept. A bridge on this directory tries again by itself.",
+    )
 
 
 def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
@@ -148,6 +186,7 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_endpoint,
     check_listen,
     check_data,
+    check_runs,
     check_tracker,
 )
 """In the order in which they are shown."""

@@ -1,0 +1,75 @@
+"""What a journal says of its runs to somebody who only looks.
+
+It reads beside a bridge that runs, and changes nothing.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.errors import JournalError
+from otel_rl.records import ExperimentKey
+
+__all__ = ["RunOverview", "overview"]
+
+_TIMEOUT_S = 3.0  # a bridge that is just committing
+
+# In the order of the attributes below.
+_QUERY = """
+SELECT experiment, trial, COALESCE(tracker, ''), runs.next_row,
+       runs.next_row - MAX(COALESCE(d.next_row, 0), COALESCE(finished_row, 0)), waiting_bytes,
+       COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0)
+FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
+ORDER BY experiment, trial, tracker
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """How one run stands with one tracker.
+
+    Attributes:
+        key: Experiment and trial.
+        tracker: Its name, or empty if none has been asked yet.
+        rows: How many were made so far.
+        unconfirmed: How many of them the tracker has not said that it has.
+        waiting_bytes: Acknowledged batches that are no rows yet.
+        state: What the delivery said when it spoke last of ``error``.
+        error: What keeps the tracker from taking rows; empty if nothing does.
+        error_ns: Since when, in nanoseconds since the epoch.
+    """
+
+    key: ExperimentKey
+    tracker: str
+    rows: int
+    unconfirmed: int
+    waiting_bytes: int
+    state: str
+    error: str
+    error_ns: int
+
+
+def overview(directory: Path) -> Sequence[RunOverview]:
+    """Every run of the journal in ``directory``, in the order of their names.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    path = (directory / JOURNAL_FILE).absolute()
+    try:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
+        ) as connection:
+            found = connection.execute(_QUERY).fetchall()
+    except sqlite3.Error as exc:
+        raise JournalError(
+            f"Cannot read the journal {str(path)!r}: {exc}.",
+            hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
+        ) from exc
+    return [
+        RunOverview(ExperimentKey(experiment, trial), *columns)
+        for experiment, trial, *columns in found
+    ]
