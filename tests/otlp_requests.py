@@ -1,5 +1,6 @@
 """OTLP requests and a bridge's receiving end, for tests."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_CUMULATIVE,
+    AGGREGATION_TEMPORALITY_DELTA,
+    Metric,
+    NumberDataPoint,
+)
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive import (
@@ -62,6 +68,53 @@ def point(value: float = 1.0, time_ns: int | None = None) -> NumberDataPoint:
     return NumberDataPoint(
         as_double=value, time_unix_nano=time.time_ns() if time_ns is None else time_ns
     )
+
+
+def request_of_every_type() -> ExportMetricsServiceRequest:
+    """Each type of metric, each temporality, and a metric without data."""
+    now_ns = time.time_ns()
+    integer = gauge(name="integer")
+    integer.gauge.data_points[0].as_int = -(2**63)
+    delta = Metric(name="delta")
+    delta.sum.data_points.add(as_double=1, time_unix_nano=now_ns)
+    delta.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    total = Metric(name="total")
+    total.sum.data_points.add(as_int=1, start_time_unix_nano=1, time_unix_nano=now_ns)
+    total.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    total.sum.is_monotonic = True
+    full = Metric(name="full")
+    full.histogram.data_points.add(
+        count=3, sum=6, min=1, max=3, bucket_counts=[1, 2], explicit_bounds=[1.5]
+    )
+    bare = Metric(name="bare")
+    bare.histogram.data_points.add(count=3)
+    exponential = Metric(name="exponential")
+    scaled = exponential.exponential_histogram.data_points.add(
+        count=4, scale=3, zero_count=1, zero_threshold=1e-9, time_unix_nano=now_ns
+    )
+    scaled.positive.offset = -4
+    scaled.positive.bucket_counts.extend([1, 0, 1])
+    scaled.negative.bucket_counts.extend([1])
+    summary = Metric(name="summary")
+    summary.summary.data_points.add(count=1, sum=1).quantile_values.add(quantile=0.5, value=1)
+    no_data = Metric(name="no_data")
+    return metrics_request(integer, delta, total, full, bare, exponential, summary, no_data)
+
+
+def request_of_odd_points() -> ExportMetricsServiceRequest:
+    """Points without a value, without a time, without a finite value; exemplars."""
+    now_ns = time.time_ns()
+    no_value = point(0.0, now_ns)
+    no_value.flags = 1
+    timeless = point(math.nan, 0)
+    exact = point(math.inf, now_ns)
+    exact.start_time_unix_nano = 1
+    exemplar = exact.exemplars.add(
+        as_double=math.nan, time_unix_nano=now_ns, trace_id=b"t" * 16, span_id=b"s" * 8
+    )
+    exemplar.filtered_attributes.extend(key_values({"rl.loop.iteration": 3}))
+    exact.exemplars.add(as_int=3)
+    return metrics_request(gauge(no_value, timeless, exact))
 
 
 def trace_request(

@@ -129,10 +129,14 @@ def test_a_flood_of_connections_leaves_those_that_are_open_alone() -> None:
 
 def test_a_connection_that_never_begins_its_handshake_counts(tmp_path: Path) -> None:
     limits = ReceiveLimits(max_connections=2)
-    with http_receiver(limits, tls=tls_settings(tls_files(tmp_path))) as receiver:
-        with connection(receiver), connection(receiver), connection(receiver) as third:
-            assert answer_of(third) == b""  # within TLS nothing can be said before the handshake
-            assert receiver.counts() == {("requests", "too_many_connections"): 1}
+    with (
+        http_receiver(limits, tls=tls_settings(tls_files(tmp_path))) as receiver,
+        connection(receiver),
+        connection(receiver),
+        connection(receiver) as third,
+    ):
+        assert answer_of(third) == b""  # within TLS nothing can be said before the handshake
+        assert receiver.counts() == {("requests", "too_many_connections"): 1}
 
 
 def test_grpc_closes_a_connection_too_many() -> None:
@@ -189,10 +193,12 @@ def test_headers_that_are_begun_and_not_ended_are_counted_and_silence_is_not() -
 
 
 def test_an_idle_connection_is_closed() -> None:
-    with http_receiver(ReceiveLimits(idle_timeout_s=1)) as receiver:
-        with connection(receiver) as idle:
-            idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert answer_of(idle).startswith(b"HTTP/1.1 200")
+    with (
+        http_receiver(ReceiveLimits(idle_timeout_s=1)) as receiver,
+        connection(receiver) as idle,
+    ):
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answer_of(idle).startswith(b"HTTP/1.1 200")
 
 
 def test_what_is_no_http_is_answered_counted_and_not_logged(

@@ -1,7 +1,7 @@
 """What OTLP asks of a gRPC server, over real sockets."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -42,6 +43,8 @@ from tests.otlp_requests import (
     intake,
     metrics_request,
     point,
+    request_of_every_type,
+    request_of_odd_points,
     trace_request,
 )
 
@@ -208,6 +211,74 @@ def test_23_refused_spans_are_counted_as_spans(channel: grpc.Channel) -> None:
     response = ExportTraceServiceResponse.FromString(send(channel, message, TRACES))
     assert response.partial_success.rejected_spans == 3
     assert "rl.experiment.name" in response.partial_success.error_message
+
+
+def test_04_empty_message_is_taken_and_nothing_is_stored(
+    receiver: Receiver, channel: grpc.Channel
+) -> None:
+    empty_envelope = ExportMetricsServiceRequest()
+    empty_envelope.resource_metrics.add()
+    for method in (METRICS, TRACES):
+        assert send(channel, b"", method) == b""
+    assert send(channel, empty_envelope.SerializeToString()) == b""
+    assert receiver.journal.batches == []
+
+
+def test_12_answer_stays_small_whatever_is_refused(channel: grpc.Channel) -> None:
+    message = metrics_request(gauge(name="long" * 50_000)).SerializeToString()
+    assert 0 < len(send(channel, message)) < 4096
+
+
+def test_21_message_is_acknowledged_only_after_accept_returned() -> None:
+    durable, waiting = threading.Event(), threading.Event()
+
+    def wait_for_disk() -> None:
+        waiting.set()
+        durable.wait(10)
+
+    with (
+        grpc_receiver() as receiver,
+        ThreadPoolExecutor(1) as sender,
+        grpc.insecure_channel(receiver.server.address) as channel,
+    ):
+        receiver.journal.before = wait_for_disk
+        answer = sender.submit(send, channel, GAUGE)
+        assert waiting.wait(10)
+        assert not answer.done()
+        durable.set()
+        assert answer.result(10) == b""
+
+
+def test_22_repeated_message_is_handed_on_as_often_as_it_is_sent(
+    receiver: Receiver, channel: grpc.Channel
+) -> None:
+    assert [send(channel, GAUGE) for _ in range(2)] == [b"", b""]
+    assert [batch.payload for batch in receiver.journal.batches] == [GAUGE, GAUGE]
+
+
+def test_24_points_taken_without_some_exemplars_are_a_warning(channel: grpc.Channel) -> None:
+    with_exemplars = point()
+    with_exemplars.exemplars.add(as_double=1, time_unix_nano=7)
+    message = metrics_request(gauge(with_exemplars)).SerializeToString()
+    partial = ExportMetricsServiceResponse.FromString(send(channel, message)).partial_success
+    assert partial.rejected_data_points == 0
+    assert "Exemplars refused: 1" in partial.error_message
+
+
+def test_29_invalid_utf8_is_an_invalid_argument(channel: grpc.Channel) -> None:
+    error = refusal(channel, GAUGE.replace(b"loss", b"l\xffss"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("request_of", [request_of_every_type, request_of_odd_points])
+def test_30_and_31_every_type_of_metric_and_point_is_stored_as_sent(
+    receiver: Receiver,
+    channel: grpc.Channel,
+    request_of: Callable[[], ExportMetricsServiceRequest],
+) -> None:
+    message = request_of().SerializeToString()
+    assert send(channel, message) == b""
+    assert [batch.payload for batch in receiver.journal.batches] == [message]
 
 
 def test_35_port_in_use_fails_at_start_and_names_port_and_setting(receiver: Receiver) -> None:

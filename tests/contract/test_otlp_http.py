@@ -28,7 +28,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
-    AGGREGATION_TEMPORALITY_DELTA,
     Metric,
 )
 from opentelemetry.sdk.metrics import MeterProvider
@@ -60,6 +59,8 @@ from tests.otlp_requests import (
     key_values,
     metrics_request,
     point,
+    request_of_every_type,
+    request_of_odd_points,
     trace_request,
 )
 
@@ -545,6 +546,36 @@ class TestJson:
         assert response.status_code == 400
         assert "resourceSpans[0].scopeSpans[0].spans[0].traceId" in status_of(response).message
 
+    def test_26_64_bit_integers_are_strings_or_numbers(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        for written in (f'"{NOW_NS}"', f"{NOW_NS}"):
+            body = JSON_GAUGE.replace(f'"{NOW_NS}"'.encode(), written.encode())
+            assert client.post("/v1/metrics", content=body, headers=JSON).content == b"{}"
+            (stored,) = receiver.journal.metrics()
+            (kept,) = stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+            assert kept.time_unix_nano == NOW_NS
+
+    def test_27_unknown_and_snake_case_keys_are_ignored(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        body = JSON_GAUGE.replace(b'"asDouble"', b'"as_double": 9, "invented": [{}], "asDouble"')
+        assert client.post("/v1/metrics", content=body, headers=JSON).content == b"{}"
+        (stored,) = receiver.journal.metrics()
+        (kept,) = stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+        assert kept.as_double == 1.5
+
+    def test_27_enums_are_numbers_and_a_name_is_understood(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        for written in (b"2", b'"AGGREGATION_TEMPORALITY_CUMULATIVE"'):
+            total = b'"sum": {"aggregationTemporality": %b, "dataPoints"' % written
+            body = JSON_GAUGE.replace(b'"gauge": {"dataPoints"', total)
+            assert client.post("/v1/metrics", content=body, headers=JSON).content == b"{}"
+            (stored,) = receiver.journal.metrics()
+            (metric,) = stored.resource_metrics[0].scope_metrics[0].metrics
+            assert metric.sum.aggregation_temporality == AGGREGATION_TEMPORALITY_CUMULATIVE
+
     def test_28_nan_literal_is_malformed_and_the_string_is_a_number(
         self, receiver: Receiver, client: httpx.Client
     ) -> None:
@@ -579,53 +610,14 @@ class TestMetrics:
     def test_30_every_type_of_metric_is_stored_as_sent(
         self, receiver: Receiver, client: httpx.Client
     ) -> None:
-        now_ns = time.time_ns()
-        integer = gauge(name="integer")
-        integer.gauge.data_points[0].as_int = -(2**63)
-        delta = Metric(name="delta")
-        delta.sum.data_points.add(as_double=1, time_unix_nano=now_ns)
-        delta.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
-        total = Metric(name="total")
-        total.sum.data_points.add(as_int=1, start_time_unix_nano=1, time_unix_nano=now_ns)
-        total.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
-        total.sum.is_monotonic = True
-        full = Metric(name="full")
-        full.histogram.data_points.add(
-            count=3, sum=6, min=1, max=3, bucket_counts=[1, 2], explicit_bounds=[1.5]
-        )
-        bare = Metric(name="bare")
-        bare.histogram.data_points.add(count=3)
-        exponential = Metric(name="exponential")
-        scaled = exponential.exponential_histogram.data_points.add(
-            count=4, scale=3, zero_count=1, zero_threshold=1e-9, time_unix_nano=now_ns
-        )
-        scaled.positive.offset = -4
-        scaled.positive.bucket_counts.extend([1, 0, 1])
-        scaled.negative.bucket_counts.extend([1])
-        summary = Metric(name="summary")
-        summary.summary.data_points.add(count=1, sum=1).quantile_values.add(quantile=0.5, value=1)
-        no_data = Metric(name="no_data")
-        body = encoded(
-            metrics_request(integer, delta, total, full, bare, exponential, summary, no_data)
-        )
+        body = encoded(request_of_every_type())
         assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
         assert [batch.payload for batch in receiver.journal.batches] == [body]
 
     def test_31_flags_exemplars_start_times_zero_times_and_nan_are_stored_as_sent(
         self, receiver: Receiver, client: httpx.Client
     ) -> None:
-        now_ns = time.time_ns()
-        no_value = point(0.0, now_ns)
-        no_value.flags = 1
-        timeless = point(math.nan, 0)
-        exact = point(math.inf, now_ns)
-        exact.start_time_unix_nano = 1
-        exemplar = exact.exemplars.add(
-            as_double=math.nan, time_unix_nano=now_ns, trace_id=b"t" * 16, span_id=b"s" * 8
-        )
-        exemplar.filtered_attributes.extend(key_values({"rl.loop.iteration": 3}))
-        exact.exemplars.add(as_int=3)
-        body = encoded(metrics_request(gauge(no_value, timeless, exact)))
+        body = encoded(request_of_odd_points())
         assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
         assert [batch.payload for batch in receiver.journal.batches] == [body]
 

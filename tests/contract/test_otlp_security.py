@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive import AuthSettings, ReceiveLimits
 from otel_rl.bridge.receive.tokens import TokenSettings
+from otel_rl.errors import ConfigError
 from tests.otlp_requests import (
     Receiver,
     grpc_receiver,
@@ -387,3 +389,29 @@ def test_python_exporters_deliver_with_certificate_and_token(
         )
         assert over_http.journal.take()
         assert over_grpc.journal.take()
+
+
+# At start
+
+
+@pytest.mark.parametrize("server", [http_receiver, grpc_receiver])
+@pytest.mark.parametrize("damage", ["missing", "garbage", "another key", "open to everybody"])
+def test_35_bad_tls_files_fail_at_start_and_are_named(
+    tmp_path: Path, server: Callable[..., AbstractContextManager[Receiver]], damage: str
+) -> None:
+    files = tls_files(tmp_path)
+    key = files / "server.key"
+    match damage:
+        case "missing":
+            key.unlink()
+        case "garbage":
+            key.write_bytes(b"no key")
+        case "another key":
+            key.write_bytes((files / "client.key").read_bytes())
+        case _:
+            key.chmod(0o644)
+    with (
+        pytest.raises(ConfigError, match=r"tls\.key.*server\.key"),
+        server(tls=tls_settings(files)),
+    ):
+        pass
