@@ -145,7 +145,7 @@ class Stack:
         received = b""
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             # An answer comes at once; who gets none has promised more bytes, or is cut off.
-            connection.settimeout(random.choice((0.02, 0.2)))
+            connection.settimeout(random.choice((0.005, 0.05)))
             try:
                 connection.sendall(sent)
                 if random.random() < 0.3:

@@ -1,0 +1,173 @@
+"""A token, a TLS key and a W&B key that a bridge was given are nowhere but where they were put."""
+
+import os
+import signal
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from otel_rl.bridge.config import load_settings
+from otel_rl.errors import ConfigError
+from tests.otlp_requests import metrics_request
+from tests.process.commands import OTEL_RL, clean_environment
+from tests.strays import processes_with
+from tests.tls_files import tls_files
+
+TOKEN = "token-" + "5ec2e7" * 6
+STRANGE = "strange-" + "0b5e55ed" * 4
+WANDB_KEY = "5ec2e7" * 6 + "abcd"
+
+_MARK = "OTEL_RL_TEST_SECRETS"
+
+
+@pytest.fixture
+def no_process_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv(_MARK, str(tmp_path))
+    yield
+    for pid in processes_with(_MARK, str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def config(directory: Path) -> Path:
+    """A bridge with every kind of secret, in files as a deployment would have them."""
+    secrets = directory / "secrets"
+    secrets.mkdir()
+    tls_files(secrets)
+    (secrets / "tokens").write_text(TOKEN)
+    (secrets / "tokens").chmod(0o600)
+    file = directory / "bridge.toml"
+    file.write_text(
+        f"""
+        data = "{directory}/data"
+        http.port = 0
+        grpc.port = 0
+        tls.cert = "{secrets}/tls/server.pem"
+        tls.key = "{secrets}/tls/server.key"
+        tracker.name = "wandb"
+        tracker.options.mode = "offline"
+
+        [[auth.tokens]]
+        name = "team"
+        experiments = ["x"]
+        file = "{secrets}/tokens"
+        """
+    )
+    return file
+
+
+def tls_key(directory: Path) -> str:
+    return (directory / "secrets" / "tls" / "server.key").read_text().splitlines()[1]
+
+
+def holds(text: bytes | str, directory: Path) -> list[str]:
+    """Which of the secrets are in ``text``."""
+    raw = text if isinstance(text, bytes) else text.encode()
+    secrets = {
+        "token": TOKEN,
+        "strange token": STRANGE,
+        "TLS key": tls_key(directory),
+        "W&B key": WANDB_KEY,
+    }
+    return [name for name, secret in secrets.items() if secret.encode() in raw]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("no_process_is_left")
+def test_no_log_answer_or_file_has_a_secret(tmp_path: Path) -> None:
+    environment = clean_environment(
+        tmp_path,
+        WANDB_API_KEY=WANDB_KEY,
+        OTEL_RL_LOG_LEVEL="DEBUG",
+        **{_MARK: str(tmp_path)},
+    )
+    process = subprocess.Popen(
+        [*OTEL_RL, "bridge", "--config", str(config(tmp_path))],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = ""
+    while "OTLP/HTTP on " not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    address = said.partition("OTLP/HTTP on ")[2].partition(",")[0]
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "secrets" / "tls" / "ca.pem"))
+    answers = []
+    with httpx.Client(base_url=f"https://{address}", verify=trusted, timeout=20) as client:
+        answers.append(client.get("/healthz"))
+        for token in (TOKEN, STRANGE, TOKEN + "x"):
+            for body in (metrics_request().SerializeToString(), b"\xff", TOKEN.encode()):
+                headers = {
+                    "content-type": "application/x-protobuf",
+                    "authorization": f"Bearer {token}",
+                }
+                answers.append(client.post("/v1/metrics", content=body, headers=headers))
+        answers.append(client.get("/v1/metrics", headers={"authorization": TOKEN}))
+    assert [answer.status_code for answer in answers] == [
+        *(200, 200, 400, 400),
+        *(401, 401, 401),
+        *(401, 401, 401),
+        405,
+    ]
+    command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+    assert holds(said + out + err, tmp_path) == []
+    assert holds(command, tmp_path) == []
+    for answer in answers:
+        assert holds(repr(answer.headers) + answer.text, tmp_path) == []
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in written), "the run was not written"
+    for path in written:
+        if tmp_path / "secrets" not in path.parents:
+            assert holds(path.read_bytes(), tmp_path) == [], path
+
+
+def test_no_repr_of_the_settings_has_a_secret(tmp_path: Path) -> None:
+    settings = load_settings(config(tmp_path))
+    assert holds(repr(settings) + str(settings), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        f'sha256 = ["{TOKEN}"]',  # the token itself, where its digest should be
+        f'sha256 = "{TOKEN}"',
+        f'token = "{TOKEN}"',
+        f'file = ["{TOKEN}"]',
+        f'name = "{TOKEN * 3}"',
+        f'experiments = "{TOKEN}"',
+        f'"{TOKEN}',
+    ],
+)
+def test_no_error_about_the_settings_repeats_what_may_be_a_token(
+    tmp_path: Path, mistake: str
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(f'[[auth.tokens]]\nname = "x"\nexperiments = ["x"]\n{mistake}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert TOKEN not in str(caught.value)
+
+
+def test_tokens_of_the_environment_are_digests_or_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = f'[{{"name": "x", "experiments": ["x"], "sha256": ["{TOKEN}"]}}]'
+    monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert TOKEN not in str(caught.value)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens.replace(TOKEN, "a" * 64))
+    (token,) = load_settings().auth.tokens
+    assert token.sha256 == ("a" * 64,)
