@@ -189,7 +189,7 @@ class Journal:
         """A connection for reading, for the length of the context.
 
         Every cursor must be read to its end or closed by then: an open one would show its next
-        reader the past.
+        reader the past. After an exception nobody reads with it again, for the same reason.
         """
         try:
             connection = self._readers.get_nowait()
@@ -201,10 +201,12 @@ class Journal:
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             yield connection
-        finally:
-            self._readers.put(connection)
-            if self._closed.is_set():
-                self._close_readers()
+        except BaseException:
+            connection.close()
+            raise
+        self._readers.put(connection)
+        if self._closed.is_set():
+            self._close_readers()
 
     def check_room(self, connection: sqlite3.Connection, n_bytes: int) -> None:
         """Refuse what would fill the room that is needed to get rid of what is there.

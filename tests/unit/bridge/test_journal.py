@@ -387,3 +387,19 @@ def test_threads_that_have_ended_leave_no_file_open(journal: Journal) -> None:
         return sum(1 for _ in Path("/dev/fd").iterdir())
 
     assert open_files_after(50) == open_files_after(1)
+
+
+def test_a_read_that_failed_half_way_does_not_show_the_past_to_the_next(journal: Journal) -> None:
+    spool = Spool(journal)
+
+    def fail() -> None:
+        with journal.read() as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT COUNT(*) FROM batches").fetchone()
+            raise sqlite3.DatabaseError("a damaged page")
+
+    with pytest.raises(sqlite3.DatabaseError):
+        fail()
+    spool.append([batch()])
+    assert spool.pending() == 1
+    assert Ledger(journal).rows(KEY, start=0, limit=1) == []
