@@ -52,21 +52,27 @@ class CounterStream:
     value: float = 0
     earlier: "CounterStream | None" = None
 
-    def advance(self, point: SumPoint) -> Increment | None:
+    def advance(self, point: SumPoint, *, lives: int = _MAX_EARLIER) -> Increment | None:
         """Take the next point.
+
+        Args:
+            point: Of this series.
+            lives: How many earlier lives of the series may be remembered.
 
         Returns:
             The increment; None for a point that says nothing new: one that is older than the last
-            (a cumulative point is superseded by a later one), or the first of a stream whose start
-            nobody knows.
+            (a cumulative point is superseded by a later one), of a life so long ago that nobody
+            knows whether it was counted, or the first of a stream whose start nobody knows.
         """
         if point.temporality is Temporality.DELTA:
             return Increment(point.value, _seconds(point.start_ns, point.time_ns))
         known = self.time_ns > 0
         if known and point.start_ns < self.start_ns and point.time_ns <= self.start_ns:
+            if not lives:
+                return None
             if self.earlier is None:
                 self.earlier = CounterStream()
-            return self.earlier.advance(point)
+            return self.earlier.advance(point, lives=lives - 1)
         begun_anew = known and point.start_ns > self.start_ns
         if known and not begun_anew and self._is_older(point):
             return None
@@ -80,9 +86,9 @@ class CounterStream:
             increment = Increment(point.value, _seconds(since_ns, point.time_ns))
         else:
             increment = Increment(point.value - self.value, _seconds(self.time_ns, point.time_ns))
-        if begun_anew:
+        if begun_anew and lives:
             self.earlier = CounterStream(self.start_ns, self.time_ns, self.value, self.earlier)
-            _cut_off(self.earlier, _MAX_EARLIER)
+            _cut_off(self.earlier, lives)
         self.start_ns, self.value = point.start_ns, point.value
         self.time_ns = point.time_ns if begun_anew else max(point.time_ns, self.time_ns)
         return increment
@@ -122,8 +128,12 @@ class HistogramStream:
     buckets: dict[tuple[float, float], int] = field(default_factory=dict)
     earlier: "HistogramStream | None" = None
 
-    def advance(self, point: HistogramPoint) -> HistogramPoint | None:
+    def advance(self, point: HistogramPoint, *, lives: int = _MAX_EARLIER) -> HistogramPoint | None:
         """Take the next point.
+
+        Args:
+            point: Of this series.
+            lives: As for ``CounterStream``.
 
         Returns:
             The point with only what is new since the one before, as a delta; None if nothing is.
@@ -134,9 +144,11 @@ class HistogramStream:
             return point if point.count else None
         known = self.time_ns > 0
         if known and point.start_ns < self.start_ns and point.time_ns <= self.start_ns:
+            if not lives:
+                return None
             if self.earlier is None:
                 self.earlier = HistogramStream()
-            return self.earlier.advance(point)
+            return self.earlier.advance(point, lives=lives - 1)
         begun_anew = known and point.start_ns > self.start_ns
         if known and not begun_anew and self._is_older(point):
             return None
@@ -146,9 +158,9 @@ class HistogramStream:
             new = _as_delta(point, since_ns=max(point.start_ns, self.time_ns))
         elif not fresh:
             new = self._difference(point)
-        if begun_anew:
+        if begun_anew and lives:
             self.earlier = replace(self)
-            _cut_off(self.earlier, _MAX_EARLIER)
+            _cut_off(self.earlier, lives)
         self.time_ns = point.time_ns if begun_anew else max(point.time_ns, self.time_ns)
         self.start_ns = point.start_ns
         self.count, self.total = point.count, point.total

@@ -21,8 +21,9 @@ class Group:
         attributes: The points' attributes.
         reduction: How values become one.
         statistics: What else is written, as suffixes of ``key``.
+        extra: What else may be written, as further suffixes.
         own: Whether it holds one worker's own series, not the role's value.
-        total: Of a counter: everything counted in rows that are closed.
+        total: Of a counter: everything finite that was counted in rows that are closed.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Group:
     attributes: tuple[tuple[str, str], ...]
     reduction: Reduction
     statistics: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     own: bool = False
     total: float = 0
 

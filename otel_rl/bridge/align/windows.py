@@ -6,6 +6,7 @@ come past its end, or ``allowed_lateness_s`` after its newest sample arrived. Wh
 a row of its own.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -43,10 +44,18 @@ class ClosedWindow:
 
 @dataclass(slots=True)
 class _Counted:
-    """What one worker counted in a window."""
+    """What one worker counted in a window.
+
+    Attributes:
+        value: The finite part, which goes into the total: one NaN would be all that is ever known
+            of it.
+        seconds: In which it was counted.
+        oddity: NaN or an infinity, if one was counted; the rate shows it.
+    """
 
     value: float = 0
     seconds: float = 0.0
+    oddity: float = 0.0
 
     def rate(self, cover_s: float) -> float:
         """Per second of a window that covers ``cover_s``, at least ``_MIN_RATE_S``.
@@ -55,7 +64,8 @@ class _Counted:
         exports do not fall on the window's bounds. One that came and went counted for a moment of
         the window only.
         """
-        return self.value / (self.seconds if self.seconds > cover_s / 2 else cover_s)
+        seconds = self.seconds if self.seconds > cover_s / 2 else cover_s
+        return (self.value + self.oddity) / seconds
 
 
 @dataclass(slots=True)
@@ -86,8 +96,9 @@ class OpenWindows:
     """The windows of one experiment that still wait for samples."""
 
     def __init__(self) -> None:
+        # By their end, which stays true when ``window_s`` is changed.
         self._open: dict[int, _Window] = {}
-        self._closed_through = -1
+        self._closed_through_ns = 0
 
     def add_levels(
         self,
@@ -134,7 +145,10 @@ class OpenWindows:
             cell = cells.get(stream.number)
             if cell is None:
                 cell = cells[stream.number] = _Counted()
-            cell.value += increment.value
+            if math.isfinite(increment.value):
+                cell.value += increment.value
+            else:
+                cell.oddity += increment.value
             cell.seconds += increment.seconds
         return window.late
 
@@ -170,24 +184,24 @@ class OpenWindows:
             (w.event_ns for w in table.workers.values() if w.received_ns >= horizon_ns),
             default=0,
         )
-        length_ns = int(settings.window_s * _NS_PER_S)
         rows: list[ClosedWindow] = []
         surplus = len(self._open) - settings.max_open_windows
-        for place, index in enumerate(sorted(self._open)):
-            window = self._open[index]
-            over = clock_ns >= (index + 1) * length_ns
+        for place, end_ns in enumerate(sorted(self._open)):
+            window = self._open[end_ns]
+            over = clock_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
-                del self._open[index]
-                self._closed_through = max(index, self._closed_through)
+                del self._open[end_ns]
+                self._closed_through_ns = max(end_ns, self._closed_through_ns)
                 rows.extend(_rows(window, table, settings.window_s))
         return rows
 
     def _window(self, time_ns: int, received_ns: int, settings: AlignSettings) -> _Window:
-        index = time_ns // int(settings.window_s * _NS_PER_S)
-        window = self._open.get(index)
+        length_ns = int(settings.window_s * _NS_PER_S)
+        end_ns = (time_ns // length_ns + 1) * length_ns
+        window = self._open.get(end_ns)
         if window is None:
-            window = self._open[index] = _Window(late=index <= self._closed_through)
+            window = self._open[end_ns] = _Window(late=end_ns <= self._closed_through_ns)
         window.time_ns = max(window.time_ns, time_ns)
         window.received_ns = max(window.received_ns, received_ns)
         return window

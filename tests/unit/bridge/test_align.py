@@ -638,3 +638,25 @@ def test_workers_that_only_say_that_they_live_are_bounded() -> None:
     for number in range(100):
         bench.export(Worker("env", f"e{number}"), at_s=1)
     assert len(pickle.dumps(bench.aligner)) < 3_000
+
+
+@pytest.mark.parametrize("window_s", [0.5, 30])
+def test_windows_of_another_length_after_a_restart_are_not_late(window_s: float) -> None:
+    bench = Bench(window_s=5)
+    bench.export(SOLO, levels(SOLO, {1: 1.0, 7: 2.0}))
+    bench.rows(everything=True)
+    bench.aligner.settings = AlignSettings(window_s=window_s)
+    bench.export(SOLO, levels(SOLO, {100: 3.0}))
+    assert bench.aligner.tally.late == 0
+    assert [row.values["trainer/depth"] for row in bench.rows(everything=True)] == [3.0]
+
+
+def test_one_nan_of_a_counter_shows_and_leaves_the_total_as_it_was() -> None:
+    bench = Bench(window_s=2)
+    bench.export(GENERATOR0, counter(GENERATOR0, 1, 100))
+    bench.export(GENERATOR0, counter(GENERATOR0, 1.5, math.nan))
+    restarted = Worker("generator", "g1", index=0)
+    bench.export(restarted, counter(restarted, 5.9, 10, start_s=5))
+    first, second = bench.rows(everything=True)
+    assert math.isnan(first.values["generator/tokens/rate"])
+    assert [row.values["generator/tokens"] for row in (first, second)] == [100, 110]

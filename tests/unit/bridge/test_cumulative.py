@@ -128,3 +128,23 @@ def test_of_one_life_the_larger_value_is_later_even_by_a_clock_that_stepped_back
         (5, 0.0),
         None,
     ]
+
+
+def test_lives_that_come_in_reverse_are_bounded() -> None:
+    """A queue that is emptied from its end, by a process without an id that often restarted."""
+    lives = 3_000
+    found = increments(*(counted(2 * n, 2 * n + 1, 7) for n in range(lives, 0, -1)))
+    assert [i and i[0] for i in found] == [7] * 5 + [None] * (lives - 5)
+
+
+def test_the_last_point_of_a_life_long_ago_is_not_counted_again() -> None:
+    lives = [counted(2 * n, 2 * n + 1, 7) for n in range(1, 21)]
+    found = increments(*lives, lives[0], lives[10])
+    assert [i and i[0] for i in found] == [7] * 20 + [None, None]
+
+
+def test_histograms_of_lives_that_come_in_reverse_are_bounded() -> None:
+    stream = HistogramStream()
+    found = [stream.advance(histogram(2 * n, 2 * n + 1, (0, 1, 3))) for n in range(3_000, 0, -1)]
+    assert sum(new is not None for new in found) == 5
+    assert stream.advance(histogram(6_000, 6_002, (0, 1, 4))) is not None
