@@ -310,6 +310,13 @@ class Counters:
         with self._lock:
             return self._of_runs.pop(run, {})
 
+    def give_back_run(self, run: ExperimentKey, counts: Mapping[tuple[str, str], int]) -> None:
+        """What ``take_run`` gave was not kept: it is given again."""
+        with self._lock:
+            of_run = self._of_runs.setdefault(run, {}) if counts else {}
+            for name, n in counts.items():
+                of_run[name] = of_run.get(name, 0) + n
+
     def value(self, counter: Counter, *, reason: StrEnum | None = None) -> int:
         """The count so far; without a reason, the total over all reasons."""
         with self._lock:

@@ -49,12 +49,14 @@ class _Run:
         report: What the run is told of the bridge.
         counted: How much of the aligner's tally is in the bridge's counters.
         used_ns: When it last had batches.
+        uncommitted: What was taken from the bridge's counters for the aligner's, since the commit.
     """
 
     aligner: Aligner
     report: Report
     counted: Tally
     used_ns: int = 0
+    uncommitted: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -62,11 +64,11 @@ class _Trouble:
     """What is remembered of an experiment with which something went wrong.
 
     Attributes:
-        retry_ns: It is left alone until then.
+        failed_ns: It is left alone for a moment after that.
         one_by_one: Its batches are read one at a time, to find the one that is at fault.
     """
 
-    retry_ns: int = 0
+    failed_ns: int = 0
     one_by_one: bool = False
 
 
@@ -113,7 +115,7 @@ class Drain:
         self._troubles: dict[ExperimentKey, _Trouble] = {}
         self._logged_ns = 0
         # Silent runs have open steps, too.
-        self._unloaded = list(ledger.open_runs())
+        self._unloaded = dict.fromkeys(ledger.open_runs())
 
     def experiments(self) -> Collection[ExperimentKey]:
         """Those that take memory, or wait to do so. Any thread may call it."""
@@ -130,13 +132,11 @@ class Drain:
         """
         waiting = self._spool.waiting()
         share_bytes = _READ_BYTES // max(1, len(waiting))
-        keys = dict.fromkeys([*waiting, *self._unloaded, *self._runs])
-        self._unloaded = []
         done = _Round()
-        for key in keys:
+        for key in dict.fromkeys([*waiting, *self._unloaded, *self._runs]):
             trouble = self._troubles.get(key)
-            if trouble is not None and now_ns < trouble.retry_ns:
-                self._unloaded.append(key)
+            if trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns):
+                self._unloaded[key] = None
                 continue
             try:
                 self._advance(key, share_bytes if key in waiting else 0, now_ns, done)
@@ -155,7 +155,7 @@ class Drain:
             JournalFull: No room for the rows. They are made again by the next bridge.
         """
         for trouble in self._troubles.values():
-            trouble.retry_ns = 0
+            trouble.failed_ns = 0
         while self.round(now_ns):
             pass
         commits = []
@@ -193,8 +193,10 @@ class Drain:
                     self._set_aside(key, spooled[0], SampleDrop.UNDECODABLE)
                 return
         elif self._is_idle(run, now_ns):
-            del self._runs[key]
+            self._unload(key)
             return
+        if not has_more:
+            self._troubles.pop(key, None)
         done.has_more |= has_more
         # In a backlog the bridge's clock is far ahead of the data that it reads.
         clock_ns = spooled[-1].batch.received_ns if has_more else now_ns
@@ -231,6 +233,7 @@ class Drain:
             report = Report(self._report_interval_ns)
             run = _Run(aligner, report, dataclasses.replace(aligner.tally), now_ns)
             self._runs[key] = run
+            self._unloaded.pop(key, None)
         return run
 
     def _is_idle(self, run: _Run, now_ns: int) -> bool:
@@ -240,6 +243,7 @@ class Drain:
         aligner = run.aligner
         for name, n in self._counters.take_run(key).items():
             aligner.counts[name] = aligner.counts.get(name, 0) + n
+            run.uncommitted[name] = run.uncommitted.get(name, 0) + n
         return run.report.values(aligner.tally, aligner.counts, self._gauges(key))
 
     def _prepared(
@@ -296,6 +300,7 @@ class Drain:
         ):
             self._counters.add(counter, now - before, reason=reason)
         run.counted = dataclasses.replace(tally)
+        run.uncommitted = {}
         if commit.rows:
             self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
             self._notify(commit.key)
@@ -304,20 +309,27 @@ class Drain:
         """Go back to what is committed of an experiment, and leave it alone for a moment."""
         self._go_back(key)
         trouble = self._troubles.setdefault(key, _Trouble())
-        trouble.retry_ns = now_ns + _RETRY_NS
+        trouble.failed_ns = now_ns
         self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
-        if now_ns - self._logged_ns >= _LOG_EVERY_NS:
+        if _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
             self._logged_ns = now_ns
             _log.exception("Making rows of %s failed; its batches are kept and tried again.", key)
 
     def _go_back(self, *keys: ExperimentKey) -> None:
         """Forget what is not committed of these, and load them again in the next round."""
         for key in keys:
-            self._runs.pop(key, None)
-            self._unloaded.append(key)
+            self._unloaded[key] = None
+            self._unload(key)
+
+    def _unload(self, key: ExperimentKey) -> None:
+        run = self._runs.pop(key, None)
+        if run is not None:
+            self._counters.give_back_run(key, run.uncommitted)
 
     def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
         """Keep a batch that cannot be read out of everybody's way."""
+        self._ledger.set_aside(key, one.offset)
+        self._troubles.pop(key, None)
         self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
         if reason is SampleDrop.DAMAGED:
             _log.error(
@@ -331,5 +343,8 @@ class Drain:
                 one.offset,
                 key,
             )
-        self._ledger.set_aside(key, one.offset)
-        self._troubles.pop(key, None)
+
+
+def _has_passed(duration_ns: int, since_ns: int, now_ns: int) -> bool:
+    """Whether that much time has passed; also if the clock was set back, to wait for nothing."""
+    return not 0 <= now_ns - since_ns < duration_ns

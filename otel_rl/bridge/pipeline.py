@@ -258,7 +258,7 @@ class Bridge:
     def _may_log(self) -> bool:
         """Whether the last time that rows could not be made was said a minute ago or earlier."""
         now_ns = self._clock_ns()
-        if now_ns - self._logged_ns < _LOG_EVERY_NS:
+        if 0 <= now_ns - self._logged_ns < _LOG_EVERY_NS:
             return False
         self._logged_ns = now_ns
         return True

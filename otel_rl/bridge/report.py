@@ -28,8 +28,8 @@ class Report:
         self._told: Mapping[str, float] = {}
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether the last report is old enough."""
-        return now_ns - self._told_ns >= self._interval_ns
+        """Whether the last report is old enough, or of a clock that has been set back since."""
+        return not 0 <= now_ns - self._told_ns < self._interval_ns
 
     def is_news(self, values: Mapping[str, float]) -> bool:
         """Whether ``values`` say something that the last report did not."""

@@ -9,7 +9,7 @@ from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
-from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -246,3 +246,84 @@ def test_what_the_run_says_of_the_bridge_goes_on_after_a_restart(bench: Bench) -
     assert report["otel_rl/bridge/points/refused/too_many_buckets"] == 7
     assert report["otel_rl/bridge/samples/taken"] == 2
     assert report["otel_rl/bridge/samples/duplicate"] == 1
+
+
+def test_what_was_counted_for_a_run_survives_a_full_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([batch(A, 0), batch(A, 1)])
+    bench.counters.add(Counter.POINTS_REFUSED, 7, reason=Refusal.TOO_MANY_BUCKETS, run=A)
+
+    def full(_self: Ledger, _commits: list[Commit]) -> None:
+        raise JournalFull("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", full)
+        for _ in range(3):
+            with pytest.raises(JournalFull):
+                bench.run(seconds=2)
+    bench.drain.finish(bench.now_ns)
+    assert bench.report(A)["otel_rl/bridge/points/refused/too_many_buckets"] == 7
+
+
+def test_what_was_counted_for_a_silent_run_is_told_when_it_speaks_again(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.run(seconds=100)
+    bench.counters.add(Counter.POINTS_REFUSED, 7, reason=Refusal.TOO_MANY_BUCKETS, run=A)
+    bench.run(seconds=100)
+    bench.run(seconds=1000)
+    bench.spool.append([batch(A, 1)])
+    bench.drain.finish(bench.now_ns)
+    assert bench.report(A)["otel_rl/bridge/points/refused/too_many_buckets"] == 7
+
+
+def test_a_batch_is_counted_as_set_aside_once_it_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([broken(A)])
+
+    def full(_self: Ledger, _key: ExperimentKey, _offset: int) -> None:
+        raise JournalFull("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "set_aside", full)
+        for _ in range(3):
+            with pytest.raises(JournalFull):
+                bench.run(seconds=2)
+    bench.drain.finish(bench.now_ns)
+    assert bench.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE) == 1
+
+
+def test_a_run_that_failed_goes_on_although_the_clock_is_set_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([batch(A, 0)])
+
+    def fail(_self: Ledger, _commits: list[Commit]) -> None:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", fail)
+        bench.run()
+    bench.run(seconds=-3600)
+    assert bench.spool.waiting() == []
+
+
+def test_an_experiment_with_open_steps_is_in_use_at_any_moment_of_a_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in (A, B):
+        bench.spool.append([batch(key, 0)])
+    bench.run()
+    bench.restart()
+    found: list[set[ExperimentKey]] = []
+    saved = Ledger.saved
+
+    def watched(ledger: Ledger, key: ExperimentKey) -> Saved:
+        found.append(set(bench.drain.experiments()))
+        return saved(ledger, key)
+
+    monkeypatch.setattr(Ledger, "saved", watched)
+    bench.run()
+    assert found == [{A, B}, {A, B}]
