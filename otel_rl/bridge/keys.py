@@ -8,23 +8,42 @@ The whole rule, in order:
    ``otel_rl/<role>/...``. Everything else is ``<role>/...``.
 3. A name that begins with its own role does not say it twice: ``rl.train.loss`` of a trainer is
    ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
-4. Dots become slashes.
-5. The values of the remaining attributes follow, in the order of the attributes' names.
-6. What is not a letter, a digit, ``_``, ``-``, ``.`` or ``/`` becomes ``_``.
+4. Dots and colons of a name become slashes: ``vllm:num_requests_running`` of a generator is
+   ``generator/vllm/num_requests_running``. Slashes at the ends, and all but one of several, go.
+5. The values of the remaining attributes follow, in the order of the attributes' names; their
+   colons become slashes, too.
+6. What is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in hex>_``. So does
+   an underscore that would look like the beginning of that. A key that would not begin with a
+   letter gets ``x_`` in front.
 
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). One worker's own series stands under
 ``workers/<role>/<index>/...`` with the rest of the key as above.
+
+Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_key`` turns back. Two
+metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
+last segment ``_xh<digits>_``, made of everything that it is known by. A key of more than
+``MAX_KEY_LENGTH`` characters is cut, and ends in such a segment as well.
 """
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from otel_rl.semconv import names
 
-__all__ = ["tracker_key", "worker_key"]
+__all__ = ["MAX_KEY_LENGTH", "metric_path", "read_key", "tracker_key", "variant_key", "worker_key"]
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_./-]+")
-_SLASHES = re.compile(r"/{2,}")
+MAX_KEY_LENGTH = 1024
+"""Of a key without its statistic, in characters, all of them ASCII."""
+
+# The second alternative is an underscore that, as it stands or before an escaped character, would
+# be read as the beginning of an escape.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|_(?=xh?[0-9a-f]+(?:_|[^A-Za-z0-9_.-]))")
+_ESCAPED = re.compile(r"_x([0-9a-f]+)_")
+_VARIANT = re.compile(r"_xh[0-9a-f]+_")
+_ONLY_DOTS = re.compile(r"\.+")
+_IN_NAMES = re.compile(r"[./:]+")
+_IN_VALUES = re.compile(r"[/:]+")
 
 # What a role calls itself in metric names, where that is not only the role's own name.
 _NAMESPACES = {"trainer": ("trainer", "train")}
@@ -50,6 +69,13 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
         name: The metric's OpenTelemetry name.
         attributes: The point's attributes as (name, value).
     """
+    return _key(metric_path(role, name, attributes))
+
+
+def metric_path(
+    role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
+) -> tuple[str, ...]:
+    """What ``tracker_key`` writes down: section, role, name and attribute values as they are."""
     shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
     section, rest = "", name
     for prefix, candidate in _SECTIONS:
@@ -57,27 +83,53 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
             section, rest = candidate, name[len(prefix) :]
             break
     if section == "phase" and names.RL_PHASE in shown:
-        rest = shown.pop(names.RL_PHASE)
-        path = [rest]
+        path = _segments(shown.pop(names.RL_PHASE), _IN_VALUES)
     else:
-        path = _segments(rest.removeprefix("rl."))
+        path = _segments(rest.removeprefix("rl."), _IN_NAMES)
         if not section:
             path = _without_role(path, role)
-    head = [section, role] if section else [role]
-    return _safe([*head, *path, *shown.values()])
+    head = [section, *_of_role(role)] if section else _of_role(role)
+    # A name of separators only has no segments; without it the key would be that of the role.
+    path = path or [rest or name]
+    values = [part for value in shown.values() for part in _segments(value, _IN_VALUES)]
+    return (*head, *path, *values)
 
 
 def worker_key(role: str, label: str, key: str) -> str:
     """The key of one worker's own series of ``key``, e.g. ``workers/trainer/1/loss``."""
-    head, _, rest = key.partition("/")
-    if head == role:
-        return _safe(["workers", role, label, rest])
+    own = "/".join(map(_escaped, _of_role(role)))
+    key = key.removeprefix("x_") if not _begins_well(own) else key
+    if key.startswith(f"{own}/"):
+        return _cut("/".join(("workers", own, _escaped(label), key[len(own) + 1 :])))
     # phase/trainer/train -> workers/trainer/1/phase/train: the role is not said twice.
-    return _safe(["workers", role, label, head, rest.removeprefix(f"{role}/")])
+    section, _, rest = key.partition("/")
+    rest = rest.removeprefix(f"{own}/")
+    return _cut("/".join(("workers", own, _escaped(label), section, rest)))
 
 
-def _segments(name: str) -> list[str]:
-    return [segment for segment in re.split(r"[./]", name) if segment]
+def variant_key(key: str, identity: str) -> str:
+    """Another key than ``key``, for the metric that is known by ``identity``."""
+    return f"{key}/_xh{hashlib.sha256(identity.encode(errors='replace')).hexdigest()[:10]}_"
+
+
+def read_key(key: str) -> tuple[str, ...]:
+    """The path that a key was made of, with a statistic if there is one: undoes rule 6.
+
+    What was cut off is gone.
+    """
+    return tuple(
+        _ESCAPED.sub(lambda code: chr(int(code[1], 16)), segment)
+        for segment in key.removeprefix("x_").split("/")
+        if not _VARIANT.fullmatch(segment)
+    )
+
+
+def _segments(text: str, separators: re.Pattern[str]) -> list[str]:
+    return [segment for segment in separators.split(text) if segment]
+
+
+def _of_role(role: str) -> list[str]:
+    return [segment for segment in role.split("/") if segment] or [role]
 
 
 def _without_role(path: list[str], role: str) -> list[str]:
@@ -85,6 +137,22 @@ def _without_role(path: list[str], role: str) -> list[str]:
     return path[1:] if len(path) > 1 and path[0] in own else path
 
 
-def _safe(parts: Iterable[str]) -> str:
-    cleaned = (_UNSAFE.sub("_", part).strip("/") for part in parts)
-    return _SLASHES.sub("/", "/".join(part for part in cleaned if part))
+def _key(path: Sequence[str]) -> str:
+    key = "/".join(map(_escaped, path))
+    return _cut(key if _begins_well(key) else f"x_{key}")
+
+
+def _begins_well(key: str) -> bool:
+    return key[:1].isascii() and key[:1].isalpha() and not key.startswith("x_")
+
+
+def _escaped(segment: str) -> str:
+    if _ONLY_DOTS.fullmatch(segment):
+        return "_x2e_" * len(segment)
+    return _UNSAFE.sub(lambda character: f"_x{ord(character[0]):x}_", segment)
+
+
+def _cut(key: str) -> str:
+    if len(key) <= MAX_KEY_LENGTH:
+        return key
+    return variant_key(key[: MAX_KEY_LENGTH - 20].rstrip("/"), key)

@@ -5,23 +5,25 @@ changes once it is there is pickled once and kept as bytes; what changes is colu
 single points that were taken are not pickled at all, but given out as a log of what is new.
 """
 
-import hashlib
 import pickle
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_rl.bridge.align.seen import NO_STEP, Seen
 from otel_rl.bridge.align.series import Group, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
-from otel_rl.bridge.keys import tracker_key, worker_key
+from otel_rl.bridge.keys import tracker_key, variant_key, worker_key
 from otel_rl.records import Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["GroupIdentity", "SeenLog", "StreamTable"]
+
+# What is written beside the statistics that the registry names.
+_EXTRA = {Instrument.COUNTER: ("rate",), Instrument.HISTOGRAM: ("count",)}
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
@@ -60,7 +62,7 @@ class _Ended(NamedTuple):
 _Attributes = tuple[tuple[str, str], ...]
 GroupIdentity = tuple[str, str, _Attributes, Reduction]
 """Role, metric name with suffix, attributes without the step, reduction."""
-_GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], bool]
+_GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], tuple[str, ...], bool]
 _SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str]
 
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
@@ -76,6 +78,8 @@ class StreamTable:
         self._next_stream = 0
         self._groups: dict[GroupIdentity, Group] = {}
         self._keys: dict[str, Group] = {}
+        # Every key of a row that some group writes.
+        self._written: set[str] = set()
         self._own_keys: set[str] = set()
         # The indexes that were ever seen or given, by role.
         self._indexes: dict[str, set[int]] = {}
@@ -120,7 +124,7 @@ class StreamTable:
         stream = self._streams.get(series)
         if stream is not None or len(self._streams) >= settings.max_series:
             return stream
-        reduction, _ = _reduction_of(series)
+        reduction, *_ = _reduction_of(series)
         identity = (series.worker.role, series.name, series.attributes, reduction)
         if not self.has_room_for(identity, settings):
             return None
@@ -240,17 +244,19 @@ class StreamTable:
         attributes: tuple[tuple[str, str], ...],
         reduction: Reduction,
         statistics: tuple[str, ...] = (),
+        extra: tuple[str, ...] = (),
         *,
         suffix: str = "",
     ) -> Group:
-        """The group of these, under a key that no other group has."""
+        """The group of these, under a key that no other group writes."""
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
         identity = (role, name + suffix, attributes, reduction)
         group = self._groups.get(identity)
         if group is None:
-            key = self._free_key(tracker_key(role, name, attributes) + suffix, identity)
+            suffixes = (*statistics, *extra)
+            key = self._free_key(tracker_key(role, name, attributes) + suffix, identity, suffixes)
             number = len(self.groups)
-            group = Group(number, key, role, name, attributes, reduction, statistics)
+            group = Group(number, key, role, name, attributes, reduction, statistics, extra)
             self._keep(identity, group)
         return group
 
@@ -268,6 +274,7 @@ class StreamTable:
     def _keep(self, identity: GroupIdentity, group: Group) -> None:
         self.groups.append(group)
         self._groups[identity] = self._keys[group.key] = group
+        self._written.update(_written(group.key, (*group.statistics, *group.extra)))
         self._frozen = None
 
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
@@ -307,28 +314,31 @@ class StreamTable:
         if own is None:
             own = Group(
                 len(self.groups),
-                self._free_key(key, identity),
+                self._free_key(key, identity, (*group.statistics, *group.extra)),
                 group.role,
                 group.name,
                 group.attributes,
                 group.reduction,
                 group.statistics,
+                group.extra,
                 own=True,
             )
             self._keep(identity, own)
         return own
 
-    def _free_key(self, key: str, identity: GroupIdentity) -> str:
-        """``key``, or a variant of it if another metric has it: ``a.b`` and ``a/b`` look alike."""
-        if key not in self._keys:
-            return key
-        taken = self._keys[key]
-        if (taken.role, taken.name, taken.attributes) == identity[:3]:
-            reduced = f"{key}/{identity[3]}"
-            if reduced not in self._keys:
-                return reduced
-        digest = hashlib.sha256(repr(identity).encode()).hexdigest()
-        return f"{key}~{digest[:6]}"
+    def _free_key(self, key: str, identity: GroupIdentity, suffixes: Iterable[str]) -> str:
+        """``key``, or a variant of it if another metric writes it or a statistic of it.
+
+        ``a.b`` and ``a/b`` look alike, and so do the counter ``a`` with its rate and ``a.rate``.
+        """
+        candidates = [key]
+        taken = self._keys.get(key)
+        if taken is not None and (taken.role, taken.name, taken.attributes) == identity[:3]:
+            candidates.append(f"{key}/{identity[3]}")
+        for candidate in candidates:
+            if self._written.isdisjoint(_written(candidate, suffixes)):
+                return candidate
+        return variant_key(key, repr(identity))
 
     # What is pickled: bytes that are made again when something is new or forgotten, and columns of
     # what changes all the time, in the order of the workers and streams of those bytes.
@@ -365,7 +375,19 @@ class StreamTable:
                 for worker, state in self.workers.items()
             ],
             [
-                (identity, (g.key, g.role, g.name, g.attributes, g.reduction, g.statistics, g.own))
+                (
+                    identity,
+                    (
+                        g.key,
+                        g.role,
+                        g.name,
+                        g.attributes,
+                        g.reduction,
+                        g.statistics,
+                        g.extra,
+                        g.own,
+                    ),
+                )
                 for identity, g in self._groups.items()
             ],
             [
@@ -413,7 +435,7 @@ class StreamTable:
                 identities.workers, state.workers, strict=True
             )
         }
-        self.groups, self._groups, self._keys = [], {}, {}
+        self.groups, self._groups, self._keys, self._written = [], {}, {}, set()
         for number, (identity, group) in enumerate(identities.groups):
             self._keep(identity, Group(number, *group, state.totals.get(number, 0)))
         self._streams = {}
@@ -442,14 +464,21 @@ class StreamTable:
         self._frozen = state.frozen
 
 
-def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...]]:
+def _written(key: str, suffixes: Iterable[str]) -> Iterator[str]:
+    """The keys of a row that a group of this key writes."""
+    yield key
+    yield from (f"{key}/{suffix}" for suffix in suffixes)
+
+
+def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str, ...]]:
     """How the values of a series become one, and what else is written of them."""
     spec = names.METRICS.get(series.name)
+    extra = _EXTRA.get(series.instrument, ())
     if spec is not None:
-        return series.reduction or spec.reduction, spec.statistics
+        return series.reduction or spec.reduction, spec.statistics, extra
     additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
     statistics = _HISTOGRAM_STATISTICS if series.instrument is Instrument.HISTOGRAM else ()
-    return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics
+    return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics, extra
 
 
 def _no_points() -> "tuple[array[int], array[int], array[int]]":

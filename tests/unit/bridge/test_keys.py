@@ -2,7 +2,13 @@
 
 import pytest
 
-from otel_rl.bridge.keys import tracker_key, worker_key
+from otel_rl.bridge.keys import (
+    MAX_KEY_LENGTH,
+    read_key,
+    tracker_key,
+    variant_key,
+    worker_key,
+)
 
 TABLE = [
     # role, name, attributes, key
@@ -39,8 +45,17 @@ TABLE = [
     ),
     ("trainer", "x", {"b": "2", "a": "1"}, "trainer/x/1/2"),
     ("trainer", "x", {"rl.loop.iteration": "7"}, "trainer/x"),
-    ("trainer", "über loss?", {}, "trainer/_ber_loss_"),
-    ("a b", "../../etc/passwd", {}, "a_b/etc/passwd"),
+    ("trainer", "über loss?", {}, "trainer/_xfc_ber_x20_loss_x3f_"),
+    ("trainer", "pass@1", {}, "trainer/pass_x40_1"),
+    ("generator", "vllm:num_requests_running", {}, "generator/vllm/num_requests_running"),
+    ("trainer", "x", {"device": "cuda:0"}, "trainer/x/cuda/0"),
+    ("trainer", "top-5", {"model": "llama-3.1"}, "trainer/top-5/llama-3.1"),
+    ("trainer", "a_x5_b", {}, "trainer/a_x5f_x5_b"),
+    ("a b", "../../etc/passwd", {}, "a_x20_b/etc/passwd"),
+    ("trainer", "...", {"dots": ".."}, "trainer/_x2e__x2e__x2e_/_x2e__x2e_"),
+    ("_private", "loss", {}, "x__private/loss"),
+    ("0", "loss", {}, "x_0/loss"),
+    ("trainer", "x", {"half": "\ud83d"}, "trainer/x/_xd83d_"),
     ("trainer", "x", {"path": "/a//b/"}, "trainer/x/a/b"),
 ]
 
@@ -60,3 +75,23 @@ def test_the_key_of(role: str, name: str, attributes: dict[str, str], key: str) 
 )
 def test_one_workers_own_key_of(role: str, label: str, key: str, expected: str) -> None:
     assert worker_key(role, label, key) == expected
+
+
+def test_a_key_that_is_too_long_is_cut_and_still_its_own() -> None:
+    one, other = (
+        tracker_key("trainer", "x" * 255, {"a": "y" * 4096 + end}.items()) for end in "12"
+    )
+    assert max(len(one), len(other)) <= MAX_KEY_LENGTH
+    assert one != other
+    assert read_key(one)[:2] == ("trainer", "x" * 255)
+
+
+def test_a_variant_is_read_as_what_it_is_a_variant_of() -> None:
+    variant = variant_key("trainer/a/b", "the metric a.b")
+    assert variant != "trainer/a/b"
+    assert read_key(variant) == read_key("trainer/a/b")
+
+
+def test_a_metric_that_is_called_like_a_variant_is_none() -> None:
+    key = tracker_key("trainer", "a/_xh12ab_")
+    assert read_key(key) == ("trainer", "a", "_xh12ab_")
