@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
 
 # `runs` is small and written with every batch; the states are large and written with the rows.
 _SCHEMA: Final = """

@@ -108,6 +108,8 @@ class Aligner:
             report: What the bridge says of itself, by tracker key. It goes into the last row that
                 is complete; with ``everything``, into a row of its own if there is none.
         """
+        for worker in self._table.workers.values():
+            worker.clock_is(now_ns)
         self._table.forget(self.settings, now_ns)
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
@@ -208,7 +210,9 @@ class Aligner:
             self._fold_in(stream, _part(measured, has_step), received_ns)
             self._fold_in(stream, _part(measured, map(operator.not_, has_step)), received_ns)
             return
-        if measured.series.name == names.RL_POLICY_VERSION and self._leads(stream):
+        if measured.series.name == names.RL_POLICY_VERSION and self._axis.leads(
+            stream.worker, received_ns
+        ):
             self._axis.versions.observe(
                 (time_ns, int(value))
                 for time_ns, value in zip(times_ns, values, strict=True)
@@ -226,11 +230,8 @@ class Aligner:
         self.tally.late += self._steps.add(
             stream, steps, values, times_ns, received_ns, self.settings
         )
-        if self._leads(stream):
+        if self._axis.leads(stream.worker, received_ns):
             self._axis.steps.observe(zip(times_ns, steps, strict=True))
-
-    def _leads(self, stream: Stream) -> bool:
-        return self._axis.leads(stream.worker.role, stream.worker.label)
 
     def _add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
         is_delta = point.temporality is Temporality.DELTA

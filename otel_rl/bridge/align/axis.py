@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.align.series import WorkerState
+
 __all__ = ["StepAxis", "Timeline", "is_integral"]
 
 # Two hours of two steps a second, and 256 KB of every commit. Late data older than this gets no
@@ -53,23 +55,37 @@ class StepAxis:
 
     One worker, because two ranks never report the same step at the same instant and an axis must
     not jump back and forth between them. That worker is the first of the ``trainer`` role; in a run
-    without trainers, the first of the role that reported a step first. It may go back: a run that
-    is resumed from a checkpoint repeats steps.
+    without trainers, the first of the role that reported a step first. A worker that was first
+    heard of after that one was last heard of takes its place: without an index, a restarted process
+    has another label. The axis may go back: a run that is resumed from a checkpoint repeats steps.
+
+    Attributes:
+        role: Of the worker that tells the steps.
+        label: Its label.
+        heard_ns: When it last did, by the bridge's clock.
+        steps: What it told.
+        versions: The policy versions that it told.
     """
 
     role: str = ""
     label: str = ""
+    heard_ns: int = 0
     steps: Timeline = field(default_factory=Timeline)
     versions: Timeline = field(default_factory=Timeline)
 
-    def leads(self, role: str, label: str) -> bool:
-        """Whether this worker tells the steps, after a look at who it is."""
-        better = not self.role or (role == "trainer" and self.role != "trainer")
-        if better or (role == self.role and _rank(label) < _rank(self.label)):
-            if role != self.role:
-                self.steps, self.versions = Timeline(), Timeline()
+    def leads(self, worker: WorkerState, received_ns: int) -> bool:
+        """Whether ``worker``, heard of at ``received_ns``, tells the steps."""
+        role, label = worker.role, worker.label
+        first_ns = worker.first_ns or received_ns
+        if not self.role or (role == "trainer" and self.role != "trainer"):
+            self.steps, self.versions = Timeline(), Timeline()
             self.role, self.label = role, label
-        return role == self.role and label == self.label
+        elif role == self.role and (_rank(label) < _rank(self.label) or first_ns > self.heard_ns):
+            self.label = label
+        if role != self.role or label != self.label:
+            return False
+        self.heard_ns = received_ns
+        return True
 
     def step_at(self, time_ns: int) -> int:
         """The step in progress; 0 before the first."""

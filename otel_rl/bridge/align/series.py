@@ -78,6 +78,12 @@ class WorkerState:
         self.received_ns = max(self.received_ns, received_ns)
         self.event_ns = max(self.event_ns, event_ns)
 
+    def clock_is(self, now_ns: int) -> None:
+        """If the bridge's clock was set back: nothing was received later than now."""
+        if self.received_ns > now_ns:
+            self.received_ns, self.first_ns = now_ns, min(self.first_ns, now_ns)
+            self.unsettled = [(min(when_ns, now_ns), step) for when_ns, step in self.unsettled]
+
     def passed_below(self) -> int:
         """No more of the steps below this one is to be expected from this worker.
 

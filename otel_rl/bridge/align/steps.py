@@ -130,6 +130,7 @@ class OpenSteps:
             surplus = len(steps) - settings.max_open_steps
             for place, step in enumerate(sorted(steps)):
                 opened = steps[step]
+                opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
                 complete = complete_below is not None and step < complete_below
                 if step == newest and not complete:
                     quiet = now_ns - opened.received_ns >= quiet_ns

@@ -188,6 +188,7 @@ class OpenWindows:
         surplus = len(self._open) - settings.max_open_windows
         for place, end_ns in enumerate(sorted(self._open)):
             window = self._open[end_ns]
+            window.received_ns = min(window.received_ns, now_ns)  # the clock may be set back
             over = clock_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
             if everything or over or overdue or place < surplus:

@@ -660,3 +660,31 @@ def test_one_nan_of_a_counter_shows_and_leaves_the_total_as_it_was() -> None:
     first, second = bench.rows(everything=True)
     assert math.isnan(first.values["generator/tokens/rate"])
     assert [row.values["generator/tokens"] for row in (first, second)] == [100, 110]
+
+
+def test_a_restarted_trainer_without_an_index_moves_the_axis_on() -> None:
+    bench = Bench()
+    before, after = Worker("trainer", "before"), Worker("trainer", "after")
+    bench.export(before, steps(before, {1: 1.0, 2: 1.0}), at_s=1)
+    bench.export(after, steps(after, {3: 1.0}, at_s=60), levels(after, {61: 1.0}), at_s=62)
+    depths = [row for row in bench.rows(everything=True) if "trainer/depth" in row.values]
+    assert [row.step for row in depths] == [3]
+
+
+def test_the_axis_stays_with_the_first_rank_when_another_one_joins() -> None:
+    bench = Bench()
+    joined = Worker("trainer", "c", index=2)
+    bench.export(RANK0, steps(RANK0, {5: 1.0}), at_s=1)
+    bench.export(joined, steps(joined, {4: 1.0}, at_s=1.5), at_s=2)
+    bench.export(RANK0, steps(RANK0, {6: 1.0}, at_s=3), at_s=3)
+    bench.export(joined, steps(joined, {5: 1.0}, at_s=3.5), levels(joined, {4: 1.0}), at_s=4)
+    depths = [row for row in bench.rows(everything=True) if "trainer/depth" in row.values]
+    assert [row.step for row in depths] == [6]
+
+
+def test_a_bridge_whose_clock_is_set_back_holds_nothing_open_for_so_long() -> None:
+    bench = Bench(lease_s=15, allowed_lateness_s=15)
+    bench.export(RANK0, steps(RANK0, {1: 1.0}), levels(RANK0, {1: 1.0}), at_s=3600)
+    assert bench.rows(at_s=1) == []
+    rows = bench.rows(at_s=17)
+    assert (by_step(rows), by_step(rows, "trainer/depth")) == ([(1, 1.0)], [(1, 1.0)])
