@@ -2,13 +2,17 @@
 
 import base64
 import hashlib
+from functools import lru_cache
 
 __all__ = ["run_id"]
 
 _LENGTH = 16
 """80 bits: a billion runs of one project collide with a chance of one in two million."""
 
+_MAX_CACHED = 1024  # as many experiments as a bridge takes by default; it asks for each batch
 
+
+@lru_cache(maxsize=_MAX_CACHED)
 def run_id(experiment: str, trial: str) -> str:
     """Digest of (experiment, trial) in ``[a-z2-7]{16}``: safe in paths, URLs and tracker ids.
 
