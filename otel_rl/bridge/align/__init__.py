@@ -7,7 +7,7 @@ log of single points that were taken, which only grows.
 
 import itertools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
@@ -16,6 +16,7 @@ from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
 from otel_rl.bridge.align.streams import SeenLog, StreamTable
 from otel_rl.bridge.align.tally import Tally
+from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import (
@@ -122,9 +123,9 @@ class Aligner:
             closed = [ClosedWindow(self._newest_ns, {})]
         if closed and report:
             closed[-1].values.update(report)  # one wide row costs a tracker less than two
-        return [self._row(row) for row in closed]
+        return [row for one in closed for row in self._rows(one)]
 
-    def _row(self, closed: ClosedStep | ClosedWindow) -> Row:
+    def _rows(self, closed: ClosedStep | ClosedWindow) -> Iterator[Row]:
         version = self._axis.version_at(closed.time_ns)
         if isinstance(closed, ClosedStep):
             step = closed.step
@@ -132,9 +133,10 @@ class Aligner:
                 version = closed.version
         else:
             step = self._axis.step_at(closed.time_ns)
-        number = self.next_number
-        self.next_number += 1
-        return Row(number, step, closed.time_ns, closed.values, version)
+        for values in parts(closed.values):
+            number = self.next_number
+            self.next_number += 1
+            yield Row(number, step, closed.time_ns, values, version)
 
     def _add(self, point: Point, received_ns: int) -> None:
         samples = len(point.values) if isinstance(point, Measurements) else 1
@@ -250,6 +252,7 @@ class Aligner:
             counter = CounterStream()
             if self._is_counted(point):
                 counter = CounterStream(point.start_ns, point.time_ns, point.value)
+                self.tally.drop_as_too_old(1)
             stream.counter = counter
         increment = counter.advance(point)
         if increment is not None:
@@ -268,6 +271,7 @@ class Aligner:
                 stream.histogram = HistogramStream(
                     point.start_ns, point.time_ns, point.count, point.total, buckets
                 )
+                self.tally.drop_as_too_old(1)
         new = stream.histogram.advance(point)
         if new is not None:
             self.tally.late += self._windows.add_distribution(

@@ -90,7 +90,8 @@ class StreamTable:
         self._fresh = _no_points()
         # Single points of this time and before are remembered no longer.
         self.forgotten_ns = 0
-        self._remembered = 0
+        # Single points in the log: of the series in _by_number, and of others.
+        self._remembered = self._orphaned = 0
         # What was taken of each series that may be heard of again, by the number of its stream.
         self._by_number: dict[int, Seen] = {}
         # The pickled part that never changes; None since it did.
@@ -168,7 +169,7 @@ class StreamTable:
         body = zlib.compress(b"".join(column.tobytes() for column in fresh), level=1)
         log = SeenLog(max(fresh[1]), body)
         self._fresh = _no_points()
-        if self._remembered > settings.max_remembered:
+        if self._remembered + self._orphaned > settings.max_remembered:
             self._forget_times()
         return log
 
@@ -179,17 +180,21 @@ class StreamTable:
         numbers, times_ns, steps = columns[:n], columns[n : 2 * n], columns[2 * n :]
         holders = self._by_number
         for number, time_ns, step in zip(numbers, times_ns, steps, strict=True):
+            if time_ns <= self.forgotten_ns:
+                continue
             seen = holders.get(number)
-            if seen is not None and seen.take_time(time_ns, step):
+            if seen is None:
+                self._orphaned += 1
+            elif seen.take_time(time_ns, step):
                 self._remembered += 1
 
     def _forget_times(self) -> None:
         """Forget the older half of the single points."""
         sample = sorted(
             time_ns for seen in self._by_number.values() for time_ns in seen.times_ns[::_SAMPLED]
-        )
+        ) or [self._unknown_through_ns]
         self.forgotten_ns = max(self.forgotten_ns, sample[len(sample) // 2])
-        self._remembered = 0
+        self._remembered = self._orphaned = 0
         for seen in self._by_number.values():
             seen.forget_times(self.forgotten_ns)
             self._remembered += len(seen.times_ns)
@@ -234,6 +239,7 @@ class StreamTable:
             ended = self._ended.pop(next(iter(self._ended)))
             seen = self._by_number.pop(ended.number)
             self._remembered -= len(seen.times_ns)
+            self._orphaned += len(seen.times_ns)
             counted = (c.time_ns for c in (ended.counter, ended.histogram) if c is not None)
             self._unknown_through_ns = max(self._unknown_through_ns, seen.newest_ns(), *counted)
 
@@ -425,7 +431,7 @@ class StreamTable:
         self._unknown_through_ns = identities.unknown_through_ns
         self._fresh = _no_points()
         self.forgotten_ns = state.forgotten_ns
-        self._remembered = 0
+        self._remembered = self._orphaned = 0
         self._by_number = {}
         for ended in self._ended.values():
             self._by_number[ended.number] = _seen(ended.bounds)

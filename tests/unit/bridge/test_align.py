@@ -688,3 +688,48 @@ def test_a_bridge_whose_clock_is_set_back_holds_nothing_open_for_so_long() -> No
     assert bench.rows(at_s=1) == []
     rows = bench.rows(at_s=17)
     assert (by_step(rows), by_step(rows, "trainer/depth")) == ([(1, 1.0)], [(1, 1.0)])
+
+
+def test_the_log_of_what_was_taken_is_bounded_though_workers_come_and_go() -> None:
+    bench = Bench(max_series=1, max_remembered=20)
+    logs: list[int] = []
+    for n in range(300):
+        worker = Worker("vllm", str(n))
+        bench.export(worker, levels(worker, {20.0 * n: 1.0}), at_s=20.0 * n)
+        log = bench.aligner.take_log()
+        assert log is not None
+        logs = [ns for ns in [*logs, log.newest_ns] if ns > bench.aligner.forgotten_ns]
+    assert len(logs) <= 22
+
+
+def test_a_restart_does_not_change_what_is_forgotten() -> None:
+    bench, again = Bench(max_remembered=300), Bench()
+    bodies = []
+    for second in range(50):
+        made = {second + n / 10: 1.0 for n in range(10)}
+        bench.export(SOLO, levels(SOLO, made))
+        log = bench.aligner.take_log()
+        assert log is not None
+        bodies.append(log.body)
+    again.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    for body in bodies:
+        again.aligner.restore(body)
+    for second in range(50, 80):
+        for one in (bench, again):
+            one.export(SOLO, levels(SOLO, {second + n / 10: 1.0 for n in range(10)}))
+            one.aligner.take_log()
+    assert again.aligner.forgotten_ns == bench.aligner.forgotten_ns > T0
+
+
+def test_what_a_worker_counted_before_it_was_forgotten_for_good_is_counted_as_too_old() -> None:
+    bench = Bench(window_s=1, forget_s=60, max_series=1)
+    first, second, third = restarted(0), restarted(1), restarted(2)
+    bench.export(first, counter(first, 0.5, 100))
+    bench.rows(at_s=100)
+    bench.export(second, counter(second, 100.5, 10, start_s=100))
+    bench.rows(at_s=200)
+    bench.export(first, counter(first, 200.5, 100))
+    assert (bench.aligner.tally.taken, bench.aligner.tally.too_old) == (2, 1)
+    bench.rows(at_s=300)
+    bench.export(third, counter(third, 300.5, 10, start_s=300))
+    assert (bench.aligner.tally.taken, bench.aligner.tally.too_old) == (3, 1)
