@@ -3,8 +3,9 @@
 * ``/v1/metrics`` passes requests on. Connections are cut before, in the middle of and after the
   request, and in the middle of the answer; requests are delayed, and come again seconds later.
 * ``/collector/v1/metrics`` answers at once and keeps what it got, as a collector with a queue on
-  disk. It passes points on in requests of its own making, in another order, in parallel, until the
-  bridge has answered for each; a request whose answer was lost comes again cut differently.
+  disk. It passes points on in requests of its own making, in another order, in parallel, over HTTP
+  and gRPC, until the bridge has answered for each; a request whose answer was lost comes again cut
+  differently.
 
 Each request is noted in the books before it is sent, and again when the bridge answers 200.
 """
@@ -24,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
+import grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -33,14 +35,19 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from tests.faults.books import Books
 from tests.faults.reading import read
 
-__all__ = ["Fate", "Gateway"]
+__all__ = ["Addresses", "Fate", "Gateway"]
 
 _TIMEOUT_S = 20.0
 _RETRYABLE = {429, 502, 503, 504}
+_RETRYABLE_CODES = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 _PAUSE_S = 0.1
 _MAX_DELAY_S = 0.3
 _MAX_REPLAY_S = 4.0
-_COLLECTOR_CONSUMERS = 2
 _MAX_KEPT = 100
 
 
@@ -78,6 +85,14 @@ _FATES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the bridge listens, as ``HOST:PORT``."""
+
+    http: str
+    grpc: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Sent:
     """A request as it came."""
 
@@ -102,13 +117,13 @@ class Gateway:
     """Listens on a port of its own.
 
     Args:
-        address: Of the bridge, None while it is down.
+        addresses: Of the bridge, None while it is down.
         books: Where offers and acknowledgements are noted.
         seed: Of everything that happens.
     """
 
-    def __init__(self, address: Callable[[], str | None], books: Books, seed: int) -> None:
-        self._address = address
+    def __init__(self, addresses: Callable[[], Addresses | None], books: Books, seed: int) -> None:
+        self._addresses = addresses
         self._books = books
         # _lock guards everything below.
         self._lock = threading.Lock()
@@ -120,8 +135,7 @@ class Gateway:
         self._replays: list[tuple[float, _Sent]] = []
         self._queue: list[ExportMetricsServiceRequest] = []
         self._in_flight = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._threads = [
             threading.Thread(
                 target=self._server.serve_forever,
@@ -130,8 +144,8 @@ class Gateway:
             ),
             threading.Thread(target=self._replay, name="faults-replay"),
             *(
-                threading.Thread(target=self._consume, name=f"faults-collector-{number}")
-                for number in range(_COLLECTOR_CONSUMERS)
+                threading.Thread(target=self._consume, args=(send,), name=f"faults{send.__name__}")
+                for send in (_post, _call)
             ),
         ]
 
@@ -218,10 +232,10 @@ class Gateway:
             if len(self._kept) < _MAX_KEPT and self._random.random() < 0.2:
                 self._kept.append(sent)
 
-    def _forward(self, sent: _Sent, fate: Fate) -> _Answer | None:
+    def _forward(self, sent: _Sent, fate: Fate, send: "_Send | None" = None) -> _Answer | None:
         """Send to the bridge. None: there was no answer, whatever the bridge has done."""
-        address = self._address()
-        if address is None or fate is Fate.REFUSE:
+        addresses = self._addresses()
+        if addresses is None or fate is Fate.REFUSE:
             return None
         if fate is Fate.DELAY:
             with self._lock:
@@ -231,9 +245,9 @@ class Gateway:
         self._books.offer(reading)
         try:
             if fate in {Fate.CUT, Fate.HANG_UP}:
-                _send_and_leave(address, sent, whole=fate is Fate.HANG_UP)
+                _send_and_leave(addresses.http, sent, whole=fate is Fate.HANG_UP)
                 return None
-            answer = _post(address, sent)
+            answer = (send or _post)(addresses, sent)
         except (OSError, http.client.HTTPException):
             return None
         if answer.status == 200:
@@ -258,14 +272,14 @@ class Gateway:
                         self._replays.remove(item)
             time.sleep(_PAUSE_S)
 
-    def _consume(self) -> None:
+    def _consume(self, send: "_Send") -> None:
         """One consumer of the collector's queue. The others overtake it."""
         while not self._is_over:
             points = self._some_points()
             if points:
                 fate = self._fate()
                 request = _merged(points, grouped=self._random.random() < 0.5)
-                answer = self._forward(_Sent(request.SerializeToString()), fate)
+                answer = self._forward(_Sent(request.SerializeToString()), fate, send)
                 lost = answer is None or answer.status != 200 or fate is Fate.LOSE_ANSWER
                 with self._lock:
                     self._in_flight -= 1
@@ -334,8 +348,24 @@ def _headers(sent: _Sent) -> dict[str, str]:
     return headers
 
 
-def _post(address: str, sent: _Sent) -> _Answer:
-    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+_Send = Callable[[Addresses, _Sent], _Answer]
+
+
+def _call(addresses: Addresses, sent: _Sent) -> _Answer:
+    """Over gRPC, with the status that HTTP would have had."""
+    with grpc.insecure_channel(addresses.grpc) as channel:
+        export = channel.unary_unary(_EXPORT, bytes, bytes)
+        try:
+            return _Answer(200, export(sent.body, timeout=_TIMEOUT_S))
+        except grpc.RpcError as error:
+            code = error.code()
+            if code in _RETRYABLE_CODES:
+                return _Answer(503, b"")
+            return _Answer(500, str(error).encode())
+
+
+def _post(addresses: Addresses, sent: _Sent) -> _Answer:
+    connection = http.client.HTTPConnection(addresses.http, timeout=_TIMEOUT_S)
     with contextlib.closing(connection):
         connection.request("POST", "/v1/metrics", sent.body, _headers(sent))
         response = connection.getresponse()
@@ -353,6 +383,13 @@ def _send_and_leave(address: str, sent: _Sent, *, whole: bool) -> None:
     body = sent.body if whole else sent.body[: len(sent.body) // 2]
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a sender that is killed resets its connection."""
 
 
 def _handler(gateway: Gateway) -> type[BaseHTTPRequestHandler]:

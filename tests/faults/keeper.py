@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.faults.gateway import Addresses
 from tests.strays import processes_with
 
 __all__ = ["MARK", "BridgeKeeper", "WorkerKeeper", "kill", "wait_for"]
@@ -21,7 +22,7 @@ MARK = "FAULTS_SCENARIO"
 
 _REPOSITORY = Path(__file__).parents[2]
 _LOOK_S = 0.02
-_ADDRESS = re.compile(r"OTLP/HTTP on (\S+?),")
+_ADDRESSES = re.compile(r"OTLP/HTTP on (\S+), OTLP/gRPC on (\S+),")
 _STOP_TIMEOUT_S = 60.0
 _UNLIMITED = resource.RLIM_INFINITY
 
@@ -66,20 +67,20 @@ class BridgeKeeper:
         self._thread = threading.Thread(target=self._keep, name="faults-bridge", daemon=True)
         # Set by the thread, read by anybody.
         self._process: subprocess.Popen[bytes] | None = None
-        self._address: str | None = None
+        self._addresses: Addresses | None = None
 
     def start(self) -> None:
         """Begin to keep it running."""
         self._thread.start()
 
     @property
-    def address(self) -> str | None:
+    def addresses(self) -> Addresses | None:
         """Where it listens, None while it does not."""
-        return self._address
+        return self._addresses
 
     def is_up(self) -> bool:
         """Whether it listens."""
-        return self._address is not None
+        return self._addresses is not None
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to the bridge. Returns whether there was one."""
@@ -141,13 +142,13 @@ class BridgeKeeper:
             if self._stopping.is_set():
                 self.signal(signal.SIGTERM)
             while process.poll() is None:
-                if self._address is None:
+                if self._addresses is None:
                     said = self._log.read_bytes()[begin:].decode(errors="replace")
-                    if match := _ADDRESS.search(said):
-                        self._address = match[1]
+                    if match := _ADDRESSES.search(said):
+                        self._addresses = Addresses(match[1], match[2])
                 self._note_memory(process.pid)
                 time.sleep(_LOOK_S)
-            self._address = None
+            self._addresses = None
             self.exits.append(process.returncode)
             if not self._stopping.is_set():
                 self._stopping.wait(self._pause_s())

@@ -41,6 +41,7 @@ _TARGET_TIMEOUT_S = 5.0
 _CALM_TIMEOUT_S = 90.0
 _MAX_RSS_BYTES = 500 << 20
 _FEW_BYTES = 4096
+_SHOWN_LINES = 100
 _EXPERIMENT = "faults"
 
 _TROUBLES = {
@@ -59,9 +60,6 @@ _STATUSES = {
 # Short waits, because the server is on loopback and a run takes seconds.
 _SETTINGS = """
 stop_timeout_s = {stop_timeout_s}
-
-[grpc]
-enabled = false
 
 [journal]
 max_bytes = {journal_bytes}
@@ -111,7 +109,7 @@ class Outcome:
                 "timeline:",
                 *(f"  {line}" for line in self.timeline),
                 "the bridge said:",
-                *(f"  {line}" for line in self.bridge_said.splitlines()[-40:]),
+                *(f"  {line}" for line in self.bridge_said.splitlines()[-_SHOWN_LINES:]),
             ]
         )
 
@@ -169,7 +167,7 @@ class _Scenario:
             link = stack.enter_context(Link(urlsplit(self._server.base_url).port or 0))
             self._bridge = self._kept_bridge(data, link)
             gateway = stack.enter_context(
-                Gateway(lambda: self._bridge.address, self._books, self._plan.seed)
+                Gateway(lambda: self._bridge.addresses, self._books, self._plan.seed)
             )
             self._start(gateway)
             self._strike(link, disk)
@@ -202,7 +200,7 @@ class _Scenario:
         return BridgeKeeper(
             [
                 sys.executable, "-m", module, "bridge", "--config", str(settings),
-                "--data", str(data), "--http", "127.0.0.1:0",
+                "--data", str(data), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             ],
             self._environment(
                 **self._server.environment() | {"WANDB_BASE_URL": link.url},
@@ -374,6 +372,8 @@ class _Scenario:
             verdict.problems.append(f"the bridge ended with {exit_code}")
         if self._bridge.peak_rss_bytes > _MAX_RSS_BYTES:
             verdict.problems.append(f"the bridge took {self._bridge.peak_rss_bytes >> 20} MiB")
+        if "Traceback" in self._bridge.said():
+            verdict.problems.append("something happened that the bridge did not foresee")
         run = self._server.run(self._run_id) if self._run_id in self._server.run_ids() else None
         if run is not None and run.rewrites:
             verdict.problems.append(f"{run.rewrites} lines of the run were written over")

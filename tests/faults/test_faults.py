@@ -22,7 +22,7 @@ AT_A_TIME = 3
 MUTANT_SEEDS = {
     "early_ack": (1, 2, 3, 7),
     "no_dedup": (1, 2),
-    "trusted_cursor": (13, 15, 18, 21, 22),
+    "trusted_cursor": (20, 23, 10, 24, 14, 5),
 }
 
 
