@@ -107,6 +107,13 @@ class Child:
             Ledger(self._opened()).set_aside(key(run), one.offset)
         return {"names": [one.batch.payload.decode().rstrip(".") for one in spooled]}
 
+    def prune(self, *, run: str, below: int) -> Answer:
+        """Have a tracker confirm rows, and remove them."""
+        ledger = Ledger(self._opened())
+        ledger.confirmed(key(run), "tracker", below)
+        ledger.prune(key(run), "tracker", below)
+        return {}
+
     def accept(self, *, run: str, request: str, received_ns: int) -> Answer:
         """Append a request, in hexadecimal digits."""
         payload = bytes.fromhex(request)

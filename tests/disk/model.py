@@ -37,13 +37,15 @@ class Run:
     Attributes:
         batches: Names of those that wait.
         aside: Names of those that were set aside.
-        rows: How many.
+        pruned: The rows below are gone.
+        rows: The number of the next one.
         state: Committed with the last rows.
         seen: Committed with the rows before.
     """
 
     batches: set[str] = field(default_factory=set)
     aside: set[str] = field(default_factory=set)
+    pruned: int = 0
     rows: int = 0
     state: str = ""
     seen: list[str] = field(default_factory=list)
@@ -87,9 +89,16 @@ def _run(spool: Spool, ledger: Ledger, run: str) -> Run:
     assert (key(run) in spool.waiting()) is bool(names)
     saved = ledger.saved(key(run))
     rows = ledger.rows(key(run), start=0, limit=saved.next_row + 1)
-    assert list(rows) == [row(number) for number in range(saved.next_row)]
-    state = "" if saved.state is None else str(saved.state)
-    return Run(set(names), set(), saved.next_row, state, [seen.decode() for seen in saved.seen])
+    pruned = rows[0].number if rows else saved.next_row
+    assert list(rows) == [row(number) for number in range(pruned, saved.next_row)]
+    return Run(
+        set(names),
+        set(),
+        pruned,
+        saved.next_row,
+        "" if saved.state is None else str(saved.state),
+        [seen.decode() for seen in saved.seen],
+    )
 
 
 def _name(payload: bytes) -> str:

@@ -95,6 +95,14 @@ class PowerCuts(RuleBasedStateMachine):
         assert isinstance(names, list)
         self.did(_sets_aside(run, names), start, self.life.end)
 
+    @rule(run=st.sampled_from(RUNS), kept=st.integers(0, 20))
+    def prune(self, run: str, kept: int) -> None:
+        """A tracker has confirmed all rows but a few."""
+        start = self.life.end
+        below = max(self.now.runs[run].rows - kept, self.now.runs[run].pruned)
+        self.life.ask("prune", run=run, below=below)
+        self.did(_prunes(run, below), start, self.life.end)
+
     @rule()
     def reopen(self) -> None:
         """An orderly end and another start."""
@@ -171,6 +179,13 @@ def _sets_aside(run: str, names: Sequence[str]) -> Change:
     def change(content: Content) -> None:
         content.runs[run].batches.difference_update(names)
         content.runs[run].aside.update(names)
+
+    return change
+
+
+def _prunes(run: str, below: int) -> Change:
+    def change(content: Content) -> None:
+        content.runs[run].pruned = below
 
     return change
 
