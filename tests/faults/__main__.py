@@ -5,16 +5,20 @@ FAULT_FIRST   the first seed (default 1)
 FAULT_SEED    this one alone, with its timeline
 FAULT_JOBS    how many at a time (default: one more than cores)
 FAULT_MUTANT  a safety layer to take out, see ``mutants.py``
+
+Ctrl-C or SIGTERM begins no further scenario and leaves no process of those that run.
 """
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import as_completed
 from pathlib import Path
+from types import FrameType
 
 from tests.faults.crew import Crew
 from tests.faults.scenario import Outcome
@@ -29,6 +33,8 @@ def main() -> int:
     runs = 1 if alone else int(os.environ.get("FAULT_RUNS") or 200)
     jobs = min(runs, int(os.environ.get("FAULT_JOBS") or (os.cpu_count() or 1) + 1))
     mutant = os.environ.get("FAULT_MUTANT", "")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     begin = time.monotonic()
     outcomes: list[Outcome] = []
     with (
@@ -46,6 +52,10 @@ def main() -> int:
     _REPORT.write_text(json.dumps(figures, indent=2) + "\n")
     _say(json.dumps(figures, indent=2))
     return int(any(not outcome.verdict.is_sound for outcome in outcomes))
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _line(number: int, runs: int, outcome: Outcome) -> str:
