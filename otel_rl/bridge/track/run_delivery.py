@@ -136,7 +136,7 @@ class RunDelivery:
         """How it stands."""
         numbered = self._shared.source.next_row(self.key)
         with self._changed:
-            next_row = self._opened.next_row if self._opened else 0
+            next_row = self._opened.next_row if self._opened else self._pruned_row(numbered)
             return RunStatus(
                 key=self.key,
                 tracker=self._settings.tracker,
@@ -147,6 +147,11 @@ class RunDelivery:
                 pending=max(0, numbered - next_row),
                 last_error=self._error,
             )
+
+    def _pruned_row(self, numbered: int) -> int:
+        """The first row that is kept: what was pruned, a tracker had."""
+        kept = self._shared.source.rows(self.key, start=0, limit=1)
+        return kept[0].number if kept else numbered
 
     def _ensure_thread(self) -> None:
         self._news = True

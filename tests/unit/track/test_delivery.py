@@ -119,6 +119,16 @@ def test_delivery_goes_on_after_pruning(bench: Bench) -> None:
     assert bench.lines(A) == list(range(10))
 
 
+def test_pruned_rows_are_not_pending_before_the_run_is_opened(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, max_writers=1, min_hold_s=3600)
+    bench.feed(B, 1)  # has the only writer
+    bench.wait_until_written(B)
+    bench.source.add(A, 9)
+    bench.source.lose(A, 7)
+    bench.delivery.notify(A)
+    assert (bench.status(A).next_row, bench.status(A).pending) == (7, 2)
+
+
 def test_rows_are_counted_as_written_and_confirmed(bench: Bench) -> None:
     bench.feed(A, 5)
     bench.stop()
