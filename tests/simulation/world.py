@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.records import ExperimentKey
@@ -222,7 +222,10 @@ class _World:
         numbered = self._bridge.ledger.next_row(key)
         if len(history.lines) != numbered:
             yield f"{len(history.lines)} lines of {numbered} rows"
-        values, stepped, counts = _found(history.lines)
+        rows = [json.loads(line) for line in history.lines]
+        if not all({"step", "_timestamp"} <= row.keys() for row in rows):
+            yield "a row without step or time"
+        values, stepped, counts = _found(rows)
         for what, found in (
             ("lost", measured.values - values.keys()),
             ("doubled", {value for value, n in values.items() if n > 1}),
@@ -236,13 +239,15 @@ class _World:
             yield f"counted are {dict(counts)}, not {dict(measured.counts)}"
 
 
-def _found(lines: Sequence[str]) -> tuple[Counter[int], Counter[str], Counter[str]]:
+def _found(
+    rows: Sequence[Mapping[str, float]],
+) -> tuple[Counter[int], Counter[str], Counter[str]]:
     """Of a history: how often each single value is there, sums by role, and what was counted."""
     values: Counter[int] = Counter()
     stepped: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for line in lines:
-        for key, value in json.loads(line).items():
+    for row in rows:
+        for key, value in row.items():
             role, _, name = key.partition("/")
             if role == "workers":
                 if name.endswith(("/stepped", "/timed")):
@@ -250,7 +255,8 @@ def _found(lines: Sequence[str]) -> tuple[Counter[int], Counter[str], Counter[st
             elif name == "stepped":
                 stepped[role] += int(value)
             elif name in {"cumulative", "delta"}:
-                counts[key] = max(counts[key], int(value))
+                # A total that falls would be seen: the last one counts.
+                counts[key] = int(value)
             elif name == "spread/count":
                 counts[f"{role}/spread"] += int(value)
     return values, stepped, +counts
