@@ -2,10 +2,11 @@
 
     python -m tests.overload [SECONDS]
 
-The bridge is a process with a small journal and the JSON-lines tracker. Senders first find out what
-it can take, then offer twice that for SECONDS (default 600): who is told 503 waits as long as it is
-told to and sends the same request again. Worker w sends the value 4 ** w for each metric and step,
-summed over workers: the digits of a sum, to base 4, say how often each measurement is in the run.
+The bridge is a process with a small journal and the JSON-lines tracker, on a core of its own.
+Workers on the other cores first find out what it can take, then offer twice that for SECONDS
+(default 600): one that is told 503 waits as long as it is told to and sends the same request again.
+Worker w sends the value 4 ** w for each metric and step, summed over workers: the digits of a sum,
+to base 4, say how often each measurement is in the run.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,11 +38,12 @@ from tests.process.commands import OTEL_RL, clean_environment
 __all__ = ["Figures", "overload"]
 
 EXPERIMENT = "overload"
-WORKERS = 3
+PROCESSES, WORKERS_OF_EACH = 3, 8
+WORKERS = PROCESSES * WORKERS_OF_EACH
 METRICS = 20
 STEPS_PER_REQUEST = 100
 POINTS_PER_REQUEST = METRICS * STEPS_PER_REQUEST
-JOURNAL_BYTES = 64 << 20
+JOURNAL_BYTES = 32 << 20
 DEADLINE_S = 300.0
 
 
@@ -49,6 +52,7 @@ class Figures:
     """What was seen.
 
     Attributes:
+        cores: Of the machine; the bridge and its writer have one.
         seconds: For how long more was offered than could be taken.
         capacity: Points per second from the first request to the last row, without a limit.
         offered: Points per second that the senders had to send.
@@ -60,6 +64,7 @@ class Figures:
         recovery_s: From the last request to the last row.
     """
 
+    cores: int
     seconds: float
     capacity: float
     offered: float
@@ -84,14 +89,24 @@ class Sent:
     refused: int
 
 
-def send(
+def send_all(
     port: int,
-    worker: int,
-    first: int,
+    workers: dict[int, int],
     interval_s: float,
     seconds: float,
-    to: "Connection[Sent, None]",
+    to: "Connection[dict[int, Sent], None]",
 ) -> None:
+    """Be some of the workers, each from its own step on."""
+    leave_a_core_to_the_bridge()
+    with ThreadPoolExecutor(len(workers)) as threads:
+        futures = {
+            worker: threads.submit(send, port, worker, first, interval_s, seconds)
+            for worker, first in workers.items()
+        }
+    to.send({worker: future.result() for worker, future in futures.items()})
+
+
+def send(port: int, worker: int, first: int, interval_s: float, seconds: float) -> Sent:
     """Send requests of ``STEPS_PER_REQUEST`` steps, one each ``interval_s``, until time is up."""
     resource = Resource(
         {
@@ -138,7 +153,13 @@ def send(
             time.sleep(int(answer.headers["retry-after"]))
         step += STEPS_PER_REQUEST
         due += interval_s
-    to.send(Sent(step, refused))
+    return Sent(step, refused)
+
+
+def leave_a_core_to_the_bridge() -> None:
+    """Run on any core but the first, if there are several."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[1:] or cores)
 
 
 def overload(directory: Path, seconds: float, calibration_s: float = 20.0) -> Figures:
@@ -162,6 +183,7 @@ def overload(directory: Path, seconds: float, calibration_s: float = 20.0) -> Fi
         assert process.wait(DEADLINE_S) == 0
     lost, doubled = compare(directory, sent)
     return Figures(
+        os.cpu_count() or 1,
         seconds,
         capacity,
         offered,
@@ -201,6 +223,7 @@ def bridge(directory: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
             stdout=output,
             stderr=output,
         )
+        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
         try:
             deadline = time.monotonic() + DEADLINE_S
             while True:
@@ -245,10 +268,11 @@ def run_senders(
     context = multiprocessing.get_context("spawn")
     receivers: list[Connection] = []
     processes = []
-    for worker, first in enumerate(starts):
+    for number in range(PROCESSES):
         receiver, sender = context.Pipe(duplex=False)
-        arguments = (port, worker, first, interval_s, seconds, sender)
-        processes.append(context.Process(target=send, args=arguments, daemon=True))
+        workers = {worker: starts[worker] for worker in range(number, WORKERS, PROCESSES)}
+        arguments = (port, workers, interval_s, seconds, sender)
+        processes.append(context.Process(target=send_all, args=arguments, daemon=True))
         receivers.append(receiver)
         processes[-1].start()
         sender.close()
@@ -256,10 +280,12 @@ def run_senders(
         assert all(p.is_alive() or p.exitcode == 0 for p in processes), "a sender failed"
         if peaks is not None:
             peaks.look()
-    sent: list[Sent] = [receiver.recv() for receiver in receivers]
+    sent: dict[int, Sent] = {}
+    for receiver in receivers:
+        sent.update(receiver.recv())
     for process in processes:
         process.join()
-    return sent
+    return [sent[worker] for worker in range(WORKERS)]
 
 
 def wait_until_written(directory: Path, sent: list[Sent]) -> None:
