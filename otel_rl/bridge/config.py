@@ -33,7 +33,7 @@ __all__ = [
 
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
 
-_MODEL = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+_MODEL = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ListenSettings(BaseModel):
@@ -72,8 +72,8 @@ class JournalSettings(BaseModel):
     can always be made into rows."""
 
     max_share: float = Field(0.5, gt=0, le=1)
-    """Part of each of the two that one experiment may take. Beyond it its own senders get 503, so
-    that a flood, or a run that the tracker refuses, leaves room for other experiments."""
+    """Part of ``max_bytes`` that one experiment may take, batches and rows. Beyond it its senders
+    get 503, so that a flood, or a run that the tracker refuses, leaves room for others."""
 
 
 class TrackerSettings(BaseModel):
@@ -142,6 +142,7 @@ class BridgeSettings(BaseSettings):
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     data: Path = Path(".otel_rl")

@@ -29,7 +29,7 @@ from typing import Final, TypeVar
 
 from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 
-__all__ = ["JOURNAL_FILE", "Journal", "checksum"]
+__all__ = ["JOURNAL_FILE", "ROOM_OF_ROWS", "Journal", "checksum"]
 
 _T = TypeVar("_T")
 
@@ -103,6 +103,10 @@ CREATE TABLE deliveries (
   PRIMARY KEY (run_id, tracker)
 ) WITHOUT ROWID;
 """
+
+ROOM_OF_ROWS: Final = "(row_bytes + 64 * (next_row - pruned_row))"
+"""Bytes that the rows of one of the ``runs`` take on the disk, about: their bodies, and for each
+its key and the empty part of its page (40 to 100 bytes, measured)."""
 
 _PAGE_BYTES: Final = 4096  # SQLite's default
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from otel_rl.bridge.journal import Journal, checksum
+from otel_rl.bridge.journal import ROOM_OF_ROWS, Journal, checksum
 from otel_rl.records import ExperimentKey, Offset, Row
 from otel_rl.semconv.run_id import run_id
 
@@ -138,7 +138,7 @@ class Ledger:
         Rows that a tracker does not take may not use up the room of other runs: then the batches of
         the run wait, and in the end its senders.
         """
-        return self._number(key, "row_bytes") < self._max_row_bytes
+        return self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
 
     def runs(self) -> Sequence[ExperimentKey]:
         """Every run of the journal."""
@@ -288,10 +288,10 @@ class Ledger:
             ).fetchone()
         return int(found[0]) if found else 0
 
-    def _number(self, key: ExperimentKey, column: str) -> int:
+    def _number(self, key: ExperimentKey, expression: str) -> int:
         with self._journal.read() as connection:
             found = connection.execute(
-                f"SELECT {column} FROM runs WHERE run_id = ?",  # noqa: S608  # a column of ours
+                f"SELECT {expression} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
                 (run_id(key.experiment, key.trial),),
             ).fetchone()
         return int(found[0]) if found else 0

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from otel_rl.bridge.journal import Journal, checksum
+from otel_rl.bridge.journal import ROOM_OF_ROWS, Journal, checksum
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.semconv.run_id import run_id
@@ -40,12 +40,12 @@ class Spool:
 
     Args:
         journal: Where they are.
-        max_share: Part of the journal's bound that the waiting batches of one experiment may take.
+        max_share: Part of the journal's bound that one experiment may take, with its rows.
     """
 
     def __init__(self, journal: Journal, *, max_share: float = 1.0) -> None:
         self._journal = journal
-        self._max_waiting_bytes = int(max_share * journal.max_bytes)
+        self._max_bytes = int(max_share * journal.max_bytes)
 
     def append(self, batches: Sequence[Batch]) -> None:
         """Keep the batches of a request. Concurrent calls share one fsync.
@@ -112,18 +112,19 @@ class Spool:
             "INSERT OR IGNORE INTO runs (run_id, experiment, trial) VALUES (?, ?, ?)",
             (run, key.experiment, key.trial),
         )
-        (waiting,) = connection.execute(
-            "UPDATE runs SET waiting_bytes = waiting_bytes + ? WHERE run_id = ?"
-            " RETURNING waiting_bytes",
+        waiting, rows = connection.execute(
+            "UPDATE runs SET waiting_bytes = waiting_bytes + ?"  # noqa: S608  # ours
+            f" WHERE run_id = ? RETURNING waiting_bytes, {ROOM_OF_ROWS}",
             (size, run),
         ).fetchone()
         # A batch that is larger than the share is taken when nothing else waits, or it never fits.
-        if waiting > self._max_waiting_bytes and waiting > size:
+        if waiting + rows > self._max_bytes and waiting > size:
             connection.execute(
                 "UPDATE runs SET waiting_bytes = waiting_bytes - ? WHERE run_id = ?", (size, run)
             )
             raise JournalFull(
-                f"{waiting - size} bytes of {key} wait to be made into rows, which is its share.",
+                f"{waiting - size} bytes of {key} wait to be made into rows, and {rows} bytes of"
+                " rows for the tracker, which is its share.",
                 hint="Raise journal.max_share or journal.max_bytes; senders retry meanwhile.",
             )
         connection.execute(

@@ -8,7 +8,9 @@ __all__ = ["AlignSettings"]
 class AlignSettings(BaseModel):
     """How samples become rows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     window_s: float = Field(default=5.0, gt=0, le=3600)
     """Length of the event-time windows of time-driven metrics (rates, quantiles, levels)."""

@@ -403,3 +403,23 @@ def test_a_read_that_failed_half_way_does_not_show_the_past_to_the_next(journal:
     spool.append([batch()])
     assert spool.pending() == 1
     assert Ledger(journal).rows(KEY, start=0, limit=1) == []
+
+
+def test_a_run_whose_rows_nobody_takes_leaves_room_for_other_runs(tmp_path: Path) -> None:
+    small = Journal(tmp_path, max_bytes=4 << 20)
+    try:
+        spool, ledger = Spool(small, max_share=0.5), Ledger(small, max_share=0.5)
+
+        def fill() -> None:
+            for number in range(0, 1_000_000, 100):
+                spool.append([batch(b"x" * 10_000)])
+                if ledger.has_room(KEY):
+                    (one,) = spool.read(KEY, max_bytes=1)
+                    rows = [row(number + n) for n in range(100)]
+                    ledger.commit([commit(*rows, through=one.offset)])
+
+        with pytest.raises(JournalFull, match="is its share"):
+            fill()
+        spool.append([batch(b"y" * 500_000, ExperimentKey("other"))])
+    finally:
+        small.close()

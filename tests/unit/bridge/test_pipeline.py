@@ -182,3 +182,12 @@ def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
     bridge.stop()
     with pytest.raises(JournalClosed):
         bridge.accept([batch(1)])
+
+
+@pytest.mark.parametrize(
+    "place", ["align.forget_s", "tracker.keep_confirmed_s", "telemetry.run_interval_s"]
+)
+def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) -> None:
+    section, name = place.split(".")
+    with pytest.raises(ConfigError, match=place):
+        load_settings(None, {section: {name: float("inf")}})
