@@ -93,6 +93,7 @@ class RunDelivery:
         self._thread: threading.Thread | None = None
         self._writer: Writer | None = None
         self._opened: OpenRun | None = None  # the last one that succeeded
+        self._pruned_row = 0  # all rows below were confirmed before this process began
         self._news = False
         self._wanted_exit_code: int | None = None
         self._stopping = False
@@ -136,7 +137,7 @@ class RunDelivery:
         """How it stands."""
         numbered = self._shared.source.next_row(self.key)
         with self._changed:
-            next_row = self._opened.next_row if self._opened else self._pruned_row(numbered)
+            next_row = self._opened.next_row if self._opened else self._pruned_row
             return RunStatus(
                 key=self.key,
                 tracker=self._settings.tracker,
@@ -147,11 +148,6 @@ class RunDelivery:
                 pending=max(0, numbered - next_row),
                 last_error=self._error,
             )
-
-    def _pruned_row(self, numbered: int) -> int:
-        """The first row that is kept: what was pruned, a tracker had."""
-        kept = self._shared.source.rows(self.key, start=0, limit=1)
-        return kept[0].number if kept else numbered
 
     def _ensure_thread(self) -> None:
         self._news = True
@@ -177,6 +173,7 @@ class RunDelivery:
             try:
                 if not self._has_work():
                     return
+                self._find_pruned_rows()
                 with self._shared.slots.hold(self.key, self._make_room, self._is_killed) as held:
                     if held:
                         self._write_run()
@@ -210,6 +207,12 @@ class RunDelivery:
                     if exit_code is not None and not self._killed:
                         self._state = RunState.FINISHED
                     return False
+
+    def _find_pruned_rows(self) -> None:
+        if self._opened is None:
+            kept = self._shared.source.rows(self.key, start=0, limit=1)
+            with self._changed:
+                self._pruned_row = kept[0].number if kept else 0
 
     def _write_run(self) -> None:
         if self._diverged is not None:

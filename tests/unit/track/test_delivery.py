@@ -126,7 +126,8 @@ def test_pruned_rows_are_not_pending_before_the_run_is_opened(bench: Bench) -> N
     bench.source.add(A, 9)
     bench.source.lose(A, 7)
     bench.delivery.notify(A)
-    assert (bench.status(A).next_row, bench.status(A).pending) == (7, 2)
+    status = bench.wait_for(A, lambda status: status.next_row > 0)
+    assert (status.next_row, status.pending, status.state) == (7, 2, RunState.WAITING)
 
 
 def test_rows_are_counted_as_written_and_confirmed(bench: Bench) -> None:
