@@ -82,7 +82,8 @@ class Worker:
 
     Attributes:
         role: ``trainer``, ``generator``, ``replay_buffer``, ``reward``, ... or any other word.
-        instance: ``service.instance.id``, unique to the process.
+        instance: ``service.instance.id`` with the service that it belongs to, unique to the
+            process.
         index: Place among the workers of the role, or None if the process does not know it.
         count: Number of workers of the role, or None if the process does not know it.
     """

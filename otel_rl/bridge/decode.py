@@ -142,9 +142,11 @@ def _sender(serialized: bytes) -> _Sender:
     role = attributes.get(names.RL_WORKER_ROLE) or (
         _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
     )
-    instance = attributes.get("service.instance.id") or "/".join(
+    own = attributes.get("service.instance.id") or "/".join(
         attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
     )
+    # By OpenTelemetry's rules an instance's id is unique within its service only.
+    instance = "/".join((attributes.get("service.namespace", ""), service, own))
     worker = Worker(
         role=role,
         instance=instance,

@@ -112,8 +112,16 @@ def test_the_worker_is_read_from_the_resource() -> None:
     found = decoded(gauge(NumberDataPoint(as_double=1, time_unix_nano=5)))
     (export,) = found.exports
     assert (export.worker.role, export.worker.index, export.worker.count) == ("trainer", 1, 2)
-    assert export.worker.instance == "abc"
+    assert "abc" in export.worker.instance
     assert export.time_ns == 5
+
+
+def test_instances_of_two_services_are_two_workers() -> None:
+    found = [
+        decoded(of=resource(service__name=service, service__instance__id="0")).exports[0].worker
+        for service in ("vllm-a", "vllm-b", "vllm-a")
+    ]
+    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize(
