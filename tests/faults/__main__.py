@@ -69,6 +69,7 @@ def _line(number: int, runs: int, outcome: Outcome) -> str:
 
 def _figures(outcomes: list[Outcome], wall_s: float) -> dict[str, object]:
     faults = sum((outcome.faults for outcome in outcomes), Counter[str]())
+    skipped = sum((outcome.skipped for outcome in outcomes), Counter[str]())
     return {
         "runs": len(outcomes),
         "acknowledged": sum(outcome.verdict.acknowledged for outcome in outcomes),
@@ -78,6 +79,7 @@ def _figures(outcomes: list[Outcome], wall_s: float) -> dict[str, object]:
         "failed_seeds": sorted(o.seed for o in outcomes if not o.verdict.is_sound),
         "rows": sum(outcome.rows for outcome in outcomes),
         "faults": dict(sorted(faults.items())),
+        "skipped": dict(sorted(skipped.items())),
         "peak_rss_mib": max((o.peak_rss_bytes >> 20 for o in outcomes), default=0),
         "wall_s": round(wall_s, 1),
     }

@@ -78,10 +78,11 @@ class Books:
         with self._lock:
             return len(self._acknowledged)
 
-    def is_acknowledged(self, key: str, value: float) -> bool:
-        """Whether the bridge has answered for this mark."""
+    def unanswered(self, values: Iterable[float]) -> list[float]:
+        """Those of ``values`` that the bridge has not answered for."""
         with self._lock:
-            return (key, value) in self._acknowledged
+            answered = {value for _, value in self._acknowledged}
+        return [value for value in values if value not in answered]
 
     def missing(self, history: History) -> int:
         """How many acknowledged marks the history does not show yet."""

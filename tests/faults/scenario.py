@@ -93,6 +93,7 @@ class Outcome:
     seed: int
     verdict: Verdict
     faults: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     kills: int = 0
     rows: int = 0
     wall_s: float = 0.0
@@ -148,6 +149,7 @@ class _Scenario:
         self._run_id = run_id(_EXPERIMENT, self._trial)
         self._books = Books()
         self._faults: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
         self._kills = 0
         self._timeline: list[str] = []
         self._begin_s = time.monotonic()
@@ -180,6 +182,7 @@ class _Scenario:
             seed=self._plan.seed,
             verdict=verdict,
             faults=self._faults,
+            skipped=self._skipped,
             kills=self._kills,
             rows=len(history),
             peak_rss_bytes=self._bridge.peak_rss_bytes,
@@ -270,6 +273,7 @@ class _Scenario:
                     self._tell(f"{event.fault} ({event.lasts_s:.1f} s, {event.number})")
                     ends.append((self._now_s() + event.lasts_s, event.fault))
                 else:
+                    self._skipped[event.fault] += 1
                     self._tell(f"{event.fault}: nothing to strike at")
         time.sleep(max(0.0, self._plan.lasts_s - self._now_s()))
 
@@ -346,9 +350,12 @@ class _Scenario:
             sender.join(max(0.0, deadline_s - time.monotonic()))
             if sender.is_alive():
                 self._books.complain(f"{sender.name} was not answered for")
-        self._finish_workers(deadline_s)
+        told = self._finish_workers(deadline_s)
         if not wait_for(gateway.is_drained, max(0.0, deadline_s - time.monotonic())):
             self._books.complain("what the collector kept was not taken")
+        told += [value for sender in self._senders for value in sender.acknowledged()]
+        if missing := self._books.unanswered(told):
+            self._books.complain(f"senders take for delivered what was not: {missing[:5]}")
         self._over.set()
         self._tell(f"all is sent: {self._books.acknowledged()} acknowledged")
         if self._plan.waits and not wait_for(
@@ -360,12 +367,17 @@ class _Scenario:
         self._tell("stopping the bridge")
         return self._bridge.stop()
 
-    def _finish_workers(self, deadline_s: float) -> None:
+    def _finish_workers(self, deadline_s: float) -> list[float]:
+        """What the workers logged that lived to a clean end."""
+        logged: list[float] = []
         for worker in self._workers:
             status, said = worker.finish(max(1.0, deadline_s - time.monotonic()))
-            words = said.split()
-            if status != 0 or len(words) != 3 or words[2] != "delivered":
+            if status != 0 or not said.endswith("delivered\n"):
                 self._books.complain(f"a worker ended with {status}: {said} (see {worker.log})")
+            else:
+                first, end, _ = said.split()
+                logged += range(int(first), int(end))
+        return logged
 
     def _judge_bridge(self, verdict: Verdict, exit_code: int | None) -> None:
         if exit_code != 0:
