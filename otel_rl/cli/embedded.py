@@ -78,6 +78,11 @@ def embedded(settings: BridgeSettings) -> Bridge:
             "http.enabled: an embedded bridge listens on HTTP (got false).",
             hint="Remove the setting.",
         )
+    if settings.tls.cert is not None:
+        raise ConfigError(
+            f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
+            hint="Remove the setting, or start `otel-rl bridge`.",
+        )
     if settings.tracker.name == "wandb" and settings.tracker.directory is None:
         directory = Path(os.environ.get("WANDB_DIR") or ".")
         tracker = settings.tracker.model_copy(update={"directory": directory})

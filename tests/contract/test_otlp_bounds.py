@@ -161,11 +161,10 @@ def test_grpc_closes_a_connection_too_many() -> None:
 
 
 def test_a_sender_that_does_not_take_its_answers_is_cut_off() -> None:
-    # The answer names the path, so that it is large.
+    # The answer names the path, so that it is large and soon fills every buffer.
     asked = b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"x" * 4000) * 50
     with http_receiver(ReceiveLimits(answer_timeout_s=0.3)) as receiver:
         with connection(receiver) as greedy:
-            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             greedy.settimeout(0.2)
             with pytest.raises(OSError, match=r"timed out|reset|Broken pipe"):
                 keep_sending(greedy, asked)
@@ -210,6 +209,14 @@ def test_what_is_no_http_is_answered_counted_and_not_logged(
             assert answer_of(confused).startswith(b"HTTP/1.1 400 ")
         assert receiver.counts() == {("requests", "malformed"): 1}
     assert caplog.records == []
+
+
+def test_headers_are_bounded() -> None:
+    with http_receiver() as receiver:
+        with connection(receiver) as long_winded:
+            long_winded.sendall(b"POST /v1/metrics HTTP/1.1\r\nx: " + b"x" * (20 * KIB))
+            wait_until(lambda: receiver.counts() == {("requests", "malformed"): 1})
+        assert is_served(receiver)
 
 
 def test_a_call_whose_message_does_not_arrive_is_ended_and_leaves_its_thread() -> None:

@@ -1,6 +1,8 @@
 """Who may write what: TLS, mutual TLS and bearer tokens, over real sockets and both protocols."""
 
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from hashlib import sha256
@@ -34,6 +36,7 @@ from tests.otlp_requests import (
     metrics_request,
     trace_request,
 )
+from tests.process.commands import clean_environment
 from tests.tls_files import tls_files, tls_settings
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -389,6 +392,39 @@ def test_python_exporters_deliver_with_certificate_and_token(
         )
         assert over_http.journal.take()
         assert over_grpc.journal.take()
+
+
+WORKER = """
+import otel_rl
+otel_rl.init()
+otel_rl.mlogger.log({"loss": 0.5}, step=1)
+otel_rl.shutdown()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_worker_of_otel_rl_delivers_with_certificate_and_token(
+    files: Path, tmp_path: Path, protocol: str
+) -> None:
+    serve = grpc_receiver if protocol == "grpc" else http_receiver
+    with serve(auth=AUTH, tls=tls_settings(files, mutual=True)) as receiver:
+        environment = clean_environment(
+            tmp_path,
+            OTEL_RL_EXPERIMENT="team-1",
+            OTEL_RL_ROLE="trainer",
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"https://{receiver.server.address}",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_EXPORTER_OTLP_CERTIFICATE=str(files / "ca.pem"),
+            OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=str(files / "client.pem"),
+            OTEL_EXPORTER_OTLP_CLIENT_KEY=str(files / "client.key"),
+            OTEL_EXPORTER_OTLP_HEADERS=f"authorization=Bearer%20{NEW}",
+        )
+        subprocess.run(
+            [sys.executable, "-c", WORKER], env=environment, cwd=tmp_path, timeout=60, check=True
+        )
+        assert receiver.counts()["points.accepted", ""] >= 1
+        assert {batch.experiment.experiment for batch in receiver.journal.batches} == {"team-1"}
 
 
 # At start

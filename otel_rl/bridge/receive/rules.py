@@ -74,8 +74,8 @@ class Rules:
         )
         if problem is not None:
             return problem
-        named = [attribute for attribute in resource.attributes if attribute.key in _NAME_ATTRIBUTES]
-        keys = {attribute.key for attribute in named}
+        named = [pair for pair in resource.attributes if pair.key in _NAME_ATTRIBUTES]
+        keys = {pair.key for pair in named}
         if names.RL_EXPERIMENT_NAME not in keys and limits.default_experiment is None:
             return (
                 Refusal.NO_EXPERIMENT,

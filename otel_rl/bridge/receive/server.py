@@ -25,6 +25,10 @@ __all__ = ["HttpServer"]
 
 _log = logging.getLogger(__name__)
 
+# Of the kernel, for each connection. Answers are small; by itself it would grow to megabytes for a
+# sender that does not read them.
+_SEND_BUFFER_BYTES = 64 << 10
+
 _BACKLOG = 2048  # as uvicorn has it; connections wait in it before ``start``
 
 
@@ -155,6 +159,7 @@ def _listen(host: str, port: int, intake: Intake, *, has_tls: bool) -> socket.so
     try:
         # A restarted bridge must not wait for the connections of the last one to time out.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as exc:
