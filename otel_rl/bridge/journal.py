@@ -365,8 +365,9 @@ def _commit(connection: sqlite3.Connection, group: list[_Work]) -> None:
             connection.execute("RELEASE work")
         connection.execute("COMMIT")
     except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # or the callers would wait for ever
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
         for work in group:
             work.fail(_translated(exc))
         return

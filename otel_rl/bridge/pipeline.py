@@ -4,6 +4,7 @@ receive ─ accept ─> spool ─ drain: decode ─> align ─> ledger ─ notif
        (200 after the spool's fsync)        (one transaction)      (one process per run)
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -198,7 +199,9 @@ class Bridge:
         statuses = self._delivery.stop(timeout_s=self._settings.stop_timeout_s, exit_code=exit_code)
         for status in statuses:
             if status.state is RunState.FINISHED:
-                self._ledger.finish(status.key, status.tracker, status.next_row)
+                # On a full disk the next start opens the run again, and finds it complete.
+                with contextlib.suppress(JournalFull):
+                    self._ledger.finish(status.key, status.tracker, status.next_row)
         if self._telemetry is not None:
             self._telemetry.stop()
         self._journal.close()

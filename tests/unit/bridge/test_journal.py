@@ -423,3 +423,13 @@ def test_a_run_whose_rows_nobody_takes_leaves_room_for_other_runs(tmp_path: Path
         spool.append([batch(b"y" * 500_000, ExperimentKey("other"))])
     finally:
         small.close()
+
+
+def test_a_connection_that_fails_in_every_way_leaves_no_caller_waiting(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    try:
+        for _ in range(2):
+            with pytest.raises(sqlite3.Error):
+                journal.write(lambda connection: connection.close())
+    finally:
+        journal.close()

@@ -13,6 +13,7 @@ import pytest
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, Where
 from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
 from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
@@ -191,3 +192,21 @@ def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) 
     section, name = place.split(".")
     with pytest.raises(ConfigError, match=place):
         load_settings(None, {section: {name: float("inf")}})
+
+
+def test_a_full_disk_at_the_stop_leaves_the_directory_to_the_next_bridge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_self: Ledger, _key: ExperimentKey, _tracker: str, _next_row: int) -> None:
+        raise JournalFull("The disk is full.")
+
+    bridge = Bridge(settings(tmp_path))
+    bridge.start()
+    bridge.accept([batch(1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "finish", full)
+        bridge.stop()
+    again = Bridge(settings(tmp_path))
+    again.start()
+    again.stop()
+    assert steps(tmp_path) == [1]
