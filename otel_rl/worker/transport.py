@@ -132,6 +132,8 @@ class _Http:
                 headers=self._headers,
                 timeout=self._timeout_s,
                 allow_redirects=False,
+                # Else REQUESTS_CA_BUNDLE of a cluster would win over the exporter's own setting.
+                verify=self._session.verify,
             )
         except (
             requests.ConnectionError,

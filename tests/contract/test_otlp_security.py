@@ -29,6 +29,8 @@ from opentelemetry.sdk.resources import Resource
 from otel_rl.bridge.receive import AuthSettings, ReceiveLimits
 from otel_rl.bridge.receive.tokens import TokenSettings
 from otel_rl.errors import ConfigError
+from otel_rl.worker.settings import SignalSettings, read_settings
+from otel_rl.worker.transport import Outcome, open_transport
 from tests.otlp_requests import (
     Receiver,
     grpc_receiver,
@@ -451,3 +453,23 @@ def test_35_bad_tls_files_fail_at_start_and_are_named(
         server(tls=tls_settings(files)),
     ):
         pass
+
+
+def test_a_worker_trusts_what_its_exporter_is_told_to_and_not_what_the_cluster_does(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By this name it is another machine to the worker, whose environment then counts.
+    monkeypatch.setattr(SignalSettings, "is_loopback", False)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(files / "client.pem"))
+    with http_receiver(tls=tls_settings(files, mutual=False)) as receiver:
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://{receiver.server.address}",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(files / "ca.pem"),
+        }
+        transport = open_transport(read_settings(environment).metrics)
+        try:
+            reply = transport.send(transport.prepare(b""))
+        finally:
+            transport.close()
+    assert reply.outcome is Outcome.ACCEPTED, reply.message
