@@ -21,19 +21,19 @@ MARK = "FAULTS_SCENARIO"
 """A variable that every process of a scenario inherits, by which it is found."""
 
 _REPOSITORY = Path(__file__).parents[2]
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 _ADDRESSES = re.compile(r"OTLP/HTTP on (\S+), OTLP/gRPC on (\S+),")
 _STOP_TIMEOUT_S = 60.0
 _UNLIMITED = resource.RLIM_INFINITY
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+def wait_for(condition: Callable[[], bool], timeout_s: float, *, look_s: float = _LOOK_S) -> bool:
     """Look until ``condition`` holds or the time is up. Returns whether it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(look_s)
     return True
 
 

@@ -41,6 +41,7 @@ _TARGET_TIMEOUT_S = 5.0
 _CALM_TIMEOUT_S = 90.0
 _MAX_RSS_BYTES = 500 << 20
 _FEW_BYTES = 4096
+_LOOK_AT_RUN_S = 0.3  # it has thousands of rows by then
 _SHOWN_LINES = 100
 _EXPERIMENT = "faults"
 
@@ -361,6 +362,7 @@ class _Scenario:
         if self._plan.waits and not wait_for(
             lambda: not self._books.missing(self._server.history(self._run_id)),
             max(0.0, deadline_s - time.monotonic()),
+            look_s=_LOOK_AT_RUN_S,
         ):
             self._books.complain("the run is not complete while the bridge runs")
         wait_for(self._bridge.is_up, _START_TIMEOUT_S)
