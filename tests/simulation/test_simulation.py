@@ -48,6 +48,7 @@ def test_a_world_happens_again_in_the_same_way() -> None:
     assert simulate(5) == simulate(5)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_a_bridge_with_a_layer_of_its_safety_removed_is_noticed(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch
