@@ -173,7 +173,7 @@ class Gateway:
 
     @property
     def happened(self) -> Counter[str]:
-        """How often each fate but PASS was dealt, and how often a request was repeated."""
+        """How often each fate but PASS came, a request was repeated, and the bridge said no."""
         with self._lock:
             return Counter(self._happened)
 
@@ -255,7 +255,10 @@ class Gateway:
             if partial.rejected_data_points:
                 self._books.complain(f"the bridge refused points: {partial.error_message}")
             self._books.acknowledge(reading)
-        elif answer.status not in _RETRYABLE:
+        elif answer.status in _RETRYABLE:
+            with self._lock:
+                self._happened[f"answered {answer.status}"] += 1
+        else:
             self._books.complain(f"the bridge answered {answer.status}: {answer.body!r}")
         return answer
 
