@@ -32,6 +32,8 @@ class MLogger:
         metrics: Mapping[str, SupportsFloat | Tensor],
         step: int | None = None,
         reduce: str | None = None,
+        *,
+        at_ns: int | None = None,
     ) -> None:
         """Record each metric now, as a gauge of its name would. Never raises, never waits.
 
@@ -43,6 +45,7 @@ class MLogger:
             step: The training step the values belong to.
             reduce: How the values of several workers become one: mean (the default), sum, min,
                 max, std or last. Applies to every metric of the call.
+            at_ns: When it was measured, in ns since the Unix epoch, if not now.
         """
         current = session.running() or self._start(metrics)
         if current is None:
@@ -54,7 +57,7 @@ class MLogger:
                 values = {name: hold(value) for name, value in values.items()}
             buffer = current.providers.meter.buffer
             if len(buffer.entries) < buffer.capacity:
-                when = time_ns()
+                when = time_ns() if at_ns is None else at_ns
                 buffer.entries.append(Logged(values, hold(step), reduce, when, get_current()))
             else:
                 guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL, len(values))

@@ -52,6 +52,11 @@ def test_mlogger_and_the_plain_api_give_the_same_measurements(started: Sink) -> 
     assert len(facts("by.api")) == 4
 
 
+def test_a_measurement_may_be_older_than_the_call(started: Sink) -> None:
+    otel_rl.mlogger.log({"loss": 0.5}, step=7, at_ns=1_700_000_000_000_000_000)
+    assert [m.time_ns for m in logged(started)] == [1_700_000_000_000_000_000]
+
+
 def test_a_dict_that_is_reused_for_the_next_step_changes_nothing(started: Sink) -> None:
     values = {"loss": 0.0}
     for step in range(3):

@@ -1,0 +1,103 @@
+"""The W&B API, spoken by a worker: each process logs as before, all land in one run.
+
+    import otel_rl.compat.wandb as wandb
+
+    wandb.init(project="grpo", name="experiment-123", job_type="trainer")
+    wandb.log({"loss": 0.42}, step=12)
+
+What a call means here, and what is not carried, is in docs/wandb.md. No logging call raises; what
+is not carried is said once and counted.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from otel_rl.compat.wandb._api import current as _run_in_progress
+from otel_rl.compat.wandb._api import define_metric, finish, init, log, login
+from otel_rl.compat.wandb._config import Config
+from otel_rl.compat.wandb._histogram import Histogram
+from otel_rl.compat.wandb._inert import (
+    AlertLevel,
+    CommError,
+    Error,
+    Settings,
+    UsageError,
+    plot,
+    require,
+    setup,
+    teardown,
+    termerror,
+    termlog,
+    termwarn,
+    util,
+)
+from otel_rl.compat.wandb._media import MEDIA as _MEDIA
+from otel_rl.compat.wandb._media import READS as _READS
+from otel_rl.compat.wandb._run import Run
+from otel_rl.compat.wandb._say import say_once as _say_once
+from otel_rl.compat.wandb._summary import Summary as _Summary
+
+__all__ = [
+    "AlertLevel",
+    "CommError",
+    "Config",
+    "Error",
+    "Histogram",
+    "Run",
+    "Settings",
+    "UsageError",
+    "alert",
+    "define_metric",
+    "finish",
+    "init",
+    "link_model",
+    "log",
+    "log_artifact",
+    "log_code",
+    "log_model",
+    "login",
+    "mark_preempting",
+    "pin_config_keys",
+    "plot",
+    "require",
+    "save",
+    "setup",
+    "teardown",
+    "termerror",
+    "termlog",
+    "termwarn",
+    "unwatch",
+    "util",
+    "watch",
+]
+
+__version__ = "0.31.0"
+"""The version of W&B whose API this is."""
+
+alert, save, watch, unwatch = Run.alert, Run.save, Run.watch, Run.unwatch
+log_artifact, log_code, log_model = Run.log_artifact, Run.log_code, Run.log_model
+link_model, mark_preempting = Run.link_model, Run.mark_preempting
+pin_config_keys = Run.pin_config_keys
+
+
+if TYPE_CHECKING:
+    run: Run | None
+    config: Config
+    summary: _Summary
+
+
+def __getattr__(name: str) -> Any:  # what it is depends on the name
+    run = _run_in_progress()
+    if name == "run":
+        return run
+    if name in ("config", "summary"):
+        if run is not None:
+            return getattr(run, name)
+        _say_once(f"{name} is nobody's before init(): what is written to it is lost.")
+        return Config() if name == "config" else _Summary(lambda _values: None)
+    found = _MEDIA.get(name) or _READS.get(name)
+    if found is not None:
+        return found
+    raise AttributeError(
+        f"otel_rl.compat.wandb has no {name!r}. It carries what a worker logs; use the wandb "
+        "package beside it for all else. See docs/wandb.md."
+    )

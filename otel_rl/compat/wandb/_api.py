@@ -1,0 +1,176 @@
+"""``wandb.init`` and what goes to the run in progress."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, SupportsIndex
+
+from otel_rl.compat.wandb import _session
+from otel_rl.compat.wandb._about import About, generate_id
+from otel_rl.compat.wandb._config import config_of
+from otel_rl.compat.wandb._identity import Names, place_of
+from otel_rl.compat.wandb._run import Metric, Run
+from otel_rl.compat.wandb._say import say_once
+from otel_rl.compat.wandb._session import DropReason, guard
+from otel_rl.errors import ConfigError
+
+__all__ = ["current", "define_metric", "finish", "init", "log", "login"]
+
+_current: Run | None = None
+
+
+def current() -> Run | None:
+    """The run in progress."""
+    return _current
+
+
+# Arguments of init() that have no meaning for a worker, and what has.
+_IGNORED: Final[Mapping[str, str]] = {
+    "entity": "set WANDB_ENTITY for the bridge",
+    "group": "the run is in the group of its experiment",
+    "notes": "set WANDB_NOTES for the bridge",
+    "tags": "set WANDB_TAGS for the bridge",
+    "mode": "the bridge decides whether the run is online",
+    "resume": "the same experiment and trial is the same run",
+    "resume_from": "start another trial",
+    "fork_from": "start another trial",
+    "settings": "they are those of a W&B client",
+    "save_code": "a worker uploads no files",
+    "sync_tensorboard": "log to otel_rl as well",
+    "monitor_gym": "a worker uploads no files",
+}
+
+
+def init(
+    entity: str | None = None,
+    project: str | None = None,
+    dir: "str | os.PathLike[str] | None" = None,  # noqa: A002  # W&B's word
+    id: str | None = None,  # noqa: A002  # W&B's word
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+    config: object = None,
+    config_exclude_keys: Sequence[str] | None = None,
+    config_include_keys: Sequence[str] | None = None,
+    allow_val_change: bool | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    mode: str | None = None,
+    force: bool | None = None,
+    reinit: bool | str | None = None,
+    **others: object,
+) -> Run:
+    """Start reporting, as the worker that ``docs/wandb.md`` makes of the arguments.
+
+    Args:
+        entity: Ignored: the bridge's.
+        project: The experiment, unless the environment names one.
+        dir: Returned by ``run.dir``.
+        id: The trial, unless the environment names the experiment.
+        name: The trial if there is no ``id``.
+        notes: Kept in this process.
+        tags: Kept in this process.
+        config: A dict, ``argparse.Namespace``, dataclass, or a JSON or YAML file.
+        config_exclude_keys: Left out of the config.
+        config_include_keys: All that is taken of the config.
+        allow_val_change: Ignored: values may always change.
+        group: Kept in this process.
+        job_type: The worker's role.
+        mode: ``disabled`` records nothing; all else is for the bridge to decide.
+        force: Ignored.
+        reinit: With a run in progress: True or ``finish_previous`` ends it first; by default it
+            is returned as it is.
+        others: Ignored, and said.
+
+    Raises:
+        ConfigError: Nothing says which processes belong to one run, a name is no name, or
+            ``reinit="create_new"``: a process is one worker.
+    """
+    del allow_val_change, force
+    global _current  # W&B's API is one run per process
+    if _current is not None:
+        if reinit == "create_new":
+            raise ConfigError(
+                "wandb.init(reinit='create_new'): a process reports for one run at a time.",
+                hint="Call finish() first, or start another process.",
+            )
+        if reinit not in (True, "finish_previous"):
+            return _current
+        finish()
+    names = Names(project, name, id, job_type)
+    disabled = (mode or os.environ.get("WANDB_MODE")) == "disabled"
+    if not disabled:
+        place = place_of(names, os.environ)
+        _session.join(place)
+        given = {"entity": entity, "group": group, "notes": notes, "tags": tags, "mode": mode}
+        _say_ignored({**given, **others})
+    _current = Run(
+        About(
+            project=project or os.environ.get("WANDB_PROJECT") or "uncategorized",
+            name=name or os.environ.get("WANDB_NAME") or "",
+            id=id or os.environ.get("WANDB_RUN_ID") or generate_id(),
+            entity=entity or "",
+            group=group or "",
+            job_type=job_type or "",
+            notes=notes,
+            tags=tuple(tags or ()),
+            dir=os.fspath(dir) if dir is not None else ".",
+            disabled=disabled,
+        )
+    )
+    hyperparameters = {
+        key: value
+        for key, value in config_of(config).items()
+        if key not in (config_exclude_keys or ())
+        and (config_include_keys is None or key in config_include_keys)
+    }
+    _current.config.update(hyperparameters)
+    return _current
+
+
+def log(
+    data: Mapping[str, object],
+    step: SupportsIndex | None = None,
+    commit: bool | None = None,
+    **_deprecated: object,
+) -> None:
+    """``run.log``. Never raises: without a run the call is counted and dropped."""
+    if _current is not None:
+        _current.log(data, step, commit)
+    else:
+        guard.drop(
+            DropReason.NOT_STARTED,
+            "wandb.log was called before wandb.init() or after wandb.finish(); it is dropped.",
+            _size(data),
+        )
+
+
+def define_metric(name: str, step_metric: str | Metric | None = None, **others: object) -> Metric:
+    """``run.define_metric``; without a run it does nothing."""
+    if _current is None:
+        say_once("define_metric before init() does nothing.")
+        return Metric(name)
+    return _current.define_metric(name, step_metric, **others)  # type: ignore[arg-type]  # W&B's
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """``run.finish``: wait up to five seconds for delivery. Never raises."""
+    global _current  # W&B's API is one run per process
+    finished, _current = _current, None
+    if finished is not None:
+        finished.finish(exit_code, quiet)
+
+
+def login(*_arguments: object, **_named: object) -> bool:
+    """True: a worker needs no key, the bridge has it."""
+    return True
+
+
+def _size(data: object) -> int:
+    return len(data) if isinstance(data, Mapping) else 1
+
+
+def _say_ignored(given: Mapping[str, object]) -> None:
+    for argument, value in given.items():
+        if value:
+            why = _IGNORED.get(argument, "a worker has no use for it")
+            say_once(f"init({argument}=...) is not written to the run: {why}.")

@@ -1,0 +1,91 @@
+"""``wandb.config``: a dict that is read and written by item and by attribute."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from otel_rl.compat.wandb._mapping import AttributeMapping
+from otel_rl.compat.wandb._say import say_once
+
+__all__ = ["Config", "config_of"]
+
+Tell = Callable[[Mapping[str, object]], None]
+
+
+class Config(AttributeMapping):
+    """The run's hyper-parameters. A value may be changed at any time; W&B asks for a flag.
+
+    Args:
+        tell: Called with what is new whenever something is.
+    """
+
+    def __init__(self, tell: Tell = lambda _values: None) -> None:
+        self._values: dict[str, object] = {}
+        self._tell = tell
+
+    def update(  # type: ignore[override]  # W&B's signature, which is narrower
+        self, d: object, allow_val_change: bool | None = None
+    ) -> None:
+        """Take over a dict, ``argparse.Namespace``, dataclass, or a JSON or YAML file."""
+        del allow_val_change
+        new = config_of(d)
+        self._values.update(new)
+        if new:
+            self._tell(new)
+
+    def setdefaults(self, d: object) -> None:
+        """Take over what is not there yet."""
+        self.update({k: v for k, v in config_of(d).items() if k not in self._values})
+
+    def as_dict(self) -> dict[str, object]:
+        """A copy."""
+        return dict(self._values)
+
+    def __getitem__(self, key: str) -> object:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.update({key: value})
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def config_of(given: object) -> dict[str, object]:
+    """What the forms that W&B takes say, by name. Nothing, and a word, for any other."""
+    match given:
+        case None:
+            return {}
+        case Mapping():
+            return {str(key): value for key, value in given.items()}
+        case argparse.Namespace():
+            return dict(vars(given))
+        case str() | Path():
+            return _of_file(Path(given))
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    say_once(f"config: a {type(given).__name__} is not taken. Pass a dict.")
+    return {}
+
+
+def _of_file(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            found = json.loads(text)
+        else:
+            import yaml  # not a dependency; whoever has YAML files has it
+
+            found = yaml.safe_load(text)
+    except Exception as error:  # noqa: BLE001  # a file of any content; training goes on
+        say_once(f"config: {path} cannot be read ({error}). Pass a dict.")
+        return {}
+    return config_of(found)

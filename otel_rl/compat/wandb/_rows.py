@@ -1,0 +1,92 @@
+"""W&B's rules about steps: which calls of ``log`` make one row, and at which step it stands. Pure.
+
+    log({...})                  one row; the step advances
+    log({...}, commit=False)    into the pending row
+    log({...}, step=7)          into the pending row of step 7; what was pending below is a row now
+    log({...}, step=7, commit=True)    ... and that row is complete
+    log({...}, step=3)          refused: the step has gone past it
+
+Within a row the last value of a key wins.
+"""
+
+from dataclasses import dataclass, field
+
+__all__ = ["Row", "Rows"]
+
+
+@dataclass(slots=True)
+class Row:
+    """What is logged at one step.
+
+    Attributes:
+        step: The run's step.
+        time_ns: When something was last logged to it, in ns since the Unix epoch.
+        values: Flat name to value.
+        extremes: The same for values of which the smallest (``min``) or the largest (``max``) over
+            the workers counts.
+    """
+
+    step: int
+    time_ns: int = 0
+    values: dict[str, object] = field(default_factory=dict)
+    extremes: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    def update(self, other: "Row") -> None:
+        """Take over what ``other`` holds, later values for earlier ones."""
+        self.values |= other.values
+        for reduction, values in other.extremes.items():
+            self.extremes.setdefault(reduction, {}).update(values)
+        self.time_ns = other.time_ns
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.extremes)
+
+
+class Rows:
+    """The step of a run and the row in the making.
+
+    Args:
+        step: The first step.
+    """
+
+    def __init__(self, step: int = 0) -> None:
+        self._pending = Row(step)
+
+    @property
+    def step(self) -> int:
+        """The step that the next value without one stands at."""
+        return self._pending.step
+
+    def add(self, logged: Row, step: int | None, *, commit: bool | None) -> list[Row] | None:
+        """Take one call of ``log``.
+
+        Args:
+            logged: Its values; its own step means nothing yet.
+            step: As given.
+            commit: As given; None commits exactly if no step was given.
+
+        Returns:
+            The rows that are complete now, in order; None if the step is below the current one.
+        """
+        done: list[Row] = []
+        if step is not None:
+            if step < self.step:
+                return None
+            if step > self.step:
+                done = self._complete(step)
+        self._pending.update(logged)
+        if step is None if commit is None else commit:
+            done += self._complete(self.step + 1)
+        return done
+
+    def finish(self) -> list[Row]:
+        """Complete what is pending."""
+        return self._complete(self.step)
+
+    def forget(self) -> None:
+        """Drop what is pending."""
+        self._pending = Row(self.step)
+
+    def _complete(self, next_step: int) -> list[Row]:
+        done, self._pending = self._pending, Row(next_step)
+        return [done] if done else []

@@ -1,0 +1,332 @@
+"""A W&B run as one process sees it; otel_rl makes one run of all of them."""
+
+import atexit
+import operator
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import util as multiprocessing_util
+from time import time, time_ns
+from types import TracebackType
+from typing import ClassVar, Self, SupportsIndex
+from weakref import WeakSet
+
+from otel_rl.compat.wandb import _session
+from otel_rl.compat.wandb._about import About, Given
+from otel_rl.compat.wandb._config import Config
+from otel_rl.compat.wandb._media import ignored, refused
+from otel_rl.compat.wandb._rows import Row, Rows
+from otel_rl.compat.wandb._say import say_once
+from otel_rl.compat.wandb._session import DropReason, guard
+from otel_rl.compat.wandb._summary import Summary
+from otel_rl.compat.wandb._values import Skipped, flat_row
+
+__all__ = ["Metric", "Run"]
+
+_MEDIA_HINT = "Log numbers; use the wandb package beside otel_rl for media and files."
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What ``define_metric`` returns.
+
+    Attributes:
+        name: The metric, or a pattern.
+        step_metric: What it is plotted against.
+    """
+
+    name: str
+    step_metric: str | None = None
+
+
+class Run:
+    """W&B's ``Run``. Any thread may use it; nothing but ``use_...`` and ``restore`` raises.
+
+    Args:
+        about: What the program has said.
+    """
+
+    project = Given[str]()
+    name = Given[str]()
+    id = Given[str]()
+    entity = Given[str]()
+    group = Given[str]()
+    job_type = Given[str]()
+    notes = Given[str | None]()
+    tags = Given[tuple[str, ...]]()
+    dir = Given[str]()
+    disabled = Given[bool]()
+    offline: ClassVar = True
+    """The bridge decides whether the run is written online."""
+    resumed: ClassVar = False
+    """Whether W&B had the run: unknown to a worker."""
+    sweep_id: ClassVar = None
+    """Sweeps are W&B's own."""
+    starting_step: ClassVar = 0
+    """Rows are counted from here."""
+    url: ClassVar = None
+    """The bridge's run has one, this process does not know it."""
+
+    def __init__(self, about: About) -> None:
+        self.about = about
+        self._rows = Rows()
+        self._axis: str | None = None
+        self._axis_step: int | None = None
+        self._finished = False
+        # _lock guards the four above. Re-entrant, so that a signal handler may log.
+        self._lock = threading.RLock()
+        self.start_time = time()
+        self.config = Config(self._tell_config)
+        self.summary = Summary(self._record_summary)
+        if not about.disabled:
+            atexit.register(self.complete)
+            _complete_at_end_of_multiprocessing_child(self)
+            multiprocessing_util.register_after_fork(
+                self, _complete_at_end_of_multiprocessing_child
+            )
+            _live.add(self)
+
+    @property
+    def path(self) -> str:
+        """Entity, project and id."""
+        return "/".join(filter(None, (self.entity, self.project, self.id)))
+
+    @property
+    def step(self) -> int:
+        """The step that the next ``log`` without one stands at."""
+        return self._rows.step
+
+    def get_url(self) -> None:
+        """See ``url``."""
+
+    def log(
+        self,
+        data: Mapping[str, object],
+        step: SupportsIndex | None = None,
+        commit: bool | None = None,
+        **_deprecated: object,
+    ) -> None:
+        """Record numbers by W&B's rules about steps. Never raises, never waits.
+
+        Args:
+            data: Names to numbers, nested as one likes.
+            step: Of the row; None for one more than that of the last row.
+            commit: Whether the row is complete; by default it is if no step is given.
+        """
+        with guard:
+            if self.about.disabled:
+                return
+            logged = self._flat(data)
+            if logged is None:
+                return
+            with self._lock:
+                if self._finished:
+                    say_once("log after finish() is dropped.")
+                    guard.drops.add(DropReason.NOT_STARTED, len(logged.values))
+                    return
+                self._record(self._add(logged, step, commit))
+
+    def define_metric(
+        self,
+        name: str,
+        step_metric: "str | Metric | None" = None,
+        step_sync: bool | None = None,
+        hidden: bool | None = None,
+        summary: str | None = None,
+        goal: str | None = None,
+        overwrite: bool | None = None,
+    ) -> Metric:
+        """Take ``step_metric`` of the pattern ``*`` as the step; of others say what becomes of it.
+
+        Args:
+            name: A metric or a pattern.
+            step_metric: The metric whose values are the steps.
+            step_sync: Ignored: a row without the step metric stands at its last value.
+            hidden: Ignored.
+            summary: Ignored: a run's summary holds last values.
+            goal: Ignored.
+            overwrite: Ignored.
+        """
+        del step_sync
+        axis = step_metric.name if isinstance(step_metric, Metric) else step_metric
+        for argument, value in (
+            ("hidden", hidden),
+            ("summary", summary),
+            ("goal", goal),
+            ("overwrite", overwrite),
+        ):
+            if value is not None:
+                say_once(f"define_metric({argument}=...) is ignored: set it in W&B's workspace.")
+        if axis is not None and name == "*":
+            with self._lock:
+                self._axis = axis
+        elif axis is not None:
+            say_once(
+                f"define_metric({name!r}, step_metric={axis!r}): every metric of a run has one "
+                f"axis, the step, so {axis!r} is written as a metric like any other. Choose it as "
+                "the x-axis in W&B's workspace, or pass it as step=."
+            )
+        return Metric(name, axis)
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        """Complete the last row and wait up to five seconds for its delivery. Never raises.
+
+        The run that is written goes on until all processes have ended.
+        """
+        del exit_code, quiet
+        with guard:
+            if self.about.disabled or self._finished:
+                return
+            self.complete()
+            self._finished = True
+            atexit.unregister(self.complete)
+            _live.discard(self)
+            _session.wait()
+
+    def status(self) -> None:
+        """Nothing: a worker does not know how W&B's upload stands."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.finish()
+
+    alert = ignored("alert", "a worker has no W&B to send it.")
+    display = ignored("display", "the run is the bridge's.")
+    finish_artifact = ignored("finish_artifact", _MEDIA_HINT)
+    link_artifact = ignored("link_artifact", _MEDIA_HINT)
+    link_model = ignored("link_model", _MEDIA_HINT)
+    log_artifact = ignored("log_artifact", _MEDIA_HINT)
+    log_code = ignored("log_code", _MEDIA_HINT)
+    log_model = ignored("log_model", _MEDIA_HINT)
+    mark_preempting = ignored("mark_preempting", "the run goes on while any process reports.")
+    pin_config_keys = ignored("pin_config_keys", "set it in W&B's workspace.")
+    save = ignored("save", _MEDIA_HINT)
+    unwatch = ignored("unwatch", "nothing is watched.")
+    upsert_artifact = ignored("upsert_artifact", _MEDIA_HINT)
+    watch = ignored("watch", "log gradients as wandb.Histogram, or their norm.")
+    restore = refused("restore", "it reads from W&B. Use the wandb package for it.")
+    use_artifact = refused("use_artifact", "it reads from W&B. Use the wandb package for it.")
+    use_model = refused("use_model", "it reads from W&B. Use the wandb package for it.")
+
+    # Within
+
+    def _flat(self, data: object) -> Row | None:
+        if not isinstance(data, Mapping):
+            guard.drop(
+                DropReason.NOT_A_NUMBER,
+                f"wandb.log: pass a dict (got {type(data).__name__}). The call is dropped.",
+            )
+            return None
+        row, skipped = flat_row(data, time_ns())
+        if skipped:
+            _say_skipped(skipped)
+        return row
+
+    def _add(self, logged: Row, given: SupportsIndex | None, commit: bool | None) -> list[Row]:
+        """The rows that are complete with this call. The caller holds the lock."""
+        try:
+            step = None if given is None else _step(given)
+        except TypeError:
+            guard.drop(
+                DropReason.BAD_STEP,
+                f"wandb.log: the step must be an integer (got {str(given)[:80]!r}). "
+                "The call is dropped.",
+                len(logged.values),
+            )
+            return []
+        done = self._rows.add(logged, step, commit=commit)
+        if done is None:
+            guard.drop(
+                DropReason.BAD_STEP,
+                f"wandb.log: step {step} is below the current step {self._rows.step}; W&B's steps "
+                "never go back. The call is dropped. Use otel_rl.mlogger.log to log out of order.",
+                len(logged.values),
+            )
+            return []
+        return done
+
+    def _record(self, rows: Sequence[Row]) -> None:
+        """Send complete rows. The caller holds the lock, so that they leave in order."""
+        for row in rows:
+            if self._axis is not None:
+                value = row.values.get(self._axis)
+                with suppress(TypeError):
+                    self._axis_step = _step(value)
+                if self._axis_step is not None:
+                    row.step = self._axis_step
+            self.summary.logged(row.values)
+            _session.record(row)
+
+    def _tell_config(self, new: Mapping[str, object]) -> None:
+        if not self.about.disabled:
+            _session.tell_config(new)
+
+    def _record_summary(self, written: Mapping[str, object]) -> None:
+        with guard:
+            if not self.about.disabled:
+                row, _ = flat_row(dict(written), time_ns())
+                if row:
+                    _session.record_summary(row)
+                else:
+                    say_once(
+                        f"summary[{next(iter(written))!r}] is kept in this process: "
+                        "only numbers are carried."
+                    )
+
+    def start_in_child(self) -> None:
+        """In a forked child: what is pending is the parent's to send."""
+        self._lock = threading.RLock()
+        self._rows.forget()
+
+    def complete(self) -> None:
+        """Send what is pending."""
+        with guard, self._lock:
+            self._record(self._rows.finish())
+
+
+# Runs that a forked child starts with.
+_live: "WeakSet[Run]" = WeakSet()
+
+
+def _start_in_child() -> None:
+    for run in tuple(_live):
+        run.start_in_child()
+
+
+os.register_at_fork(after_in_child=_start_in_child)
+
+
+def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
+    """Such a child ends with ``os._exit``, which skips atexit but runs these finalizers.
+
+    The priority is before that of otel_rl's own, which sends what was recorded.
+    """
+    multiprocessing_util.Finalize(None, run.complete, exitpriority=-50)
+
+
+def _step(given: object) -> int:
+    """An integer of any library, or a float that is one.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return operator.index(given)
+    raise TypeError("not an integer")
+
+
+def _say_skipped(skipped: Skipped) -> None:
+    guard.drops.add(DropReason.NOT_A_NUMBER, len(skipped))
+    for name, kind in skipped.items():
+        say_once(f"{name!r} is not carried ({kind}): a run gets numbers. {_MEDIA_HINT}")

@@ -1,0 +1,71 @@
+"""The shim's only way to the worker: all that it asks of otel_rl stands here."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Final, SupportsFloat, cast
+
+import otel_rl
+from otel_rl.compat.wandb._identity import Place
+from otel_rl.compat.wandb._rows import Row
+from otel_rl.compat.wandb._say import say_once
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.session import GUARD, Session, running
+
+__all__ = ["DropReason", "guard", "join", "record", "record_summary", "tell_config", "wait"]
+
+guard: Final = GUARD
+"""Catches and counts what must not reach training code."""
+
+_FINISH_TIMEOUT_S: Final = 5.0
+"""How long ``finish`` waits for the endpoint: as long as the end of a process."""
+
+# The session that the shim itself has started, and as whom.
+_started: tuple[Session, Place] | None = None
+
+
+def join(place: Place) -> None:
+    """Be the worker that ``place`` says, unless the program has called ``otel_rl.init`` itself.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+    global _started  # one worker per process
+    session = running()
+    if session is not None and not session.is_guess:
+        if _started is None or _started[0] is not session:
+            return
+        if _started[1] != place:
+            otel_rl.shutdown(timeout_s=_FINISH_TIMEOUT_S)
+    otel_rl.init(**asdict(place))
+    session = running()
+    _started = None if session is None else (session, place)
+
+
+def record(row: Row) -> None:
+    """Send one row, with the time at which it was logged."""
+    for reduce, values in ((None, row.values), *row.extremes.items()):
+        if values:
+            otel_rl.mlogger.log(_numbers(values), row.step, reduce, at_ns=row.time_ns)
+
+
+def record_summary(row: Row) -> None:
+    """Send what a program wrote into the summary: of no step, and the last one counts."""
+    otel_rl.mlogger.log(_numbers(row.values), None, "last", at_ns=row.time_ns)
+
+
+def tell_config(config: Mapping[str, object]) -> None:
+    """Give the run its config."""
+    del config
+    say_once(
+        "config is kept in this process and not written to the run yet: "
+        "otel_rl has no signal for it."
+    )
+
+
+def wait() -> bool:
+    """Wait until what was recorded is delivered, for at most as long as the end of a process."""
+    return otel_rl.flush(timeout_s=_FINISH_TIMEOUT_S)
+
+
+def _numbers(values: Mapping[str, object]) -> Mapping[str, SupportsFloat]:
+    return cast("Mapping[str, SupportsFloat]", values)  # flat_row let nothing else through

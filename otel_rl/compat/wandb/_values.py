@@ -1,0 +1,71 @@
+"""A dict as a program logs it, to a flat row of numbers as they are now."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from otel_rl.compat.wandb._histogram import Histogram
+from otel_rl.compat.wandb._media import Media
+from otel_rl.compat.wandb._rows import Row
+from otel_rl.worker.values import PLAIN, NotANumber, hold
+
+__all__ = ["Skipped", "flat_row"]
+
+_MAX_DEPTH: Final = 32
+"""Nested deeper, it is no metrics but an object graph, which may even be circular."""
+
+Skipped = dict[str, str]
+"""What is not carried: flat name to what it is."""
+
+
+def flat_row(data: Mapping[str, object], time_ns: int) -> tuple[Row, Skipped]:
+    """The numbers in ``data``, with nested dicts as dotted names.
+
+    None is no value and goes without a word. Tensors are copied on their device without waiting for
+    it. A histogram becomes its mean under its name, and its other statistics below.
+
+    Args:
+        data: As given to ``log``.
+        time_ns: When.
+    """
+    row, skipped = Row(0, time_ns), Skipped()
+    _put(row, skipped, "", data, 0)
+    return row, skipped
+
+
+def _put(row: Row, skipped: Skipped, prefix: str, data: Mapping[str, object], depth: int) -> None:
+    values = row.values
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if type(value) in PLAIN:
+            values[name] = value
+        elif value is None:
+            continue
+        elif isinstance(value, Mapping):
+            if depth < _MAX_DEPTH:
+                _put(row, skipped, f"{name}.", value, depth + 1)
+            else:
+                skipped[name] = "dict nested too deep"
+        elif isinstance(value, Histogram):
+            _put_histogram(row, skipped, name, value)
+        elif isinstance(value, Media):
+            skipped[name] = value.kind
+        elif isinstance(value, str | bytes):
+            skipped[name] = "text"
+        elif hasattr(value, "__float__") or hasattr(value, "item"):
+            held = hold(value)
+            if isinstance(held, NotANumber):
+                skipped[name] = held.description
+            else:
+                values[name] = held
+        else:
+            skipped[name] = type(value).__name__
+
+
+def _put_histogram(row: Row, skipped: Skipped, name: str, histogram: Histogram) -> None:
+    if not histogram.statistics:
+        skipped[name] = "Histogram without numbers"
+    for statistic, value in histogram.statistics.items():
+        if statistic in ("min", "max"):
+            row.extremes.setdefault(statistic, {})[f"{name}/{statistic}"] = value
+        else:
+            row.values[name if statistic == "mean" else f"{name}/{statistic}"] = value
