@@ -242,7 +242,7 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     ),
     Counter.SAMPLES_TAKEN: CounterSpec("Samples that stand in a row, or will; each counted once."),
     Counter.SAMPLES_DUPLICATE: CounterSpec(
-        "Samples that came again, were recognised and left out."
+        "Samples that came again, or were overtaken by a later total, and were left out."
     ),
     Counter.SAMPLES_LATE: CounterSpec(
         "Samples that came after their row and made one of their own."

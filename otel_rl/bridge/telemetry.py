@@ -43,7 +43,7 @@ class Telemetry:
 
     Args:
         counters: Of the bridge.
-        levels: Asked once for each collection; called from the reader's thread.
+        levels: Asked for each gauge at each collection, from the reader's thread.
         readers: Who collects.
     """
 

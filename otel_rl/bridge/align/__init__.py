@@ -248,6 +248,7 @@ class Aligner:
         if is_delta and not self._is_new(stream, point.covers):
             return
         counter = stream.counter
+        is_known = counter is not None and counter.time_ns > 0
         if counter is None:
             counter = CounterStream()
             if self._is_counted(point):
@@ -259,11 +260,14 @@ class Aligner:
             self.tally.late += self._windows.add_increment(
                 stream, increment, point.time_ns, received_ns, self.settings
             )
+        elif is_known:
+            self.tally.drop_as_duplicate(1)
 
     def _add_histogram(self, stream: Stream, point: HistogramPoint, received_ns: int) -> None:
         is_delta = point.temporality is Temporality.DELTA
         if is_delta and not self._is_new(stream, point.covers):
             return
+        before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         if stream.histogram is None:
             stream.histogram = HistogramStream()
             if self._is_counted(point):
@@ -277,6 +281,8 @@ class Aligner:
             self.tally.late += self._windows.add_distribution(
                 stream, new, received_ns, self.settings
             )
+        elif not is_delta and point.time_ns <= before_ns:
+            self.tally.drop_as_duplicate(1)
 
     def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
         """Whether the first point of a series may repeat what the totals have."""

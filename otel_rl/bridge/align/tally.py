@@ -12,7 +12,7 @@ class Tally:
     Attributes:
         taken: Stand in a row, or will.
         late: Of those, the ones that came after their row was closed and made one of their own.
-        duplicate: Came again and were left out.
+        duplicate: Came again, or were overtaken by a later total, and were left out.
         too_many_series: Dropped: the experiment has ``max_series`` series.
         too_old: Dropped: nobody can tell any more whether they were taken.
     """

@@ -733,3 +733,12 @@ def test_what_a_worker_counted_before_it_was_forgotten_for_good_is_counted_as_to
     bench.rows(at_s=300)
     bench.export(third, counter(third, 300.5, 10, start_s=300))
     assert (bench.aligner.tally.taken, bench.aligner.tally.too_old) == (3, 1)
+
+
+def test_a_total_that_comes_again_or_is_overtaken_is_not_taken() -> None:
+    bench = Bench(window_s=1)
+    for at_s, total in ((1, 10), (3, 30), (3, 30), (2, 20), (4, 30)):
+        bench.export(GENERATOR0, counter(GENERATOR0, at_s, total))
+    tally = bench.aligner.tally
+    assert (tally.taken, tally.duplicate) == (3, 2)
+    assert totals(bench.rows(everything=True))[-1] == 30
