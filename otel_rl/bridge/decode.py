@@ -73,7 +73,7 @@ def decode(batch: Batch) -> Decoded:
             sender = _sender(resource_metrics.resource.SerializeToString())
             before = len(points)
             points.extend(_points(resource_metrics, sender, batch.received_ns))
-            latest = max(map(_latest_ns, points[before:]), default=0)
+            latest = max(map(_latest_ns, points[before:]), default=0) or _beat_ns(resource_metrics)
             exports[sender.worker] = max(exports.get(sender.worker, 0), latest)
     return Decoded(points, [Export(worker, ns) for worker, ns in exports.items()])
 
@@ -360,3 +360,16 @@ def _attributes(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
 
 def _latest_ns(point: Point) -> int:
     return max(point.times_ns) if isinstance(point, Measurements) else point.time_ns
+
+
+def _beat_ns(resource_metrics: ResourceMetrics) -> int:
+    """When a sender of no values last said that it lives: by points that have none but a time."""
+    return max(
+        (
+            point.time_unix_nano
+            for scope_metrics in resource_metrics.scope_metrics
+            for metric in scope_metrics.metrics
+            for point in metric.gauge.data_points
+        ),
+        default=0,
+    )

@@ -202,6 +202,13 @@ def test_a_point_without_a_time_gets_that_of_its_arrival() -> None:
     assert measured(points(gauge(NumberDataPoint(as_double=1)))) == [([RECEIVED_NS], [1], [None])]
 
 
+def test_a_point_without_a_recorded_value_says_that_its_sender_lives_and_when() -> None:
+    beat = NumberDataPoint(time_unix_nano=7, flags=1)
+    found = decoded(gauge(beat))
+    assert found.points == []
+    assert [export.time_ns for export in found.exports] == [7]
+
+
 def test_a_point_without_a_recorded_value_says_nothing() -> None:
     assert points(gauge(NumberDataPoint(flags=1))) == []
 
