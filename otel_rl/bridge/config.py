@@ -98,8 +98,9 @@ class TrackerSettings(BaseModel):
     """Between two questions to the tracker about what it has."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """How long a row stays in the journal after the tracker has confirmed it. A tracker that is
-    restored from a backup may ask for it again."""
+    """How long a row stays in the journal after the tracker has confirmed it, unless the run has
+    used up its share of the journal. A tracker that is restored from a backup may ask for it
+    again."""
 
     max_retry_s: float = Field(60.0, gt=0)
     """Longest pause before a tracker that is away is tried again. The first one is half a second,

@@ -239,17 +239,22 @@ class Ledger:
             pass
 
     def prune_finished(self, tracker: str, *, confirmed_before_ns: int) -> None:
-        """Remove the rows of runs that ``tracker`` has finished, and had wholly by that time."""
+        """Remove the rows of runs that ``tracker`` has finished, and had wholly by that time.
+
+        Those of a run that has no room for more go at once.
+        """
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial, runs.next_row FROM runs JOIN deliveries AS d"
-                " ON d.run_id = runs.run_id AND d.tracker = ? WHERE row_bytes > 0"
-                " AND d.finished_row = runs.next_row AND d.next_row = runs.next_row"
-                " AND d.confirmed_ns <= ?",
-                (tracker, confirmed_before_ns),
+                "SELECT experiment, trial, runs.next_row, confirmed_ns FROM runs"
+                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE row_bytes > 0 AND finished_row = runs.next_row"
+                " AND d.next_row = runs.next_row",
+                (tracker,),
             ).fetchall()
-        for experiment, trial, next_row in found:
-            self.prune(ExperimentKey(experiment, trial), tracker, next_row)
+        for experiment, trial, next_row, confirmed_ns in found:
+            key = ExperimentKey(experiment, trial)
+            if confirmed_ns <= confirmed_before_ns or not self.has_room(key):
+                self.prune(key, tracker, next_row)
 
     def reported(self, key: ExperimentKey, tracker: str, state: str, error: str) -> None:
         """Remember what keeps ``tracker`` from taking rows, and since when; "" for nothing.

@@ -59,6 +59,10 @@ class RowSource(Protocol):
         """Remember durably that the tracker has all rows below ``next_row``."""
         ...
 
+    def has_room(self, key: ExperimentKey, /) -> bool:
+        """Whether more rows may be made of the run while it keeps those that it has."""
+        ...
+
     def prune(self, key: ExperimentKey, tracker: str, below: int, /) -> None:
         """The rows below are not needed any more."""
         ...
@@ -100,7 +104,8 @@ class DeliverySettings:
             has confirmed. What is unconfirmed is in the memory of the tracker's library.
         confirm_interval_s: Between two questions to the tracker about what it has.
         keep_confirmed_s: How long a row is kept after the tracker has confirmed it. A tracker that
-            answers from a replica, or is restored from a backup, may ask for it again.
+            answers from a replica, or is restored from a backup, may ask for it again. Shorter if
+            the source has no room for more rows of the run.
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause.
         rejected_retry_s: Pause after the tracker has refused settings or credentials.

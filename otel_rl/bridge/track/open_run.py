@@ -13,7 +13,7 @@ What keeps rows from being lost or doubled is here, in this order:
 * Rows are handed over without a gap, and never more than ``max_unconfirmed_rows`` ahead of what the
   tracker has confirmed.
 * Only what this very opening has handed over, or found at its beginning, counts as confirmed.
-* Rows leave the source ``keep_confirmed_s`` after that, and never earlier.
+* Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
 """
 
 import contextlib
@@ -113,8 +113,7 @@ class OpenRun:
             self._confirm(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
         elif self._question_due_in_s() <= 0:
             self._confirm(self._writer.flush(timeout_s=0))
-        if self._prune_due_in_s() <= 0:
-            self._prune()
+        self._prune()
         return bool(rows) or room <= 0
 
     def due_in_s(self) -> float:
@@ -165,15 +164,22 @@ class OpenRun:
         if not self._confirmations:
             return math.inf
         oldest_at, _ = self._confirmations[0]
-        return oldest_at + self._settings.keep_confirmed_s - self._monotonic()
+        age_s = self._monotonic() - oldest_at
+        # Looked at more often than they age, because room may be wanted.
+        return min(self._settings.keep_confirmed_s - age_s, self._settings.confirm_interval_s)
 
     def _prune(self) -> None:
+        if not self._confirmations:
+            return
         below = 0
         kept_since = self._monotonic() - self._settings.keep_confirmed_s
+        if not self._source.has_room(self._info.key):
+            kept_since = math.inf
         while self._confirmations and self._confirmations[0][0] <= kept_since:
             _, below = self._confirmations.popleft()
-        with contextlib.suppress(JournalFull):  # they go with those that are confirmed next
-            self._source.prune(self._info.key, self._settings.tracker, below)
+        if below:
+            with contextlib.suppress(JournalFull):  # they go with those that are confirmed next
+                self._source.prune(self._info.key, self._settings.tracker, below)
 
     def _room(self) -> int:
         """How many rows may be handed over before the tracker confirms others."""

@@ -357,6 +357,19 @@ def test_a_finished_run_is_pruned_when_its_rows_have_been_confirmed_for_long(
     assert kept(ledger) == []
 
 
+def test_a_finished_run_that_has_used_up_its_room_is_pruned_at_once(tmp_path: Path) -> None:
+    small = Journal(tmp_path, max_bytes=1 << 20)
+    try:
+        ledger = Ledger(small, max_share=0.01)
+        ledger.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
+        ledger.confirmed(KEY, "wandb", 100)
+        ledger.finish(KEY, "wandb", 100)
+        ledger.prune_finished("wandb", confirmed_before_ns=0)
+        assert ledger.has_room(KEY)
+    finally:
+        small.close()
+
+
 def test_a_finished_run_that_was_never_confirmed_is_kept(journal: Journal) -> None:
     ledger = Ledger(journal)
     ledger.commit([commit(*(row(n) for n in range(10)))])

@@ -27,6 +27,7 @@ class Rows:
         self._rows: dict[ExperimentKey, list[Row]] = {}
         self._kept_from: dict[ExperimentKey, int] = {}
         self.identity = "journal"
+        self.room = True
         self.confirmations: dict[ExperimentKey, int] = {}
         self.errors: list[tuple[str, str]] = []
 
@@ -43,6 +44,9 @@ class Rows:
         with self._lock:
             assert below <= self.confirmations.get(key, 0), "unconfirmed rows are removed"
             self._kept_from[key] = below
+
+    def has_room(self, key: ExperimentKey, /) -> bool:
+        return self.room
 
     def lose(self, key: ExperimentKey, below: int) -> None:
         with self._lock:

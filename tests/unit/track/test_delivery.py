@@ -109,6 +109,14 @@ def test_confirmed_rows_are_kept_as_long_as_was_asked_for(bench: Bench) -> None:
     assert (bench.source.confirmations, bench.source.kept_from(A)) == ({A: 5}, 0)
 
 
+def test_confirmed_rows_are_pruned_at_once_if_there_is_no_room_for_more(bench: Bench) -> None:
+    bench.feed(A, 5)
+    bench.wait_for(A, lambda status: status.safe_row == 5)
+    assert bench.source.kept_from(A) == 0
+    bench.source.room = False
+    bench.wait_for(A, lambda _: bench.source.kept_from(A) == 5)  # though nothing more comes
+
+
 def test_delivery_goes_on_after_pruning(bench: Bench) -> None:
     bench.settings = replace(bench.settings, keep_confirmed_s=0)
     bench.feed(A, 5)
