@@ -3,7 +3,10 @@
     import otel_rl
 
     otel_rl.init(experiment="grpo-7b", role="trainer")
-    otel_rl.mlogger.log({"loss": 0.42}, step=12)
+    with otel_rl.step(12):
+        with otel_rl.phase("train"):
+            ...
+        otel_rl.mlogger.log({"loss": 0.42}, step=12)
 
 Importing costs nothing: the OpenTelemetry SDK is loaded by the first name that is used.
 """
@@ -14,11 +17,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from otel_rl.worker.exact import exact_view as exact_view
     from otel_rl.worker.mlogger import mlogger as mlogger
+    from otel_rl.worker.phases import phase as phase
+    from otel_rl.worker.phases import step as step
     from otel_rl.worker.session import flush as flush
     from otel_rl.worker.session import init as init
     from otel_rl.worker.session import shutdown as shutdown
 
-__all__ = ["__version__", "exact_view", "flush", "init", "mlogger", "shutdown"]
+__all__ = ["__version__", "exact_view", "flush", "init", "mlogger", "phase", "shutdown", "step"]
 
 __version__ = "0.1.0"
 
@@ -27,7 +32,9 @@ _HOME = {
     "flush": "otel_rl.worker.session",
     "init": "otel_rl.worker.session",
     "mlogger": "otel_rl.worker.mlogger",
+    "phase": "otel_rl.worker.phases",
     "shutdown": "otel_rl.worker.session",
+    "step": "otel_rl.worker.phases",
 }
 
 

@@ -46,6 +46,7 @@ class Member:
         side: Of a phase: ``learner``, ``collector`` or ``both``. Empty for other members.
         part_of: Of a phase: the phase whose time it repeats, or None.
         pipeline: Of a phase: whether it is a summand of ``rl.pipeline.duration``.
+        span: Of a phase: the name of its spans, where that is not ``value``.
         answers: Items of the field's list that it answers.
     """
 
@@ -57,6 +58,7 @@ class Member:
     side: str = ""
     part_of: str | None = None
     pipeline: bool = False
+    span: str = ""
     answers: tuple[str, ...] = ()
 
 
@@ -368,6 +370,7 @@ class _Reader:
                 side=annotation.text("side", optional=True, among=("learner", "collector", "both")),
                 part_of=annotation.text("part_of", optional=True) or None,
                 pipeline=annotation.flag("pipeline"),
+                span=annotation.text("span", optional=True),
                 answers=annotation.texts("answers"),
             )
             fields.text("stability", among=STABILITIES)

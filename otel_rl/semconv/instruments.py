@@ -117,6 +117,15 @@ def create_hw_temperature(meter: Meter) -> Gauge:
     )
 
 
+def create_otel_rl_worker_heartbeat(meter: Meter) -> Gauge:
+    """Says that the worker lives, when it has nothing else to say."""
+    return meter.create_gauge(
+        name=names.OTEL_RL_WORKER_HEARTBEAT,
+        unit="1",
+        description="Says that the worker lives, when it has nothing else to say.",
+    )
+
+
 def create_otel_rl_worker_measurements_dropped(meter: Meter) -> Counter:
     """Measurements that a worker could not deliver."""
     return meter.create_counter(
@@ -730,6 +739,33 @@ def create_rl_worker_idle_time(meter: Meter) -> Counter:
         description=(
             "Time that the worker had nothing to do. Its rate is the share of time spent idle."
         ),
+    )
+
+
+def create_rl_worker_phase_age(meter: Meter) -> Gauge:
+    """Time since the phase that the worker is in began. Grows during a hang."""
+    return meter.create_gauge(
+        name=names.RL_WORKER_PHASE_AGE,
+        unit="s",
+        description="Time since the phase that the worker is in began. Grows during a hang.",
+    )
+
+
+def create_rl_worker_step_age(meter: Meter) -> Gauge:
+    """Time since the step that the worker is in began. Grows during a hang."""
+    return meter.create_gauge(
+        name=names.RL_WORKER_STEP_AGE,
+        unit="s",
+        description="Time since the step that the worker is in began. Grows during a hang.",
+    )
+
+
+def create_rl_worker_step_number(meter: Meter) -> Gauge:
+    """The step that the worker is in."""
+    return meter.create_gauge(
+        name=names.RL_WORKER_STEP_NUMBER,
+        unit="{step}",
+        description="The step that the worker is in.",
     )
 
 

@@ -92,7 +92,10 @@ OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
 """Metric (counter, {sample}). Accepted samples that cannot become part of a row."""
 
 OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: Final = "otel_rl.bridge.samples.duplicate"
-"""Metric (counter, {sample}). Samples that came again, were recognised and left out."""
+"""Metric (counter, {sample}).
+
+Samples that came again, or were overtaken by a later total, and were left out.
+"""
 
 OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
 """Metric (counter, {sample}). Samples that came after their row and made one of their own."""
@@ -111,6 +114,9 @@ OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
 """Metric (counter, {retry}). Deliveries tried again because the tracker took no rows."""
+
+OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
+"""Metric (gauge, 1). Says that the worker lives, when it has nothing else to say."""
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements that a worker could not deliver."""
@@ -407,8 +413,17 @@ RL_WORKER_INDEX: Final = "rl.worker.index"
 Place among the workers of the role, from 0. Absent if the process does not know it.
 """
 
+RL_WORKER_PHASE_AGE: Final = "rl.worker.phase.age"
+"""Metric (gauge, s). Time since the phase that the worker is in began. Grows during a hang."""
+
 RL_WORKER_ROLE: Final = "rl.worker.role"
 """Attribute. What the process does in the training loop."""
+
+RL_WORKER_STEP_AGE: Final = "rl.worker.step.age"
+"""Metric (gauge, s). Time since the step that the worker is in began. Grows during a hang."""
+
+RL_WORKER_STEP_NUMBER: Final = "rl.worker.step.number"
+"""Metric (gauge, {step}). The step that the worker is in."""
 
 RL_WORKER_TAG: Final = "rl.worker.tag"
 """Attribute. Whether the worker trains or evaluates."""
@@ -533,6 +548,9 @@ class RlPhaseValues(StrEnum):
     IDLE = "idle"
     """Nothing to do, for a reason that no other phase names."""
 
+    UNACCOUNTED = "unaccounted"
+    """Inside the iteration and inside none of its phases."""
+
 
 class RlPhaseClassValues(StrEnum):
     """Known values of ``rl.phase_class``; others are allowed."""
@@ -551,6 +569,9 @@ class RlPhaseClassValues(StrEnum):
 
     IO = "io"
     """Reading or writing storage."""
+
+    OTHER = "other"
+    """Nobody said what it was."""
 
 
 class RlReduceValues(StrEnum):
@@ -854,7 +875,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_DUPLICATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that came again, were recognised and left out.",
+            brief="Samples that came again, or were overtaken by a later total, and were left out.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -914,6 +935,14 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
+        ),
+        OTEL_RL_WORKER_HEARTBEAT: MetricSpec(
+            name=OTEL_RL_WORKER_HEARTBEAT,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Says that the worker lives, when it has nothing else to say.",
+            reduction=Reduction.LAST,
+            group="otel_rl",
         ),
         OTEL_RL_WORKER_MEASUREMENTS_DROPPED: MetricSpec(
             name=OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
@@ -1526,6 +1555,34 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("max",),
             group="wait",
         ),
+        RL_WORKER_PHASE_AGE: MetricSpec(
+            name=RL_WORKER_PHASE_AGE,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time since the phase that the worker is in began. Grows during a hang.",
+            reduction=Reduction.MAX,
+            attributes=(RL_PHASE,),
+            group="wait",
+        ),
+        RL_WORKER_STEP_AGE: MetricSpec(
+            name=RL_WORKER_STEP_AGE,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time since the step that the worker is in began. Grows during a hang.",
+            reduction=Reduction.MAX,
+            per_worker=True,
+            group="wait",
+        ),
+        RL_WORKER_STEP_NUMBER: MetricSpec(
+            name=RL_WORKER_STEP_NUMBER,
+            instrument=Instrument.GAUGE,
+            unit="{step}",
+            brief="The step that the worker is in.",
+            reduction=Reduction.MIN,
+            statistics=("max",),
+            per_worker=True,
+            group="wait",
+        ),
         SYSTEM_CPU_UTILIZATION: MetricSpec(
             name=SYSTEM_CPU_UTILIZATION,
             instrument=Instrument.GAUGE,
@@ -1617,6 +1674,7 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
             phase_class=RlPhaseClassValues.COMPUTE,
             brief="Computing the update: forward, backward, optimizer step.",
             pipeline=True,
+            span="rl.train",
         ),
         RlPhaseValues.PARAM_SYNC: PhaseSpec(
             name=RlPhaseValues.PARAM_SYNC,
@@ -1632,6 +1690,7 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
                 "collectors."
             ),
             pipeline=True,
+            span="rl.sync",
         ),
         RlPhaseValues.WEIGHT_PUSH: PhaseSpec(
             name=RlPhaseValues.WEIGHT_PUSH,
@@ -1696,11 +1755,13 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
             name=RlPhaseValues.GENERATE,
             phase_class=RlPhaseClassValues.COMPUTE,
             brief="Generating samples with the policy, queueing excluded.",
+            span="rl.sample",
         ),
         RlPhaseValues.REWARD: PhaseSpec(
             name=RlPhaseValues.REWARD,
             phase_class=RlPhaseClassValues.COMPUTE,
             brief="Scoring samples.",
+            span="rl.reward",
         ),
         RlPhaseValues.REFERENCE: PhaseSpec(
             name=RlPhaseValues.REFERENCE,
@@ -1711,6 +1772,11 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
             name=RlPhaseValues.IDLE,
             phase_class=RlPhaseClassValues.WAIT,
             brief="Nothing to do, for a reason that no other phase names.",
+        ),
+        RlPhaseValues.UNACCOUNTED: PhaseSpec(
+            name=RlPhaseValues.UNACCOUNTED,
+            phase_class=RlPhaseClassValues.OTHER,
+            brief="Inside the iteration and inside none of its phases.",
         ),
     }
 )

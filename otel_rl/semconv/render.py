@@ -237,6 +237,8 @@ def _phase_entry(member: Member) -> str:
         lines.append(f"{indent}part_of=RlPhaseValues.{member.part_of.upper()},")
     if member.pipeline:
         lines.append(f"{indent}pipeline=True,")
+    if member.span:
+        lines.append(f'{indent}span="{member.span}",')
     lines.append("        ),")
     return "\n".join(lines)
 

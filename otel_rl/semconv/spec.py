@@ -78,10 +78,12 @@ class PhaseSpec:
 
     Attributes:
         name: The value, e.g. ``collector_wait``.
-        phase_class: The kind of time: ``compute``, ``wait``, ``transfer``, ``sync`` or ``io``.
+        phase_class: The kind of time: ``compute``, ``wait``, ``transfer``, ``sync``, ``io`` or
+            ``other``.
         brief: One sentence for people.
         part_of: The phase whose time this one repeats, or None.
         pipeline: Whether it is a summand of ``rl.pipeline.duration``.
+        span: The name of its spans where that is not ``name``, else empty.
     """
 
     name: str
@@ -89,3 +91,4 @@ class PhaseSpec:
     brief: str
     part_of: str | None = None
     pipeline: bool = False
+    span: str = ""

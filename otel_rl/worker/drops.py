@@ -26,6 +26,9 @@ class DropReason(StrEnum):
         BAD_ATTRIBUTES: The attributes were no mapping.
         TOO_LARGE: One point alone was larger than a request may be.
         REJECTED: The endpoint answered that it will never take it.
+        TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
+        UNCLOSED_PHASE: A step or phase was still open when its thread or the process ended, or 64
+            were open within each other.
         NOT_STARTED: Logged before ``init`` with no experiment in the environment, or after
             ``shutdown``.
         SHUTDOWN: Still waiting for the endpoint when the process ended.
@@ -42,6 +45,8 @@ class DropReason(StrEnum):
     BAD_ATTRIBUTES = "bad_attributes"
     TOO_LARGE = "too_large"
     REJECTED = "rejected"
+    TOO_MANY_PHASES = "too_many_phases"
+    UNCLOSED_PHASE = "unclosed_phase"
     NOT_STARTED = "not_started"
     SHUTDOWN = "shutdown"
     INTERNAL = "internal"

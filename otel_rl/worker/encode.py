@@ -7,7 +7,8 @@ tenth of that. Field numbers are those of opentelemetry/proto/metrics/v1/metrics
     ResourceMetrics { resource = 1, scope_metrics = 2, schema_url = 3 }
     ScopeMetrics { scope = 1, metrics = 2, schema_url = 3 }
     Metric { name = 1, description = 2, unit = 3, gauge = 5 { data_points = 1 } }
-    NumberDataPoint { start = 2, time = 3, as_double = 4, exemplars = 5, as_int = 6, attrs = 7 }
+    NumberDataPoint { start = 2, time = 3, as_double = 4, exemplars = 5, as_int = 6, attrs = 7,
+                      flags = 8 }
     Exemplar { time = 2, as_double = 3, span_id = 4, trace_id = 5, as_int = 6, filtered = 7 }
 """
 
@@ -32,6 +33,7 @@ __all__ = [
     "Measurement",
     "Request",
     "Stream",
+    "encode_heartbeat",
     "encode_resource",
 ]
 
@@ -50,6 +52,8 @@ _MEASURED_BYTES: Final = 18
 """Of both: two tags, a time and a value."""
 _POINT_DOUBLE = struct.Struct("<BQBQBd").pack  # start_time_unix_nano = 2, time_unix_nano, as_double
 _POINT_INT = struct.Struct("<BQBQBq").pack  # the same with as_int
+_POINT_WITHOUT_VALUE = struct.Struct("<BQBB").pack  # time_unix_nano, flags = 8
+_NO_RECORDED_VALUE: Final = 1  # DataPointFlags
 _SPAN = struct.Struct(">BBQ").pack  # span_id = 4, 8 bytes
 _TRACE = struct.Struct(">BBQQ").pack  # trace_id = 5, 16 bytes
 _EXEMPLAR_HEADS: Final = [bytes((0x2A, n)) for n in range(128)]
@@ -303,6 +307,16 @@ def encode_resource(resource: Resource) -> bytes:
     if resource.schema_url:
         encoded += wire.field(3, resource.schema_url.encode())
     return encoded
+
+
+def encode_heartbeat(resource: bytes, stream: Stream, time_ns: int) -> Request:
+    """A request that says nothing but that its sender lives.
+
+    A point that is marked to have no value: a collector would drop a request without any point.
+    """
+    point = wire.field(1, _POINT_WITHOUT_VALUE(0x19, time_ns, 0x40, _NO_RECORDED_VALUE))
+    scope = wire.field(2, _scope_head(stream.scope) + _metric(stream, [point]))
+    return Request(wire.field(1, resource + scope), 0)
 
 
 def _step_bytes(step: int | None) -> bytes:

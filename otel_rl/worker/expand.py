@@ -3,9 +3,8 @@
 Everything here runs on the exporter thread, so that the training thread pays for an append only.
 """
 
-import operator
 from collections.abc import Iterable, Iterator
-from typing import Final, SupportsIndex, TypeGuard
+from typing import Final
 
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -17,7 +16,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import Encoder, Measurement, Request, Stream
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
-from otel_rl.worker.values import NotANumber, number
+from otel_rl.worker.values import NotANumber, as_step, is_plain_step, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
 
@@ -105,9 +104,9 @@ class Expander:
                 "Log Python numbers, or arrays and tensors of one element.",
             )
             return None
-        if step is None or _is_plain_step(step):
+        if step is None or is_plain_step(step):
             return measured, step
-        found = _as_step(step)
+        found = as_step(step)
         if found is None:
             self._guard.drop(
                 DropReason.BAD_STEP,
@@ -148,20 +147,3 @@ class Expander:
                 count,
             )
             return None
-
-
-def _is_plain_step(step: object) -> TypeGuard[int]:
-    return type(step) is int and _INT64_MIN <= step <= _INT64_MAX
-
-
-def _as_step(step: object) -> int | None:
-    """An integer of any library, or a float that is one; None for all else."""
-    found: int | None = None
-    if isinstance(step, float) and step.is_integer():
-        found = int(step)
-    elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
-        try:
-            found = operator.index(step)
-        except (TypeError, ValueError):
-            return None
-    return found if _is_plain_step(found) else None

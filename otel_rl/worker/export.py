@@ -29,6 +29,10 @@ THREAD_NAME: Final = "otel-rl-export"
 MAX_QUEUE_BYTES: Final = 64 << 20
 """About a quarter of an hour of 1,000 measurements a second, uncompressed."""
 
+_BEAT_EVERY_S: Final = 0.5
+"""With a short export interval, how often an idle worker says that it lives. A bridge takes one for
+dead after 15 s."""
+
 _LOOK_EVERY_S: Final = 1.0
 """With a long export interval, how often the fill of the buffer is looked at."""
 
@@ -48,6 +52,7 @@ class Source:
         is_crowded: Whether the buffer should be emptied before the interval is over.
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
+        heartbeat: What to send if there was nothing to collect; None to be silent.
     """
 
     collect: Callable[[], list[Request]]
@@ -55,6 +60,7 @@ class Source:
     is_crowded: Callable[[], bool]
     flush_spans: Callable[[float], None]
     close: Callable[[], None]
+    heartbeat: Callable[[], Request | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,7 @@ class Exporter:
         self._failures = 0
         self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
+        self._next_beat_s = 0.0
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
@@ -223,8 +230,11 @@ class Exporter:
         return self._stop_at_s is not None or self._flush_wanted > self._flush_done
 
     def _collect_if_due(self) -> None:
-        if time.monotonic() >= self._next_collect_s or self._source.is_crowded():
+        is_due = time.monotonic() >= self._next_collect_s
+        if is_due or self._source.is_crowded():
             self._collect()
+        if is_due and not self._queue:
+            self._beat()
 
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
@@ -241,6 +251,28 @@ class Exporter:
                 "measurements are dropped.",
                 oldest.measurements,
             )
+
+    def _beat(self) -> None:
+        """Say that the worker lives though it has nothing to say.
+
+        Only right after a collection, so that a receiver may conclude from any export that what was
+        recorded before the one before it has arrived. Never queued: the next one says as much.
+        """
+        now_s = time.monotonic()
+        if now_s < max(self._next_beat_s, self._not_before_s):
+            return
+        request = self._source.heartbeat()
+        if request is None:
+            return
+        self._next_beat_s = now_s + _BEAT_EVERY_S
+        transport = self._opened_transport()
+        reply = transport.send(transport.prepare(request.payload))
+        self._is_reached = self._is_reached or not reply.unreachable
+        if reply.outcome is Outcome.RETRY:
+            self._last_failure = reply.message
+            self._back_off(reply.retry_after_s, reply.message)
+        elif reply.outcome is Outcome.REFUSED:
+            self._guard.warn("refused", f"The endpoint refuses this worker: {reply.message}.")
 
     def _send_queued(self) -> None:
         """Send until the queue is empty, the endpoint fails, or something else is due."""

@@ -31,10 +31,13 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
 from otel_rl import __version__
-from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED
+from otel_rl.semconv.names import (
+    OTEL_RL_WORKER_HEARTBEAT,
+    OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+)
 from otel_rl.worker.buffer import Buffer
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.encode import Request, Stream, encode_resource
+from otel_rl.worker.encode import Request, Stream, encode_heartbeat, encode_resource
 from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.expand import MAX_NAME_LENGTH, SCOPE_NAME, Expander
 from otel_rl.worker.guard import Guard
@@ -58,6 +61,8 @@ BUFFER_FULL = (
     "More measurements were made between two exports than the buffer holds; the newest are "
     "dropped. Record less often, or shorten the export interval."
 )
+
+_HEARTBEAT = Stream(InstrumentationScope(SCOPE_NAME, __version__), OTEL_RL_WORKER_HEARTBEAT, "1")
 
 InstrumentT = TypeVar("InstrumentT", bound=Instrument)
 
@@ -167,6 +172,10 @@ class BufferedMeterProvider(MeterProvider):
                 requests += sdk_requests
                 self.guard.drops.add(DropReason.TOO_LARGE, too_large)
         return requests
+
+    def heartbeat(self) -> Request:
+        """What to send when there is nothing else to send."""
+        return encode_heartbeat(self._resource_bytes, _HEARTBEAT, time_ns())
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Begin anew under another resource; instruments that user code holds stay valid.

@@ -23,15 +23,27 @@ from otel_rl import __version__
 from otel_rl.errors import ConfigError
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.encode import Request
+from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.export import Exporter, Source
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.identity import Identity, identify
+from otel_rl.worker.liveness import count_open, show_phases
 from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
 from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
 from otel_rl.worker.transport import open_transport
 
-__all__ = ["GUARD", "Session", "flush", "implicit_session", "init", "running", "shutdown"]
+__all__ = [
+    "GUARD",
+    "Session",
+    "flush",
+    "implicit_session",
+    "init",
+    "is_disabled",
+    "running",
+    "shutdown",
+    "start_from_environment",
+]
 
 GUARD: Final = Guard(Drops())
 """Counts what the process loses, before and after ``init``."""
@@ -87,11 +99,13 @@ class Session:
                 lambda: len(buffer.entries) >= crowded,
                 self._flush_spans,
                 self._close,
+                self._heartbeat,
             ),
             lambda: open_transport(settings.metrics),
             settings.interval_s,
             GUARD,
         )
+        self._has_spoken = False
         self._started_s = monotonic()
         self._exporter.start()
 
@@ -107,6 +121,7 @@ class Session:
         """Become a worker of one's own in a forked child."""
         self.identity = self.identity.without_place()
         self.is_guess = True  # it may call init and say who it is
+        self._has_spoken = False
         GUARD.drops.reset()
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
@@ -133,10 +148,18 @@ class Session:
         return self._exporter.shutdown(EXIT_TIMEOUT_S, unreached_s)
 
     def _collect(self) -> list[Request]:
-        if self.settings.metrics.enabled:
-            return self.providers.meter.collect()
-        self.providers.meter.buffer.clear()
-        return []
+        if not self.settings.metrics.enabled:
+            self.providers.meter.buffer.clear()
+            return []
+        requests = self.providers.meter.collect()
+        self._has_spoken = self._has_spoken or bool(requests)
+        return requests
+
+    def _heartbeat(self) -> Request | None:
+        # A forked data loader, or whatever else a launcher starts, is no worker unless it says so.
+        is_worker = self._has_spoken or not self.is_guess
+        is_heard = is_worker and self.settings.metrics.enabled
+        return self.providers.meter.heartbeat() if is_heard else None
 
     def _flush_spans(self, timeout_s: float) -> None:
         if self._spans is not None:
@@ -153,6 +176,7 @@ class _Providers:
 
     def __init__(self, resource: Resource) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
+        show_phases(self.meter.get_meter(SCOPE_NAME, __version__), GUARD)
         self.tracer = WorkerTracerProvider(resource)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
@@ -264,6 +288,7 @@ def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
 def _shutdown_at_exit() -> None:
     session = _ended_session()
     if session is not None:
+        count_open(GUARD)
         session.shutdown_at_exit()
 
 
@@ -296,6 +321,26 @@ def implicit_session() -> Session | None:
         settings = read_settings(os.environ)
         identity = identify(os.environ, default_role=DEFAULT_ROLE)
         return _start(identity, settings, is_guess=True)
+
+
+def start_from_environment() -> Session | None:
+    """``implicit_session`` for what is called in a training loop: never raises.
+
+    Returns:
+        None, too, if no experiment is in ``OTEL_RL_EXPERIMENT``.
+    """
+    if is_disabled() or not os.environ.get("OTEL_RL_EXPERIMENT"):
+        return None
+    try:
+        return implicit_session()
+    except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+        GUARD.warn("bad_environment", f"otel_rl cannot start: {error}")
+        return None
+
+
+def is_disabled() -> bool:
+    """Whether ``OTEL_SDK_DISABLED`` is set."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _replace_guess(guess: Session, identity: Identity, settings: Settings) -> None:

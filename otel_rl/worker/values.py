@@ -4,11 +4,12 @@
 thread and may.
 """
 
+import operator
 import sys
 from collections.abc import Callable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, SupportsIndex, TypeGuard, runtime_checkable
 
-__all__ = ["PLAIN", "NotANumber", "hold", "number"]
+__all__ = ["PLAIN", "NotANumber", "as_step", "hold", "is_plain_step", "number"]
 
 PLAIN: Final = frozenset({float, int, bool})
 """Types that nobody can change after the call, so that they need no ``hold``."""
@@ -78,6 +79,24 @@ def number(held: object) -> float | NotANumber:
         return _as_python(value)
     except (TypeError, ValueError, OverflowError):
         return NotANumber(held)
+
+
+def is_plain_step(step: object) -> TypeGuard[int]:
+    """Whether a step is an int of 64 bits."""
+    return type(step) is int and _INT64_MIN <= step <= _INT64_MAX
+
+
+def as_step(step: object) -> int | None:
+    """An integer of any library, or a float that is one, of 64 bits; None for all else."""
+    found: int | None = None
+    if isinstance(step, float) and step.is_integer():
+        found = int(step)
+    elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
+        try:
+            found = operator.index(step)
+        except (TypeError, ValueError):
+            return None
+    return found if is_plain_step(found) else None
 
 
 def _as_python(value: object) -> float | NotANumber:
