@@ -5,7 +5,7 @@
 
 The tracker says where it stands each time it is opened, so there is no cursor of our own to be
 wrong. Any failure ends the writer process; after a pause the run is opened again by a new one and
-goes on from there. Rows leave the source only by its own choice, after they are confirmed.
+goes on from there. Rows leave the source only after they are confirmed.
 
 Runs share nothing but the number of writers: one that hangs delays no other.
 """

@@ -80,6 +80,7 @@ class OpenRun:
         self._position = 0
         # What was confirmed when, oldest first, and is not pruned yet.
         self._confirmations: deque[tuple[float, int]] = deque()
+        self._listed_row: int | None = None
 
     @property
     def location(self) -> str:
@@ -139,8 +140,8 @@ class OpenRun:
         if position > numbered:
             raise RunDiverged(
                 f"The tracker's run {self._info.run_id} has {position} rows, but {key} has only "
-                f"{numbered}. Something else wrote to it, or the bridge's data was deleted. "
-                "Give the trial another name, or delete the run in the tracker and restart."
+                f"{numbered}. Something else wrote to it, or the bridge's data is from a backup.",
+                hint="Give the trial another name.",
             )
         kept = self._source.rows(key, start=position, limit=1)
         if position < numbered and (not kept or kept[0].number != position):
@@ -211,6 +212,8 @@ class OpenRun:
             with contextlib.suppress(JournalFull):
                 self._source.confirmed(self._info.key, self._settings.tracker, row)
             self.safe_row = row
+        if row != self._listed_row:
+            self._listed_row = row
             while self._confirmations and self._confirmations[-1][1] >= row:
                 self._confirmations.pop()
             self._confirmations.append((self._asked_at, row))

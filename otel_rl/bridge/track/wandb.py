@@ -9,8 +9,8 @@ Online, the server is the tracker. Rows are safe when its line count says so.
 Offline, a file is the tracker, and such a file cannot be continued: every way of resuming starts at
 step 0, and a crash loses what the SDK had in memory. So nothing in it counts as safe, ``open`` says
 0, and the whole run is written anew from the journal into a new directory. When that is finished,
-older directories of the run with no more rows are removed, and one is left. Upload it with
-``wandb sync`` after the run is over: W&B appends a directory that it syncs a second time.
+older directories of the run with no more rows of this journal are removed, and one is left. Upload
+it with ``wandb sync`` after the run is over: W&B appends a directory that it syncs a second time.
 
 ``wandb`` is shared machinery (threads, a subprocess, exit hooks), so one process holds one run.
 """
