@@ -365,6 +365,12 @@ RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 RL_STALENESS_PART: Final = "rl.staleness.part"
 """Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
 
+RL_STATISTIC: Final = "rl.statistic"
+"""Attribute.
+
+Which statistic of its own samples the value is, where a worker sends no more than that.
+"""
+
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
 """Metric (gauge, 1). Largest absolute value of any element of the gradient."""
 
