@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.faults.crew import Crew
-from tests.faults.scenario import Outcome
+from tests.faults.outcome import Outcome
 
 _REPORT = Path("build/faults.json")
 

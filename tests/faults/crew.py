@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.faults.scenario import Outcome, run_scenario
+from tests.faults.outcome import Outcome
+from tests.faults.scenario import run_scenario
 from tests.wandb_server import WandbServer
 
 __all__ = ["Crew"]

@@ -11,8 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.faults.gateway import Addresses
+from tests.faults.plan import WorkerPlan
 from tests.strays import processes_with
 
 __all__ = ["MARK", "BridgeKeeper", "WorkerKeeper", "kill", "wait_for"]
@@ -38,14 +41,18 @@ def wait_for(condition: Callable[[], bool], timeout_s: float, *, look_s: float =
 
 
 class BridgeKeeper:
-    """Runs ``otel-rl bridge``; starts it again whenever it has ended.
+    """Runs ``otel-rl bridge`` inside its context; starts it again whenever it has ended.
 
     Args:
         command: That starts it.
         environment: Of the process.
         mark: The value of MARK in ``environment``.
         log: Where everything goes that the bridge says.
-        pause_s: Asked for the pause before each restart.
+
+    Attributes:
+        exits: The status of each end.
+        peak_rss_bytes: The most memory that it ever took.
+        restart_pause_s: Between its end and its next start.
     """
 
     def __init__(
@@ -54,24 +61,33 @@ class BridgeKeeper:
         environment: Mapping[str, str],
         mark: str,
         log: Path,
-        pause_s: Callable[[], float],
     ) -> None:
         self.exits: list[int] = []
         self.peak_rss_bytes = 0
+        self.restart_pause_s = 0.2
         self._command = command
         self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
         self._mark = mark
         self._log = log
-        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="faults-bridge", daemon=True)
         # Set by the thread, read by anybody.
         self._process: subprocess.Popen[bytes] | None = None
         self._addresses: Addresses | None = None
+        # It was told to end and has not done so yet: a second SIGTERM would mean "at once".
+        self._is_ending = False
 
-    def start(self) -> None:
-        """Begin to keep it running."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     @property
     def addresses(self) -> Addresses | None:
@@ -79,14 +95,15 @@ class BridgeKeeper:
         return self._addresses
 
     def is_up(self) -> bool:
-        """Whether it listens."""
-        return self._addresses is not None
+        """Whether it listens, and was not told to end."""
+        return self._addresses is not None and not self._is_ending
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to the bridge. Returns whether there was one."""
         process = self._process
         if process is None or process.poll() is not None:
             return False
+        self._is_ending = True
         process.send_signal(number)
         return True
 
@@ -151,7 +168,8 @@ class BridgeKeeper:
             self._addresses = None
             self.exits.append(process.returncode)
             if not self._stopping.is_set():
-                self._stopping.wait(self._pause_s())
+                self._stopping.wait(self.restart_pause_s)
+                self._is_ending = False
 
     def _note_memory(self, pid: int) -> None:
         with contextlib.suppress(OSError, IndexError):
@@ -161,12 +179,10 @@ class BridgeKeeper:
 
 
 class WorkerKeeper:
-    """Runs a real worker of otel_rl; after a kill another one takes its place.
+    """Runs a real worker of otel_rl inside its context; after a kill, another in its place.
 
     Args:
-        number: Its place among all senders: the first of its values.
-        role: Its role.
-        index: Its place in the role.
+        plan: Who it is.
         url: Where it exports.
         experiment: That it works for.
         environment: Of the process.
@@ -175,15 +191,13 @@ class WorkerKeeper:
 
     def __init__(
         self,
-        number: int,
-        role: str,
-        index: int,
+        plan: WorkerPlan,
         url: str,
         experiment: str,
         environment: Mapping[str, str],
         log: Path,
     ) -> None:
-        self.role, self.index, self.number = role, index, number
+        self._plan = plan
         self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
         self._log = log
         self._url = url
@@ -191,9 +205,18 @@ class WorkerKeeper:
         self._lives = 0
         self._process = self._born()
 
-    @property
-    def log(self) -> Path:
-        return self._log
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
 
     def kill(self) -> None:
         """End it with no warning, and start another."""
@@ -210,20 +233,14 @@ class WorkerKeeper:
             said, _ = self._process.communicate()
         return self._process.returncode, said.decode(errors="replace")
 
-    def kill_for_good(self) -> None:
-        """Leave nothing behind."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
-
     def _born(self) -> "subprocess.Popen[bytes]":
-        first = (self.number * 1000 + self._lives) * 1_000_000
+        first = (self._plan.number * 1000 + self._lives) * 1_000_000
         self._lives += 1
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 [
                     sys.executable, "-m", "tests.faults.worker",
-                    self._experiment, self.role, str(self.index), str(first),
+                    self._experiment, self._plan.role, str(self._plan.index), str(first),
                 ],
                 env={**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self._url},
                 stdin=subprocess.PIPE,

@@ -262,8 +262,12 @@ class Sender(threading.Thread):
             metric.sum.aggregation_temporality = (
                 AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
             )
-            point.start_time_unix_nano = self._life.tiles.get(name, self._life.start_ns)
-            point.time_unix_nano = self._now_ns()
+            start_ns = self._life.tiles.get(name, self._life.start_ns)
+            now_ns = self._now_ns()
+            point.start_time_unix_nano = start_ns
+            # Deltas of otel_rl tile time; those of an SDK whose clock is set back end before they
+            # begin.
+            point.time_unix_nano = max(now_ns, start_ns + 1) if self._plan.is_exact else now_ns
             self._life.tiles[name] = point.time_unix_nano
             point.as_int = counted
         else:

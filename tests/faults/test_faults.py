@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.faults.crew import Crew
-from tests.faults.scenario import Outcome
+from tests.faults.outcome import Outcome
 
 # The first one to ask waits for what was begun before it, on a machine that has other work as well.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
