@@ -17,7 +17,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.timeline import Sight, forget_dead, open_frames, sights
+from otel_rl.worker.timeline import Sight, forget_all, forget_dead, sights
 
 __all__ = ["count_open", "show_phases"]
 
@@ -55,7 +55,7 @@ def show_phases(meter: Meter, guard: Guard) -> None:
 
 def count_open(guard: Guard) -> None:
     """Count what is open as lost, because the process ends."""
-    _count(guard, open_frames(), "The process has ended")
+    _count(guard, forget_all(), "The process has ended")
 
 
 def _oldest_step() -> list[Sight]:

@@ -43,8 +43,8 @@ __all__ = [
     "Timeline",
     "abandon_elsewhere",
     "current",
+    "forget_all",
     "forget_dead",
-    "open_frames",
     "sights",
 ]
 
@@ -307,15 +307,11 @@ class Timeline:
         """Whether its thread has ended, so that nobody will close what is open."""
         return not self._thread.is_alive()
 
-    @property
-    def depth(self) -> int:
-        """How many frames are open."""
-        return len(self._frames)
-
-    def clear(self) -> None:
-        """Forget what is open."""
+    def clear(self) -> int:
+        """Forget what is open. Returns how many frames that were."""
+        open_frames = len(self._frames)
         self._frames.clear()
-        _open.pop(id(self), None)
+        return open_frames
 
     def _settle(self) -> int:
         """Charge the time since the last event to the innermost frame. Returns the time."""
@@ -436,19 +432,20 @@ def sights() -> list[Sight]:
     return [sight for sight in seen if sight is not None]
 
 
-def open_frames() -> int:
-    """How many frames are open in all flows."""
-    return sum(timeline.depth for timeline in tuple(_open.values()))
-
-
 def forget_dead() -> int:
-    """Forget the timelines of threads that have ended. Returns how many frames they left open."""
-    left = 0
-    for timeline in tuple(_open.values()):
-        if timeline.is_dead:
-            left += timeline.depth
-            timeline.clear()
-    return left
+    """Forget what threads that have ended left open. Returns how many frames that were."""
+    return _forget(timeline for timeline in tuple(_open.values()) if timeline.is_dead)
+
+
+def forget_all() -> int:
+    """Forget what is open in all flows. Returns how many frames that were."""
+    return _forget(tuple(_open.values()))
+
+
+def _forget(timelines: Iterable[Timeline]) -> int:
+    # Two threads may be here at the end of a process. Who takes a timeline out counts it.
+    taken = (_open.pop(id(timeline), None) for timeline in timelines)
+    return sum(timeline.clear() for timeline in taken if timeline is not None)
 
 
 def _after_fork_in_child() -> None:

@@ -161,7 +161,7 @@ def test_one_that_never_closes_is_stopped_at_a_depth_that_nobody_needs() -> None
     timeline = Timeline(Clock())
     opened = [timeline.open_phase(object(), "train") for _ in range(MAX_DEPTH + 1)]
     assert opened[-1] is Refused.TOO_DEEP
-    assert timeline.depth == MAX_DEPTH
+    assert timeline.clear() == MAX_DEPTH
 
 
 def test_names_with_an_id_are_stopped_and_their_time_stays_where_it_was() -> None:
