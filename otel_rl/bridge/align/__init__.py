@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
+from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
-from otel_rl.bridge.align.streams import SeenLog, StreamTable
+from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.align.tally import Tally
 from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows

@@ -1,26 +1,26 @@
-"""The series, workers and tracker keys of one experiment: found, made, forgotten and pickled.
+"""The series and workers of one experiment: found, made, forgotten and pickled.
 
 The table is pickled with every commit, and a run may have ten thousand series. So what never
 changes once it is there is pickled once and kept as bytes; what changes is columns of numbers. The
-single points that were taken are not pickled at all, but given out as a log of what is new.
+single points that were taken are not pickled at all, see ``memory.py``.
 """
 
 import pickle
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from otel_rl.bridge.align.seen import NO_STEP, Seen
+from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable
+from otel_rl.bridge.align.memory import Memory, SeenLog
 from otel_rl.bridge.align.series import Group, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
-from otel_rl.bridge.keys import tracker_key, variant_key, worker_key
 from otel_rl.records import Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["GroupIdentity", "SeenLog", "StreamTable"]
+__all__ = ["StreamTable"]
 
 # What is written beside the statistics that the registry names.
 _EXTRA = {Instrument.COUNTER: ("rate",), Instrument.HISTOGRAM: ("count",)}
@@ -31,21 +31,6 @@ _NS_PER_S = 1_000_000_000
 
 # Share of the bound on series at which the dead make room: below it, a batch of new series fits.
 _CROWDED = 0.9
-
-# One time in so many is looked at to find the middle of all that are remembered.
-_SAMPLED = 64
-
-
-class SeenLog(NamedTuple):
-    """Single points that were taken, to be kept beside the state and given back to ``restore``.
-
-    Attributes:
-        newest_ns: The latest of their times.
-        body: Opaque.
-    """
-
-    newest_ns: int
-    body: bytes
 
 
 class _Ended(NamedTuple):
@@ -60,9 +45,6 @@ class _Ended(NamedTuple):
 
 
 _Attributes = tuple[tuple[str, str], ...]
-GroupIdentity = tuple[str, str, _Attributes, Reduction]
-"""Role, metric name with suffix, attributes without the step, reduction."""
-_GroupRecord = tuple[str, str, str, _Attributes, Reduction, tuple[str, ...], tuple[str, ...], bool]
 _SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str]
 
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
@@ -73,29 +55,27 @@ class StreamTable:
 
     def __init__(self) -> None:
         self.workers: dict[Worker, WorkerState] = {}
-        self.groups: list[Group] = []
+        self._group_table = GroupTable()
+        self._memory = Memory()
         self._streams: dict[Series, Stream] = {}
         self._next_stream = 0
-        self._groups: dict[GroupIdentity, Group] = {}
-        self._keys: dict[str, Group] = {}
-        # Every key of a row that some group writes.
-        self._written: set[str] = set()
-        self._own_keys: set[str] = set()
         # The indexes that were ever seen or given, by role.
         self._indexes: dict[str, set[int]] = {}
         self._ended: dict[Series, _Ended] = {}
         # What was taken through this time may be of a series that is no longer in _ended.
         self._unknown_through_ns = 0
-        # Single points that were taken: stream number, time, step of each.
-        self._fresh = _no_points()
-        # Single points of this time and before are remembered no longer.
-        self.forgotten_ns = 0
-        # Single points in the log: of the series in _by_number, and of others.
-        self._remembered = self._orphaned = 0
-        # What was taken of each series that may be heard of again, by the number of its stream.
-        self._by_number: dict[int, Seen] = {}
         # The pickled part that never changes; None since it did.
         self._frozen: bytes | None = None
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Every group, in the order of their numbers."""
+        return self._group_table.groups
+
+    @property
+    def forgotten_ns(self) -> int:
+        """Single points of this time and before are remembered no longer."""
+        return self._memory.forgotten_ns
 
     def worker(self, worker: Worker) -> WorkerState:
         """The state of ``worker``; one that does not know its index gets a free one."""
@@ -135,7 +115,7 @@ class StreamTable:
 
     def has_room_for(self, identity: GroupIdentity, settings: AlignSettings) -> bool:
         """Whether there is a group of this identity, or may be one more."""
-        return len(self.groups) < settings.max_keys or identity in self._groups
+        return self._group_table.has_room_for(identity, settings)
 
     def counts_again(self, start_ns: int) -> bool:
         """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
@@ -153,51 +133,15 @@ class StreamTable:
 
     def take_time(self, stream: Stream, time_ns: int, step: int | None = None) -> bool:
         """Take note of a single point. Returns whether it is new."""
-        marked = NO_STEP if step is None else step
-        if not stream.seen.take_time(time_ns, marked):
-            return False
-        for column, value in zip(self._fresh, (stream.number, time_ns, marked), strict=True):
-            column.append(value)
-        self._remembered += 1
-        return True
+        return self._memory.take_time(stream.number, time_ns, step)
 
     def take_log(self, settings: AlignSettings) -> SeenLog | None:
         """Take out the single points that were taken since the last call; None if none were."""
-        fresh = self._fresh
-        if not fresh[0]:
-            return None
-        body = zlib.compress(b"".join(column.tobytes() for column in fresh), level=1)
-        log = SeenLog(max(fresh[1]), body)
-        self._fresh = _no_points()
-        if self._remembered + self._orphaned > settings.max_remembered:
-            self._forget_times()
-        return log
+        return self._memory.take_log(settings.max_remembered, self._unknown_through_ns)
 
     def restore(self, body: bytes) -> None:
         """Remember again what ``take_log`` gave out, in any order."""
-        columns = array("q", zlib.decompress(body))
-        n = len(columns) // 3
-        numbers, times_ns, steps = columns[:n], columns[n : 2 * n], columns[2 * n :]
-        holders = self._by_number
-        for number, time_ns, step in zip(numbers, times_ns, steps, strict=True):
-            if time_ns <= self.forgotten_ns:
-                continue
-            seen = holders.get(number)
-            if seen is None:
-                self._orphaned += 1
-            elif seen.take_time(time_ns, step):
-                self._remembered += 1
-
-    def _forget_times(self) -> None:
-        """Forget the older half of the single points."""
-        sample = sorted(
-            time_ns for seen in self._by_number.values() for time_ns in seen.times_ns[::_SAMPLED]
-        ) or [self._unknown_through_ns]
-        self.forgotten_ns = max(self.forgotten_ns, sample[len(sample) // 2])
-        self._remembered = self._orphaned = 0
-        for seen in self._by_number.values():
-            seen.forget_times(self.forgotten_ns)
-            self._remembered += len(seen.times_ns)
+        self._memory.restore(body)
 
     def make_room(self, settings: AlignSettings, now_ns: int) -> None:
         """Close to the bound on series, forget everybody whose lease has ended.
@@ -237,9 +181,7 @@ class StreamTable:
             del self.workers[worker]
         while len(self._ended) > settings.max_series:
             ended = self._ended.pop(next(iter(self._ended)))
-            seen = self._by_number.pop(ended.number)
-            self._remembered -= len(seen.times_ns)
-            self._orphaned += len(seen.times_ns)
+            seen = self._memory.drop(ended.number)
             counted = (c.time_ns for c in (ended.counter, ended.histogram) if c is not None)
             self._unknown_through_ns = max(self._unknown_through_ns, seen.newest_ns(), *counted)
 
@@ -255,15 +197,12 @@ class StreamTable:
         suffix: str = "",
     ) -> Group:
         """The group of these, under a key that no other group writes."""
-        attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
-        identity = (role, name + suffix, attributes, reduction)
-        group = self._groups.get(identity)
-        if group is None:
-            suffixes = (*statistics, *extra)
-            key = self._free_key(tracker_key(role, name, attributes) + suffix, identity, suffixes)
-            number = len(self.groups)
-            group = Group(number, key, role, name, attributes, reduction, statistics, extra)
-            self._keep(identity, group)
+        before = len(self.groups)
+        group = self._group_table.group(
+            role, name, attributes, reduction, statistics, extra, suffix=suffix
+        )
+        if len(self.groups) > before:
+            self._frozen = None
         return group
 
     def _expected(self, role: str) -> int:
@@ -277,19 +216,13 @@ class StreamTable:
             index += 1
         return index
 
-    def _keep(self, identity: GroupIdentity, group: Group) -> None:
-        self.groups.append(group)
-        self._groups[identity] = self._keys[group.key] = group
-        self._written.update(_written(group.key, (*group.statistics, *group.extra)))
-        self._frozen = None
-
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
         spec = names.METRICS.get(series.name)
         worker = self.worker(series.worker)
         group = self.group(worker.role, series.name, series.attributes, *_reduction_of(series))
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
-            own = self._own(worker, group, settings)
+            own = self._group_table.own(worker, group, settings)
         ended = self._ended.pop(series, None)
         if ended is not None:
             return Stream(
@@ -300,51 +233,19 @@ class StreamTable:
                 counter=ended.counter,
                 histogram=ended.histogram,
                 level=ended.level,
-                seen=self._by_number[ended.number],
+                seen=self._memory.of(ended.number),
                 unknown_through_ns=ended.unknown_through_ns,
             )
-        stream = Stream(
-            self._next_stream, worker, group, own, unknown_through_ns=self._unknown_through_ns
-        )
-        self._by_number[stream.number] = stream.seen
+        number = self._next_stream
         self._next_stream += 1
-        return stream
-
-    def _own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
-        key = worker_key(worker.role, worker.label, group.key)
-        if key not in self._own_keys and len(self._own_keys) >= settings.max_worker_series:
-            return None
-        self._own_keys.add(key)
-        identity = (key, group.name, group.attributes, group.reduction)
-        own = self._groups.get(identity)
-        if own is None:
-            own = Group(
-                len(self.groups),
-                self._free_key(key, identity, (*group.statistics, *group.extra)),
-                group.role,
-                group.name,
-                group.attributes,
-                group.reduction,
-                group.statistics,
-                group.extra,
-                own=True,
-            )
-            self._keep(identity, own)
-        return own
-
-    def _free_key(self, key: str, identity: GroupIdentity, suffixes: Iterable[str]) -> str:
-        """``key``, or a variant of it if another metric writes it or a statistic of it.
-
-        ``a.b`` and ``a/b`` look alike, and so do the counter ``a`` with its rate and ``a.rate``.
-        """
-        candidates = [key]
-        taken = self._keys.get(key)
-        if taken is not None and (taken.role, taken.name, taken.attributes) == identity[:3]:
-            candidates.append(f"{key}/{identity[3]}")
-        for candidate in candidates:
-            if self._written.isdisjoint(_written(candidate, suffixes)):
-                return candidate
-        return variant_key(key, repr(identity))
+        return Stream(
+            number,
+            worker,
+            group,
+            own,
+            seen=self._memory.of(number),
+            unknown_through_ns=self._unknown_through_ns,
+        )
 
     # What is pickled: bytes that are made again when something is new or forgotten, and columns of
     # what changes all the time, in the order of the workers and streams of those bytes.
@@ -380,22 +281,7 @@ class StreamTable:
                 (worker.role, worker.instance, worker.index, worker.count, state.label)
                 for worker, state in self.workers.items()
             ],
-            [
-                (
-                    identity,
-                    (
-                        g.key,
-                        g.role,
-                        g.name,
-                        g.attributes,
-                        g.reduction,
-                        g.statistics,
-                        g.extra,
-                        g.own,
-                    ),
-                )
-                for identity, g in self._groups.items()
-            ],
+            self._group_table.records(),
             [
                 (
                     places[id(stream.worker)],
@@ -415,7 +301,7 @@ class StreamTable:
                 for series, stream in self._streams.items()
             ],
             self._next_stream,
-            self._own_keys,
+            self._group_table.own_keys(),
             self._indexes,
             self._ended,
             self._unknown_through_ns,
@@ -425,25 +311,21 @@ class StreamTable:
         # Only this bridge's own file is ever unpickled.
         identities: _Identities = pickle.loads(zlib.decompress(state.frozen))  # noqa: S301
         self._next_stream = identities.next_stream
-        self._own_keys = identities.own_keys
         self._indexes = identities.indexes
         self._ended = identities.ended
         self._unknown_through_ns = identities.unknown_through_ns
-        self._fresh = _no_points()
-        self.forgotten_ns = state.forgotten_ns
-        self._remembered = self._orphaned = 0
-        self._by_number = {}
+        self._memory = Memory(state.forgotten_ns)
         for ended in self._ended.values():
-            self._by_number[ended.number] = _seen(ended.bounds)
+            self._memory.of(ended.number).bounds = ended.bounds
         self.workers = {
             Worker(role, instance, index, count): WorkerState(role, label, count, *changes)
             for (role, instance, index, count, label), changes in zip(
                 identities.workers, state.workers, strict=True
             )
         }
-        self.groups, self._groups, self._keys, self._written = [], {}, {}, set()
-        for number, (identity, group) in enumerate(identities.groups):
-            self._keep(identity, Group(number, *group, state.totals.get(number, 0)))
+        self._group_table = GroupTable.from_records(
+            identities.groups, identities.own_keys, state.totals
+        )
         self._streams = {}
         workers = list(self.workers.items())
         bounds = _split(array("q", state.bounds), state.bound_counts)
@@ -452,7 +334,8 @@ class StreamTable:
         ):
             worker, worker_state = workers[worker_place]
             counter = state.counters.get(place)
-            seen = self._by_number[number] = _seen(next(bounds))
+            seen = self._memory.of(number)
+            seen.bounds = next(bounds)
             stream = self._streams[Series(worker, *series)] = Stream(
                 number,
                 worker_state,
@@ -470,12 +353,6 @@ class StreamTable:
         self._frozen = state.frozen
 
 
-def _written(key: str, suffixes: Iterable[str]) -> Iterator[str]:
-    """The keys of a row that a group of this key writes."""
-    yield key
-    yield from (f"{key}/{suffix}" for suffix in suffixes)
-
-
 def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str, ...]]:
     """How the values of a series become one, and what else is written of them."""
     spec = names.METRICS.get(series.name)
@@ -485,16 +362,6 @@ def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str
     additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
     statistics = _HISTOGRAM_STATISTICS if series.instrument is Instrument.HISTOGRAM else ()
     return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics, extra
-
-
-def _no_points() -> "tuple[array[int], array[int], array[int]]":
-    return array("q"), array("q"), array("q")
-
-
-def _seen(bounds: "array[int]") -> Seen:
-    seen = Seen()
-    seen.bounds = bounds
-    return seen
 
 
 def _split(column: "array[int]", counts: list[int]) -> "Iterator[array[int]]":
@@ -508,10 +375,10 @@ class _Identities(NamedTuple):
     """What of a table changes only when something is new or forgotten."""
 
     workers: list[tuple[str, str, int | None, int | None, str]]
-    groups: list[tuple[GroupIdentity, _GroupRecord]]
+    groups: Sequence[GroupRecord]
     streams: list[tuple[int, _SeriesRecord, int, int, int | None, int]]
     next_stream: int
-    own_keys: set[str]
+    own_keys: frozenset[str]
     indexes: dict[str, set[int]]
     ended: dict[Series, _Ended]
     unknown_through_ns: int
