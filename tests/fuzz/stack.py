@@ -63,6 +63,7 @@ class Stack:
     def __init__(self, directory: Path, now_ns: int) -> None:
         self.now_ns = now_ns
         self.counters = Counters()
+        self._touched: set[ExperimentKey] = set()
         self._journal = Journal(directory)
         self._spool = Spool(self._journal)
         self._ledger = Ledger(self._journal)
@@ -71,7 +72,7 @@ class Stack:
             self._ledger,
             settings=ALIGN,
             counters=self.counters,
-            notify=lambda _key: None,
+            notify=lambda key: self._touched.add(key),
         )
         # _lock guards _waiting.
         self._lock = threading.Lock()
@@ -179,8 +180,6 @@ class Stack:
         if waiting:
             self._spool.append(waiting)
         self.now_ns = now_ns
-        for batch in waiting:
-            self._forgotten.setdefault(batch.experiment, self._ledger.next_row(batch.experiment))
         while self._drain.round(now_ns):
             pass
 
@@ -190,12 +189,12 @@ class Stack:
 
     def forget_rows(self) -> None:
         """Let the journal be as if a tracker had them all."""
-        for key, forgotten in self._forgotten.items():
+        touched, self._touched = self._touched, set()
+        for key in touched:
             next_row = self._ledger.next_row(key)
-            if next_row > forgotten:
-                self._ledger.confirmed(key, TRACKER, next_row)
-                self._ledger.prune(key, TRACKER, next_row)
-                self._forgotten[key] = next_row
+            self._ledger.confirmed(key, TRACKER, next_row)
+            self._ledger.prune(key, TRACKER, next_row)
+            self._forgotten[key] = next_row
 
     def faults(self) -> dict[str, int]:
         """What the bridge counted that no input may cause."""
@@ -221,4 +220,4 @@ def _parsed(case: Case, held: Held) -> ExportRequest | bytes:
     payload = decompress(case.body, case.encoding, max_bytes=LIMITS.max_body_bytes, held=held)
     if case.media != JSON:
         return payload
-    return parse_json(case.signal, payload, max_messages=LIMITS.max_messages_per_request)
+    return parse_json(case.signal, payload, max_objects=LIMITS.max_messages_per_request // 4)

@@ -241,7 +241,7 @@ def rows_of(requests: Iterator[tuple[float, list[Json]]]) -> list[Json]:
     for at_s, parts in requests:
         now_ns = T0 + int(at_s * S)
         body = json.dumps({"resourceMetrics": parts}).encode()
-        request = parse_json(Signal.METRICS, body, max_messages=limits.max_messages_per_request)
+        request = parse_json(Signal.METRICS, body, max_objects=limits.max_messages_per_request)
         admitted = admit(Signal.METRICS, request, limits, now_ns)
         (batch,) = admitted.batches
         aligner.add(decode(batch), received_ns=now_ns)

@@ -89,7 +89,8 @@ def admit(
     """
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     request_type = REQUEST_TYPES[signal]
-    check_message_count(payload, request_type.DESCRIPTOR, limits.max_messages_per_request)
+    parsed_as = MetricsView if signal is Signal.METRICS else request_type
+    check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
     refusals = Refusals("data points" if signal is Signal.METRICS else "spans")
     screen = Screen(limits, now_ns, refusals, admission)
     message: ExportRequest

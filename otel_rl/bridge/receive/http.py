@@ -38,6 +38,8 @@ class _Media(StrEnum):
     JSON = "application/json"
 
 
+_MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
+
 _NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
 
 
@@ -157,7 +159,8 @@ class _Receiver:
         payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes, held=held)
         if media is _Media.PROTOBUF:
             return payload
-        return otlp_json.parse_json(signal, payload, max_messages=limits.max_messages_per_request)
+        max_objects = max(1, limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
+        return otlp_json.parse_json(signal, payload, max_objects=max_objects)
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s

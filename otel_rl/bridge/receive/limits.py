@@ -20,8 +20,9 @@ class ReceiveLimits(BaseModel):
     """Largest request, counted after decompression. The default is what OTLP recommends."""
 
     max_messages_per_request: int = Field(2_000_000, ge=1)
-    """Most protobuf messages in one request. Two bytes can make one, and each costs about 80 bytes
-    of memory once parsed, so a bound on bytes alone lets 64 MiB become 2.7 GiB."""
+    """Most protobuf messages in one request, and twice as many strings; in JSON, a quarter as many
+    objects. Two bytes can make a message, and each costs about 80 bytes of memory once parsed, so a
+    bound on bytes alone lets 64 MiB become 2.7 GiB."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
     """Most bytes of request bodies held at once, as they came and decompressed, over HTTP and gRPC

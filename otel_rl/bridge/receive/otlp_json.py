@@ -28,6 +28,9 @@ Scalar = str | bytes | int | float | bool
 
 _MAX_DEPTH = 100  # messages within messages; the limit of protobuf's own parsers
 
+# A Python object for each takes about as much memory as a message of protobuf.
+_MEMBERS_PER_OBJECT = 4
+
 _ID_BYTES = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 
 _MAX_EXACT_FLOAT = 2.0**53  # above it a number with a point or exponent names no single integer
@@ -37,21 +40,23 @@ _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def parse_json(signal: Signal, payload: bytes, *, max_messages: int) -> ExportRequest:
+def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportRequest:
     """Parse a JSON request.
 
     Args:
         signal: METRICS or TRACES.
         payload: UTF-8.
-        max_messages: Objects and arrays at every depth, before any of them is made.
+        max_objects: Objects and arrays at every depth, counted before any of them is made. Members
+            and elements are held to a multiple of it.
 
     Raises:
         MalformedRequest: The payload is not a request of this signal. Names where it is wrong.
-        RequestTooLarge: It holds too many objects.
+        RequestTooLarge: It holds too many of them.
     """
-    # Brackets within strings are counted too, which is nothing beside the bound.
-    if payload.count(b"{") + payload.count(b"[") > max_messages:
-        msg = f"The request holds more than {max_messages} objects."
+    # Brackets and commas within strings are counted too, which is nothing beside the bound.
+    max_members = max_objects * _MEMBERS_PER_OBJECT
+    if payload.count(b"{") + payload.count(b"[") > max_objects or payload.count(b",") > max_members:
+        msg = f"The request holds more than {max_objects} objects or {max_members} values."
         raise RequestTooLarge(msg, hint="Send smaller batches.")
     try:
         # orjson refuses what JSON does not have: NaN as a literal, lone surrogates, bad UTF-8,

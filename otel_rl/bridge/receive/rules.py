@@ -39,6 +39,8 @@ Problem = tuple[Refusal, str] | None
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
+_PAIR_BYTES = 24  # the tags and lengths of an attribute, at most
+_EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46, and fields of a later OTLP
 
 # Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
 _SCALES = range(-11, 21)
@@ -60,6 +62,9 @@ class Rules:
         self._limits = limits
         self._earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
         self._latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
+        self._max_exemplar_bytes = _EXEMPLAR_BYTES + limits.max_attributes * (
+            limits.max_attribute_key_bytes + limits.max_attribute_value_bytes + _PAIR_BYTES
+        )
         self._harmless_bytes = min(
             limits.max_attribute_key_bytes,
             limits.max_attribute_value_bytes,
@@ -160,6 +165,13 @@ class Rules:
             return False
         times_ns = read_exemplars(exemplars).times_ns
         return self._earliest_ns <= min(times_ns) and max(times_ns) <= self._latest_ns
+
+    def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
+        """Not larger than as many attributes as it may have, of the size that they may have."""
+        if size_bytes <= self._max_exemplar_bytes:
+            return None
+        detail = f"An exemplar of metric {metric} has {size_bytes} bytes"
+        return Refusal.ATTRIBUTE_TOO_LONG, f"{detail}, over {self._max_exemplar_bytes}"
 
     def exemplar(self, metric: str, exemplar: Exemplar) -> Problem:
         """Of a time near now, with few and short attributes."""

@@ -122,7 +122,10 @@ class Screen:
         return True
 
     def _keeps_exemplar(self, metric: str, exemplar: bytes) -> bool:
-        problem = self._rules.exemplar(metric, Exemplar.FromString(exemplar))
+        # Parsed, it would take a multiple of its bytes, which nobody has counted.
+        problem = self._rules.exemplar_size(metric, len(exemplar))
+        if problem is None:
+            problem = self._rules.exemplar(metric, Exemplar.FromString(exemplar))
         if problem is not None:
             self._refusals.add_exemplars(*problem, 1)
         return problem is None

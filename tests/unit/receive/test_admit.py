@@ -502,3 +502,17 @@ def test_an_experiment_that_is_not_welcome_is_refused_and_the_others_are_taken()
     assert [batch.experiment.experiment for batch in admitted.batches] == ["a"]
     assert admitted.refused == {Refusal.INVALID_NAME: 1}
     assert "b/default is not a" in admitted.message
+
+
+def test_an_exemplar_that_is_too_large_to_be_sound_is_refused_unparsed() -> None:
+    carrier = point()
+    sound, huge = (carrier.exemplars.add(as_double=n, time_unix_nano=NOW_NS) for n in range(2))
+    for _ in range(200_000):
+        huge.filtered_attributes.add()
+    request = metrics_request(gauge(carrier))
+    limits = ReceiveLimits(max_attributes=4, max_attribute_value_bytes=100)
+    admitted = admit_metrics(request, limits)
+    assert admitted.exemplars_refused == {Refusal.ATTRIBUTE_TOO_LONG: 1}
+    assert "An exemplar of metric loss has 400" in admitted.message
+    (stored,) = kept(admitted).resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    assert [exemplar.as_double for exemplar in stored.exemplars] == [sound.as_double]

@@ -83,7 +83,12 @@ def test_an_experiment_that_is_used_no_longer_makes_room() -> None:
 def test_who_is_in_use_is_asked_once_a_second_however_many_are_refused() -> None:
     asked: list[float] = []
     clock = Clock()
-    experiments = Experiments(0, lambda: asked.append(clock.now_s) or (), clock)  # type: ignore[func-returns-value]
+
+    def in_use() -> list[ExperimentKey]:
+        asked.append(clock.now_s)
+        return []
+
+    experiments = Experiments(0, in_use, clock)
     for clock.now_s in (0.1, 0.5, 1.0, 1.5, 2.0):
         with experiments.request() as request:
             assert all(request.problem(key(n)) for n in range(100))

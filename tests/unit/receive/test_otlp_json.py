@@ -21,12 +21,12 @@ from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
 
-MAX_MESSAGES = 100_000
+MAX_OBJECTS = 100_000
 
 
 def parse(signal: Signal, value: object) -> ExportMetricsServiceRequest | ExportTraceServiceRequest:
     payload = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return parse_json(signal, payload, max_messages=MAX_MESSAGES)
+    return parse_json(signal, payload, max_objects=MAX_OBJECTS)
 
 
 def parse_metric(metric: object) -> Metric:
@@ -261,7 +261,7 @@ def test_zero_is_a_value() -> None:
 
 def test_more_objects_than_the_limit_are_too_large() -> None:
     with pytest.raises(RequestTooLarge):
-        parse_json(Signal.METRICS, b'{"x":' + b"[" * 50 + b"]" * 50 + b"}", max_messages=50)
+        parse_json(Signal.METRICS, b'{"x":' + b"[" * 50 + b"]" * 50 + b"}", max_objects=50)
 
 
 def as_otlp_json(value: Any, key: str = "") -> Any:
@@ -320,3 +320,9 @@ def test_json_of_a_trace_parses_to_that_trace() -> None:
     request = trace_request(3)
     written = as_otlp_json(MessageToDict(request, use_integers_for_enums=True))
     assert parse(Signal.TRACES, written) == request
+
+
+def test_members_and_elements_are_bounded_before_they_are_made() -> None:
+    for payload in (b"[" + b"1," * 400 + b"1]", b"{" + b'"a":1,' * 400 + b'"a":1}'):
+        with pytest.raises(RequestTooLarge, match="more than 100 objects or 400 values"):
+            parse_json(Signal.METRICS, b'{"x":' + payload + b',"y":1}', max_objects=100)

@@ -1,5 +1,8 @@
 """The bound on the number of messages holds for every payload that protobuf can parse."""
 
+import contextlib
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
+from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from tests.otlp_requests import gauge, metrics_request, point
@@ -38,6 +42,37 @@ def test_empty_points_are_counted_before_they_take_memory() -> None:
         check(payload, 100_000)
 
 
+def test_strings_are_bounded_as_well() -> None:
+    payload = b"\x7a\x01x" * 1000  # of a field that nobody knows
+    check(payload, 500)
+    with pytest.raises(RequestTooLarge, match="more than 998 strings"):
+        check(payload, 499)
+
+
+@pytest.mark.parametrize(
+    "field", [b"\x78\x01", b"\xf8\x07\x80\x01", b"\x79" + bytes(8), b"\xfd\x07" + bytes(4)]
+)
+def test_numbers_are_skipped_however_many_they_are_and_wherever_they_stand(field: bytes) -> None:
+    # More than the expression looks at in one go, and at every offset to where it stops.
+    for shift in range(len(field) + 1):
+        payload = b"\x7a" + bytes([shift]) + bytes(shift) + field * 200_000
+        check(payload, 1)
+        with pytest.raises(MalformedRequest):
+            check(payload[:-1], 1)
+        with pytest.raises(RequestTooLarge):
+            check(payload + b"\x0a\x00" * 2, 1)
+
+
+@pytest.mark.timeout(60)
+def test_the_worst_of_64_mib_take_seconds_not_minutes() -> None:
+    size = 64 << 20
+    for worst in (b"\x78\x00", b"\x7a\x00", b"\x0a\x00", b"\x00"):
+        begun_s = time.process_time()
+        with contextlib.suppress(RequestTooLarge, MalformedRequest):
+            check(worst * (size // len(worst)), ReceiveLimits().max_messages_per_request)
+        assert time.process_time() - begun_s < 15
+
+
 def test_short_payload_is_not_looked_at() -> None:
     check(b"\xff" * 100, 51)
 
@@ -49,6 +84,7 @@ def test_short_payload_is_not_looked_at() -> None:
         b"\x0b" * 50,  # a group, which OTLP has none of
         b"\xff" * 50,  # an endless number
         b"\x09" + b"x" * 5,  # a number of eight bytes cut off
+        b"\x00" * 50,  # a field without a number
     ],
 )
 def test_bytes_that_are_no_protobuf_are_malformed(payload: bytes) -> None:
