@@ -1,5 +1,6 @@
 """Who a worker is: from arguments and environment to resource attributes. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,22 +17,48 @@ from otel_rl.semconv.names import (
     RL_WORKER_INDEX,
     RL_WORKER_ROLE,
     RL_WORKER_TAG,
+    RlWorkerRoleValues,
 )
 from otel_rl.semconv.run_id import run_id
 
-__all__ = ["DEFAULT_TRIAL", "Identity", "checked_name", "identify", "parse_resource_attributes"]
+__all__ = [
+    "DEFAULT_TRIAL",
+    "Identity",
+    "checked_name",
+    "detect",
+    "identify",
+    "named_by",
+    "parse_resource_attributes",
+]
 
 DEFAULT_TRIAL: Final = "default"
 
 MAX_NAME_LENGTH: Final = 128
 """W&B cuts display names at 128 characters; a name that is cut no longer names one thing."""
 
-_RANK_VARIABLES: Final = (
+_RANK_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
+    ("ROLE_RANK", "ROLE_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
-"""Where launchers write a process's place, in order of trust: torchrun, Slurm, Open MPI."""
+"""Where torchrun, Ray Train and all who imitate them write a process's place, best first: torchrun
+knows its place among the workers of its own role, too."""
+
+_MPI_AND_SLURM_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+)
+"""The same of Open MPI, MVAPICH, MPICH and Slurm. MPI first: what mpirun starts within a Slurm job
+inherits the place of mpirun. A batch script has the number of tasks of its job, a step its own."""
+
+_RAY_WORKER: Final = "RAY_RAYLET_PID"
+"""Set in what Ray starts: the place of its raylet within a Slurm or MPI job is not the worker's."""
+
+_TORCHRUN_DEFAULT_ROLES: Final = frozenset({"", "default", "default_role"})
+
+_NAMED: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
+"""A process that is called after its role: ``trainer``, ``generator-2``."""
 
 _ARGUMENT_OF: Final = {
     RL_EXPERIMENT_NAME: "experiment",
@@ -103,6 +130,7 @@ def identify(
     tag: str | None = None,
     resource_attributes: Mapping[str, AttributeValue] | None = None,
     default_role: str | None = None,
+    process_name: str = "",
 ) -> Identity:
     """Work out who this worker is. Arguments win over ``OTEL_RL_*`` over resource attributes.
 
@@ -111,11 +139,12 @@ def identify(
         experiment: See ``Identity``; the other arguments too.
         trial: Defaults to ``default``.
         role: Required here or in the environment unless ``default_role`` is given.
-        index: Place, with ``count``. Without both, the launcher's variables are read.
+        index: Place, with ``count``. Without both, the variables of launchers are read.
         count: Number of workers of the role.
         tag: ``training`` or ``evaluation``, or any other word.
         resource_attributes: Further attributes; they win over ``OTEL_RESOURCE_ATTRIBUTES``.
         default_role: The role of a process that says none, or None to insist on one.
+        process_name: What its launcher calls it, for a role and an index if nothing else says.
 
     Raises:
         ConfigError: Naming what is wrong, its value and the way out.
@@ -128,7 +157,9 @@ def identify(
             "experiment: no experiment was named.",
             hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
         )
-    found_role = _name("role", role, "OTEL_RL_ROLE", environ, inherited) or default_role
+    named_role, named_index = _from_name(process_name)
+    stated_role = _stated_role(role, environ, inherited)
+    found_role = stated_role or named_role or default_role
     if found_role is None:
         raise ConfigError(
             "role: no role was named.",
@@ -136,7 +167,9 @@ def identify(
             "or set OTEL_RL_ROLE.",
         )
     found_trial = _name("trial", trial, "OTEL_RL_TRIAL", environ, inherited) or DEFAULT_TRIAL
-    place_index, place_count = _place(environ, index, count)
+    place_index, place_count = _place(
+        environ, inherited, index, count, None if stated_role else named_index
+    )
     default_id = run_id(found_experiment, found_trial)
     default_service = (
         environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
@@ -151,6 +184,46 @@ def identify(
         run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
         service_name=str(extra.pop("service.name", None) or default_service),
         extra=tuple(sorted(extra.items())),
+    )
+
+
+def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, AttributeValue]:
+    """As much of a worker's identity as the environment says, for a resource that is not ours.
+
+    Raises:
+        ConfigError: What it says is wrong.
+    """
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    named_role, named_index = _from_name(process_name)
+    stated_role = _stated_role(None, environ, inherited)
+    role = stated_role or named_role
+    index, count = _place(environ, inherited, None, None, None if stated_role else named_index)
+    found: dict[str, AttributeValue | None] = {
+        RL_WORKER_ROLE: role,
+        RL_WORKER_INDEX: index,
+        RL_WORKER_COUNT: count,
+        RL_WORKER_TAG: _name("tag", None, "OTEL_RL_TAG", environ, inherited),
+        "service.name": f"otel_rl.{role}" if role else None,
+    }
+    experiment = _name("experiment", None, "OTEL_RL_EXPERIMENT", environ, inherited)
+    if experiment is not None:
+        trial = _name("trial", None, "OTEL_RL_TRIAL", environ, inherited) or DEFAULT_TRIAL
+        found |= {
+            RL_EXPERIMENT_NAME: experiment,
+            RL_TRIAL_NAME: trial,
+            RL_RUN_ID: run_id(experiment, trial),
+        }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def named_by(environ: Mapping[str, str]) -> frozenset[str]:
+    """Which of ``experiment``, ``trial``, ``role`` and ``tag`` the environment says."""
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    return frozenset(
+        argument
+        for attribute, argument in _ARGUMENT_OF.items()
+        if argument not in ("index", "count")
+        and (environ.get(f"OTEL_RL_{argument.upper()}") or inherited.get(attribute))
     )
 
 
@@ -201,20 +274,50 @@ def checked_name(where: str, value: object) -> str:
     return value
 
 
+def _stated_role(
+    role: object, environ: Mapping[str, str], inherited: Mapping[str, str]
+) -> str | None:
+    """The role that somebody has said, torchrun's ``--role`` included."""
+    stated = _name("role", role, "OTEL_RL_ROLE", environ, inherited)
+    if stated is None and "ROLE_RANK" in environ:
+        given = environ.get("ROLE_NAME", "").strip()
+        stated = None if given in _TORCHRUN_DEFAULT_ROLES else checked_name("ROLE_NAME", given)
+    return stated
+
+
+def _from_name(process_name: str) -> tuple[str | None, int | None]:
+    """(role, index) of a process that is called after its role; nothing of any other."""
+    match = _NAMED.fullmatch(process_name.strip().lower())
+    if match is None:
+        return None, None
+    return match[1], int(match[2]) if match[2] else None
+
+
 def _place(
-    environ: Mapping[str, str], index: int | None, count: int | None
+    environ: Mapping[str, str],
+    inherited: Mapping[str, str],
+    index: int | None,
+    count: int | None,
+    named_index: int | None,
 ) -> tuple[int | None, int | None]:
     """(index, count) from the first source that says either; never mixed from two sources."""
     if index is not None or count is not None:
         return _checked_place("index", index, "count", count)
-    own = (
-        _own_variable("OTEL_RL_INDEX", environ),
-        _own_variable("OTEL_RL_COUNT", environ),
-    )
-    if own != (None, None):
-        return _checked_place("OTEL_RL_INDEX", own[0], "OTEL_RL_COUNT", own[1])
-    for index_variable, count_variable in _RANK_VARIABLES:
-        place = _launcher_place(environ.get(index_variable), environ.get(count_variable))
+    for where, texts in (
+        (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),
+        ((RL_WORKER_INDEX, RL_WORKER_COUNT), inherited),
+    ):
+        own = _integer(where[0], texts), _integer(where[1], texts)
+        if own != (None, None):
+            return _checked_place(where[0], own[0], where[1], own[1])
+    if named_index is not None:
+        return named_index, None
+    variables = _RANK_VARIABLES
+    if _RAY_WORKER not in environ:
+        variables += _MPI_AND_SLURM_VARIABLES
+    for index_variable, *count_variables in variables:
+        counts = (environ[variable] for variable in count_variables if variable in environ)
+        place = _launcher_place(environ.get(index_variable), next(counts, None))
         if place is not None:
             return place
     return None, None
@@ -242,8 +345,8 @@ def _checked_place(
     )
 
 
-def _own_variable(variable: str, environ: Mapping[str, str]) -> int | None:
-    text = environ.get(variable, "").strip()
+def _integer(variable: str, texts: Mapping[str, str]) -> int | None:
+    text = texts.get(variable, "").strip()
     if not text:
         return None
     try:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_rl.errors import ConfigError
-from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_WORKER_ROLE
-from otel_rl.worker.identity import parse_resource_attributes
+from otel_rl.worker.identity import named_by
 
 __all__ = ["Names", "Place", "place_of"]
 
@@ -65,11 +64,11 @@ def place_of(given: Names, environ: Mapping[str, str]) -> Place:
         given.id or environ.get("WANDB_RUN_ID") or None,
         given.job_type or environ.get("WANDB_JOB_TYPE") or None,
     )
-    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    named = named_by(environ)
     role = names.job_type
-    if role is None and not (environ.get("OTEL_RL_ROLE") or inherited.get(RL_WORKER_ROLE)):
+    if role is None and "role" not in named:
         role = _DEFAULT_ROLE
-    if environ.get("OTEL_RL_EXPERIMENT") or inherited.get(RL_EXPERIMENT_NAME):
+    if "experiment" in named:
         return Place(None, None, role)
     trial = names.id or names.name
     if trial is None:

@@ -1,11 +1,9 @@
 """A W&B run as one process sees it; otel_rl makes one run of all of them."""
 
 import atexit
-import operator
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import util as multiprocessing_util
 from time import time, time_ns
@@ -22,6 +20,7 @@ from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
 from otel_rl.compat.wandb._summary import Summary
 from otel_rl.compat.wandb._values import Skipped, flat_row
+from otel_rl.worker.values import as_step, is_plain_step
 
 __all__ = ["Metric", "Run"]
 
@@ -233,9 +232,8 @@ class Run:
 
     def _add(self, logged: Row, given: SupportsIndex | None, commit: bool | None) -> list[Row]:
         """The rows that are complete with this call. The caller holds the lock."""
-        try:
-            step = None if given is None else _step(given)
-        except TypeError:
+        step = given if given is None or is_plain_step(given) else as_step(given)
+        if step is None and given is not None:
             guard.drop(
                 DropReason.BAD_STEP,
                 f"wandb.log: the step must be an integer (got {str(given)[:80]!r}). "
@@ -258,9 +256,8 @@ class Run:
         """Send complete rows. The caller holds the lock, so that they leave in order."""
         for row in rows:
             if self._axis is not None:
-                value = row.values.get(self._axis)
-                with suppress(TypeError):
-                    self._axis_step = _step(value)
+                found = as_step(row.values.get(self._axis))
+                self._axis_step = self._axis_step if found is None else found
                 if self._axis_step is not None:
                     row.step = self._axis_step
             self.summary.logged(row.values)
@@ -311,19 +308,6 @@ def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
     The priority is before that of otel_rl's own, which sends what was recorded.
     """
     multiprocessing_util.Finalize(None, run.complete, exitpriority=-50)
-
-
-def _step(given: object) -> int:
-    """An integer of any library, or a float that is one.
-
-    Raises:
-        TypeError: It is none.
-    """
-    if isinstance(given, float) and given.is_integer():
-        return int(given)
-    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
-        return operator.index(given)
-    raise TypeError("not an integer")
 
 
 def _say_skipped(skipped: Skipped) -> None:

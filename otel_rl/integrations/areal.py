@@ -1,0 +1,81 @@
+"""AReaL: a ``StatsLogger`` beside the trainer's own.
+
+trainer = PPOTrainer(config, ...)
+otel_rl.integrations.areal.attach(trainer)
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from otel_rl.integrations.recorder import Recorder, start
+
+__all__ = ["OtelStatsLogger", "attach"]
+
+_COUNT = "__count"  # how AReaL marks the number of summands beside a mean
+
+
+class _StatsLogger(Protocol):
+    """AReaL's ``StatsLogger``, as far as it is needed."""
+
+    def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None: ...
+
+    def state_dict(self) -> dict[str, int]: ...
+
+
+class _Trainer(Protocol):
+    stats_logger: Any
+
+
+class OtelStatsLogger:
+    """Records what is committed, then hands it on. Everything else is the original's.
+
+    Args:
+        original: The trainer's own.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+
+    def __init__(self, original: _StatsLogger) -> None:
+        config = getattr(original, "config", None)
+        start(
+            "trainer",
+            getattr(config, "experiment_name", None),
+            getattr(config, "trial_name", None),
+        )
+        self._original = original
+        self._recorder = Recorder("areal")
+
+    def commit(
+        self,
+        epoch: int,
+        step: int,
+        global_step: int,
+        data: Mapping[str, object] | Sequence[Mapping[str, object]],
+    ) -> None:
+        """Record ``data`` at the steps at which AReaL itself logs it."""
+        if _is_first_rank():
+            first = max(global_step, self._original.state_dict()["last_commit_step"] + 1)
+            items = [data] if isinstance(data, Mapping) else data
+            for place, item in enumerate(items):
+                metrics = {name: v for name, v in item.items() if not name.endswith(_COUNT)}
+                self._recorder.record(metrics, first + place)
+        self._original.commit(epoch, step, global_step, data)
+
+    def __getattr__(self, name: str) -> Any:  # whatever the original has
+        if name.startswith("__") or name == "_original":
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+
+def attach(trainer: _Trainer) -> None:
+    """Put an ``OtelStatsLogger`` around the trainer's ``StatsLogger``. Idempotent."""
+    if not isinstance(trainer.stats_logger, OtelStatsLogger):
+        trainer.stats_logger = OtelStatsLogger(trainer.stats_logger)
+
+
+def _is_first_rank() -> bool:
+    """Whether AReaL logs in this process: metrics are the same on all ranks by then."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is None or not distributed.is_initialized() or distributed.get_rank() == 0

@@ -1,0 +1,120 @@
+"""torchforge: a ``LoggerBackend``.
+
+    import otel_rl.integrations.forge
+
+    otel_rl.integrations.forge.register()     # in every process, before the loggers are set up
+
+and ``metric_logging: {otel_rl: {logging_mode: per_rank_no_reduce}}``: each rank then reports every
+value that it records, and the bridge reduces them.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, Protocol
+
+from forge.observability.metrics import (  # type: ignore[import-not-found]  # no dependency
+    LoggerBackend,
+)
+
+import otel_rl
+from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["NAME", "OtelBackend", "register"]
+
+NAME: Final = "otel_rl"
+"""The backend's name in ``metric_logging``."""
+
+_ROLES: Final = {
+    "trainer": "trainer",
+    "generator": "generator",
+    "policy": "generator",
+    "buffer": "replay_buffer",
+    "reward": "reward",
+    "reference": "reference",
+    "controller": "orchestrator",
+    "client": "orchestrator",
+}
+"""A word in the name of a process to what it does."""
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+_MODULES: Final = ("forge.observability.metrics", "forge.observability.metric_actors")
+"""Both look backends up by name, the second through a name of its own."""
+
+_MARK: Final = "_knows_otel_rl"
+
+
+class _Metric(Protocol):
+    """torchforge's ``Metric``, as far as it is needed."""
+
+    key: str
+    value: object
+    reduction: Any  # an enum of the framework
+
+
+class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge is not installed
+    """Reports as a worker whose role is in the name of its process."""
+
+    async def init(
+        self,
+        role: object,
+        controller_logger_metadata: dict[str, object] | None = None,
+        process_name: str | None = None,
+    ) -> None:
+        """Start the worker.
+
+        Raises:
+            ConfigError: See ``otel_rl.init``.
+        """
+        del role, controller_logger_metadata
+        start(role_of(process_name), self.backend_kwargs.get("project"))
+        self._recorder = Recorder("forge")
+
+    async def log_batch(
+        self, metrics: list[_Metric], global_step: int, *_arguments: object, **_named: object
+    ) -> None:
+        """Record what torchforge has reduced."""
+        for metric in metrics:
+            # A spread of spreads is not the spread of all values.
+            self._record(metric, global_step, spread="mean")
+
+    def log_stream(
+        self, metric: _Metric, global_step: int, *_arguments: object, **_named: object
+    ) -> None:
+        """Record one value as it was recorded."""
+        self._record(metric, global_step, spread="std")
+
+    async def finish(self) -> None:
+        """Wait for delivery; the process may still record."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+
+    def _record(self, metric: _Metric, step: int, *, spread: str) -> None:
+        reduction = str(getattr(metric.reduction, "value", metric.reduction))
+        reduce = spread if reduction == "std" else reduction
+        known = reduce if reduce in tuple(Reduction) else None
+        self._recorder.record({metric.key: metric.value}, step, known)
+
+
+def register() -> None:
+    """Make the name ``otel_rl`` known to torchforge. Idempotent."""
+    for name in _MODULES:
+        module: Any = sys.modules.get(name)
+        if module is not None and not hasattr(module.get_logger_backend_class, _MARK):
+            module.get_logger_backend_class = _knowing(module.get_logger_backend_class)
+
+
+def role_of(process_name: str | None) -> str:
+    """The role of a process by its name, e.g. ``RLTrainer_1abc2def_r0``."""
+    words = (process_name or "client").split("_", 1)[0].lower()
+    return next((role for word, role in _ROLES.items() if word in words), words or "worker")
+
+
+def _knowing(original: Callable[[str], type]) -> Callable[[str], type]:
+    @wraps(original)
+    def get_logger_backend_class(cls_name: str) -> type:
+        return OtelBackend if cls_name == NAME else original(cls_name)
+
+    setattr(get_logger_backend_class, _MARK, True)
+    return get_logger_backend_class

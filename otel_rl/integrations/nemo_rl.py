@@ -1,0 +1,69 @@
+"""NeMo-RL: a ``LoggerInterface``.
+
+logger.loggers.append(otel_rl.integrations.nemo_rl.OtelLogger())     # after setup()
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from nemo_rl.utils.logger import (  # type: ignore[import-not-found]  # no dependency
+    LoggerInterface,
+)
+
+import otel_rl
+from otel_rl.integrations.recorder import Recorder, start
+
+__all__ = ["OtelLogger"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+
+class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is not installed
+    """Records metrics; histograms and plots stay with the other loggers.
+
+    Args:
+        role: What the process does.
+        experiment: Names the experiment if the environment does not.
+        trial: One attempt at it.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+
+    def __init__(
+        self, role: str = "trainer", experiment: str | None = None, trial: str | None = None
+    ) -> None:
+        start(role, experiment, trial)
+        self._recorder = Recorder("nemo_rl")
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, object],
+        step: int,
+        prefix: str | None = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """Record metrics at ``step``; those with an axis of their own by their time."""
+        del step_finished
+        has_axis = step_metric is not None and step_metric in metrics
+        named = {
+            f"{prefix}/{name}" if prefix else name: value
+            for name, value in metrics.items()
+            if name != step_metric
+        }
+        self._recorder.record(named, None if has_axis else step)
+
+    def log_hyperparams(self, params: Mapping[str, object]) -> None:
+        """See ``Recorder.config``."""
+        self._recorder.config(params)
+
+    def log_histogram(self, histogram: list[object], step: int, name: str) -> None:
+        """Nothing: one step's histogram is no metric."""
+
+    def log_plot(self, figure: object, step: int, name: str) -> None:
+        """Nothing: a run gets numbers."""
+
+    def finish(self) -> None:
+        """Wait for delivery; the process may still record."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)

@@ -1,0 +1,59 @@
+"""SkyRL: a tracker around the one that the configuration asks for.
+
+class Experiment(BasePPOExp):
+    def get_tracker(self):
+        return otel_rl.integrations.skyrl.OtelTracker(super().get_tracker())
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import otel_rl
+from otel_rl.integrations.recorder import Recorder, start
+
+__all__ = ["OtelTracker"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+
+class _Tracking(Protocol):
+    """SkyRL's ``Tracking``, as far as it is needed."""
+
+    def log(self, data: Any, step: int, commit: bool = False) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class OtelTracker:
+    """Records what is logged, then hands it on. Everything else is the original's.
+
+    Args:
+        original: SkyRL's own tracker.
+        experiment: Names the experiment if the environment does not.
+        trial: One attempt at it.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+
+    def __init__(
+        self, original: _Tracking, experiment: str | None = None, trial: str | None = None
+    ) -> None:
+        start("trainer", experiment, trial)
+        self._original = original
+        self._recorder = Recorder("skyrl")
+
+    def log(self, data: Mapping[str, object], step: int, commit: bool = False) -> None:
+        """Record a step's metrics."""
+        self._recorder.record(data, step)
+        self._original.log(data, step=step, commit=commit)
+
+    def finish(self) -> None:
+        """Wait for delivery, then end the original."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        self._original.finish()
+
+    def __getattr__(self, name: str) -> Any:  # whatever the original has
+        if name.startswith("__") or name == "_original":
+            raise AttributeError(name)
+        return getattr(self._original, name)

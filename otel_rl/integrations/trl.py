@@ -1,0 +1,56 @@
+"""TRL and transformers: a ``TrainerCallback``.
+
+trainer = GRPOTrainer(..., callbacks=[otel_rl.integrations.trl.OtelCallback()])
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from transformers import TrainerCallback  # type: ignore[import-not-found]  # no dependency
+
+import otel_rl
+from otel_rl.integrations.recorder import Recorder, start
+
+__all__ = ["OtelCallback"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+
+class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
+    """Records what the trainer logs, in the process that has it: the first of the world.
+
+    Args:
+        role: What the process does.
+        experiment: Names the experiment if the environment does not; default ``args.run_name``.
+        trial: One attempt at it.
+    """
+
+    def __init__(
+        self, role: str = "trainer", experiment: str | None = None, trial: str | None = None
+    ) -> None:
+        self._role, self._experiment, self._trial = role, experiment, trial
+        self._recorder = Recorder("trl")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
+        """Start the worker.
+
+        Raises:
+            ConfigError: See ``otel_rl.init``.
+        """
+        start(self._role, self._experiment or getattr(args, "run_name", None), self._trial)
+
+    def on_log(
+        self,
+        args: Any,  # transformers' own types
+        state: Any,
+        control: Any,
+        logs: Mapping[str, object] | None = None,
+        **_named: Any,
+    ) -> None:
+        """Record at the trainer's global step."""
+        if logs and state.is_world_process_zero:
+            self._recorder.record(logs, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
+        """Wait for delivery; the process may still record."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)

@@ -1,0 +1,98 @@
+"""verl: a backend of ``Tracking``.
+
+    VERL_USE_EXTERNAL_MODULES=otel_rl.integrations.verl
+    trainer.logger=["console","otel_rl"]
+
+verl imports this module when it is imported itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Final, Protocol
+
+import otel_rl
+from otel_rl.integrations.recorder import Recorder, start
+
+__all__ = ["NAME", "OtelLogger", "register"]
+
+NAME: Final = "otel_rl"
+"""The backend's name in ``trainer.logger``."""
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+
+class _Tracking(Protocol):
+    """verl's ``Tracking``, as far as it is needed."""
+
+    logger: dict[str, object]
+
+
+class OtelLogger:
+    """One of the loggers that ``Tracking`` hands its data to.
+
+    Args:
+        project: Names the experiment if the environment does not.
+        experiment: Names the trial if the environment does not name the experiment.
+        config: Hyper-parameters.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+
+    def __init__(
+        self, project: str, experiment: str, config: Mapping[str, object] | None = None
+    ) -> None:
+        start("trainer", project, experiment)
+        self._recorder = Recorder("verl")
+        if config:
+            self._recorder.config(config)
+
+    def log(self, data: Mapping[str, object], step: int) -> None:
+        """Record a step's metrics."""
+        self._recorder.record(data, step)
+
+    def finish(self) -> None:
+        """Wait for delivery. verl does not call it; the end of the process does as much."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+
+
+def register(tracking: type) -> None:
+    """Make ``Tracking`` take the name ``otel_rl``. Idempotent.
+
+    Args:
+        tracking: verl's class.
+    """
+    supported: list[str] = tracking.supported_backend  # type: ignore[attr-defined]  # verl's
+    if NAME not in supported:
+        supported.append(NAME)
+        tracking.__init__ = _joining(tracking.__init__)  # type: ignore[misc]  # that is the point
+
+
+def _joining(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def __init__(  # noqa: N807  # it becomes one
+        self: _Tracking,
+        project_name: str,
+        experiment_name: str,
+        default_backend: str | Iterable[str] = "console",
+        config: Mapping[str, object] | None = None,
+        *arguments: object,
+        **named: object,
+    ) -> None:
+        original(self, project_name, experiment_name, default_backend, config, *arguments, **named)
+        wanted = [default_backend] if isinstance(default_backend, str) else list(default_backend)
+        if NAME in wanted:
+            self.logger[NAME] = OtelLogger(project_name, experiment_name, config)
+
+    return __init__
+
+
+def _register_with_verl() -> None:
+    try:
+        from verl.utils.tracking import Tracking  # type: ignore[import-not-found]  # no dependency
+    except ImportError:
+        return  # imported for register() alone
+    register(Tracking)
+
+
+_register_with_verl()

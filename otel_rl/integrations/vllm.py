@@ -1,0 +1,168 @@
+"""vLLM: a stat logger that its asynchronous engine loads by itself, through an entry point.
+
+vLLM loads it wherever otel_rl is installed. In a process that is no worker it records nothing,
+unless the environment names an experiment. ``VLLM_PLUGINS`` leaves it out.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from opentelemetry.metrics import Meter
+from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no dependency
+    StatLoggerBase,
+)
+
+from otel_rl.integrations.recorder import meter_of, start
+from otel_rl.semconv import instruments
+from otel_rl.semconv.names import RL_OUTCOME
+from otel_rl.worker.identity import named_by
+from otel_rl.worker.session import GUARD, running
+
+__all__ = ["OtelStatLogger"]
+
+_OUTCOMES: Final = {"stop": "success", "length": "success", "abort": "cancelled", "error": "error"}
+
+
+class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is not installed
+    """Records an engine's statistics by time. ``record`` runs in vLLM's output loop: no I/O.
+
+    Args:
+        vllm_config: Not used.
+        engine_index: Of the process's engines, whose statistics are added up.
+    """
+
+    def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
+        del vllm_config, engine_index
+        self._instruments: _Instruments | None = None
+        with GUARD:
+            if running() is not None or "experiment" in named_by(os.environ):
+                start("generator")
+                meter = meter_of("vllm")
+                self._instruments = None if meter is None else _Instruments(meter)
+
+    def record(
+        self,
+        scheduler_stats: object = None,
+        iteration_stats: object = None,
+        *_arguments: object,
+        **_named: object,
+    ) -> None:
+        """Record one iteration of the engine. Never raises."""
+        found = self._instruments
+        if found is not None:
+            with GUARD:
+                if scheduler_stats is not None:
+                    found.scheduled(scheduler_stats)
+                if iteration_stats is not None:
+                    found.iterated(iteration_stats)
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+    def log(self) -> None:
+        """Nothing: the worker exports by itself."""
+
+    def record_sleep_state(self, *_arguments: object, **_named: object) -> None:
+        """Nothing: a level that vLLM keeps, not the time spent in it."""
+
+
+class _Instruments:
+    """vLLM's statistics are no stable interface, so each is taken only if it is there.
+
+    Args:
+        meter: Of the worker.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        make = instruments
+        self._utilization = make.create_rl_generator_kv_cache_utilization(meter)
+        self._running = _Level(make.create_rl_generator_requests_running(meter).add)
+        self._waiting = _Level(make.create_rl_generator_queue_depth(meter).add)
+        self._queries = make.create_rl_generator_kv_cache_queries(meter)
+        self._hits = make.create_rl_generator_kv_cache_hits(meter)
+        self._tokens = make.create_rl_generator_tokens(meter)
+        self._preemptions = make.create_rl_generator_preemptions(meter)
+        self._requests = make.create_rl_generator_requests(meter)
+        self._first_token = make.create_gen_ai_server_time_to_first_token(meter)
+        self._per_token = make.create_gen_ai_server_time_per_output_token(meter)
+        self._duration = make.create_gen_ai_server_request_duration(meter)
+        self._queued = make.create_rl_generator_queue_duration(meter)
+        self._prompt = make.create_rl_generator_prompt_tokens(meter)
+        self._response = make.create_rl_generator_response_tokens(meter)
+        self._max_tokens = make.create_rl_generator_sampling_max_tokens(meter)
+
+    def scheduled(self, stats: object) -> None:
+        """Take over a ``SchedulerStats``."""
+        usage = _number(stats, "kv_cache_usage", "gpu_cache_usage")
+        if usage is not None:
+            self._utilization.set(usage)
+        self._running.set(_number(stats, "num_running_reqs"))
+        self._waiting.set(_number(stats, "num_waiting_reqs"))
+        cache = getattr(stats, "prefix_cache_stats", None)
+        queries = _number(cache, "queries")
+        if queries:
+            self._queries.add(queries)
+            self._hits.add(_number(cache, "hits") or 0)
+
+    def iterated(self, stats: object) -> None:
+        """Take over an ``IterationStats``."""
+        for counter, name in (
+            (self._tokens, "num_generation_tokens"),
+            (self._preemptions, "num_preempted_reqs"),
+        ):
+            grown = _number(stats, name)
+            if grown:
+                counter.add(grown)
+        for seconds in _items(stats, "time_to_first_tokens_iter"):
+            if isinstance(seconds, int | float):
+                self._first_token.record(seconds)
+        for request in _items(stats, "finished_requests"):
+            self._finished(request)
+
+    def _finished(self, request: object) -> None:
+        reason = str(getattr(request, "finish_reason", "stop"))
+        self._requests.add(1, {RL_OUTCOME: _OUTCOMES.get(reason, "success")})
+        timing = getattr(request, "timing", None) or request
+        for histogram, measured in (
+            (self._duration, _number(request, "e2e_latency")),
+            (self._queued, _number(timing, "queued_time")),
+            (self._per_token, _number(timing, "mean_time_per_output_token")),
+            (self._prompt, _number(request, "num_prompt_tokens")),
+            (self._response, _number(request, "num_generation_tokens")),
+            (self._max_tokens, _number(request, "max_tokens_param")),
+        ):
+            if measured is not None:
+                histogram.record(measured)
+
+
+class _Level:
+    """One engine's part in a level that the process's engines add up to.
+
+    Args:
+        add: Of an up-down counter.
+    """
+
+    def __init__(self, add: Callable[[float], None]) -> None:
+        self._add = add
+        self._now: float = 0
+
+    def set(self, value: float | None) -> None:
+        """Change the level by how much ``value`` differs from the last one."""
+        if value is not None and value != self._now:
+            self._add(value - self._now)
+            self._now = value
+
+
+def _number(stats: object, *names: str) -> float | None:
+    """The first attribute that is a number."""
+    for name in names:
+        value = getattr(stats, name, None)
+        if isinstance(value, int | float):
+            return value
+    return None
+
+
+def _items(stats: object, name: str) -> Iterable[object]:
+    found = getattr(stats, name, None)
+    return found if isinstance(found, list | tuple) else ()

@@ -1,0 +1,51 @@
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import otel_rl
+from otel_rl.worker.session import GUARD
+from tests.otlp_sink import Sink, serve
+
+_HERE = Path(__file__).parent
+_FRAMEWORKS = ("forge", "nemo_rl", "prime_rl", "vllm", "transformers")
+_FOREIGN = ("OTEL_", "SLURM_", "OMPI_", "WANDB_", "RANK", "WORLD_SIZE", "DP_RANK")
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    """A receiving end that the environment names, as it does under ``otel-rl run``."""
+    for variable in [name for name in os.environ if name.startswith(_FOREIGN)]:
+        if not variable.startswith("OTEL_RL_TEST_"):
+            monkeypatch.delenv(variable)
+    with serve(Sink()) as serving:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", serving.url)
+        monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
+        GUARD.drops.reset()
+        yield serving
+        otel_rl.shutdown(timeout_s=5)
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports an adapter as a program does that has the framework."""
+    monkeypatch.syspath_prepend(str(_HERE / "frameworks"))
+    if importlib.util.find_spec("transformers") is None:
+        monkeypatch.syspath_prepend(str(_HERE / "transformers_stub"))
+    yield lambda name: importlib.import_module(f"otel_rl.integrations.{name}")
+    stubs = [name for name in sys.modules if _is_stub(name)]
+    adapters = [name for name in sys.modules if name.startswith("otel_rl.integrations.")]
+    for name in stubs + adapters:
+        del sys.modules[name]
+
+
+def _is_stub(name: str) -> bool:
+    if name.split(".", 1)[0] not in _FRAMEWORKS:
+        return False
+    return str(getattr(sys.modules[name], "__file__", "")).startswith(str(_HERE))

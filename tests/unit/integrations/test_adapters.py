@@ -1,0 +1,468 @@
+"""Each adapter, called as its framework calls it."""
+
+import asyncio
+import logging
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import otel_rl
+from tests.otlp_sink import Measurement, Sink, sums
+
+Adapter = Callable[[str], ModuleType]
+
+
+def arrived(sink: Sink) -> dict[str, list[Measurement]]:
+    assert otel_rl.flush(timeout_s=10)
+    found: dict[str, list[Measurement]] = {}
+    for measurement in sink.measurements():
+        found.setdefault(measurement.name, []).append(measurement)
+    return found
+
+
+# TRL and transformers
+
+
+def call(callback: Any, event: str, state: object, **named: object) -> None:
+    """As transformers' CallbackHandler does."""
+    getattr(callback, event)(SimpleNamespace(run_name="r"), state, SimpleNamespace(), **named)
+
+
+def test_trl_logs_at_the_global_step(sink: Sink, adapter: Adapter) -> None:
+    callback = adapter("trl").OtelCallback()
+    state = SimpleNamespace(global_step=12, is_world_process_zero=True)
+    call(callback, "on_train_begin", state, model=None)
+    call(callback, "on_log", state, logs={"loss": 0.5, "reward": 1.5, "epoch": 0.1}, model=None)
+    call(callback, "on_train_end", state)
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 12)]
+    assert [(m.value, m.step) for m in found["rl.reward.mean"]] == [(1.5, 12)]
+    assert [(m.value, m.step) for m in found["epoch"]] == [(0.1, 12)]
+    assert found["epoch"][0].resource["rl.worker.role"] == "trainer"
+
+
+def test_trl_logs_on_the_first_process_only(sink: Sink, adapter: Adapter) -> None:
+    callback = adapter("trl").OtelCallback()
+    state = SimpleNamespace(global_step=1, is_world_process_zero=False)
+    call(callback, "on_train_begin", state)
+    call(callback, "on_log", state, logs={"loss": 0.5})
+    assert arrived(sink) == {}
+
+
+def test_transformers_own_handler_calls_the_adapter(sink: Sink, adapter: Adapter) -> None:
+    pytest.importorskip("transformers.trainer_callback", reason="transformers is not installed")
+    from transformers import (  # type: ignore[import-not-found]  # not installed everywhere
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+    )
+    from transformers.trainer_callback import (  # type: ignore[import-not-found]  # as above
+        CallbackHandler,
+    )
+
+    callback = adapter("trl").OtelCallback()
+    assert isinstance(callback, TrainerCallback)
+    handler = CallbackHandler([callback], None, None, None, None)
+    args, control = SimpleNamespace(run_name="r"), TrainerControl()
+    state = TrainerState(global_step=3, is_world_process_zero=True)
+    handler.on_init_end(args, state, control)
+    handler.on_train_begin(args, state, control)
+    handler.on_step_begin(args, state, control)
+    handler.on_step_end(args, state, control)
+    handler.on_log(args, state, control, {"loss": 0.25})
+    handler.on_train_end(args, state, control)
+    assert [(m.value, m.step) for m in arrived(sink)["rl.train.loss"]] == [(0.25, 3)]
+
+
+# verl
+
+
+def tracking() -> type:
+    """verl's ``Tracking`` by its documented signature (verl b178a3cd5)."""
+
+    class Tracking:
+        supported_backend = ["wandb", "console"]  # noqa: RUF012  # as verl has it
+
+        def __init__(
+            self,
+            project_name: str,
+            experiment_name: str,
+            default_backend: str | list[str] = "console",
+            config: object = None,
+        ) -> None:
+            backends = [default_backend] if isinstance(default_backend, str) else default_backend
+            for backend in backends:
+                assert backend in self.supported_backend
+            self.logger: dict[str, Any] = {}
+
+        def log(self, data: object, step: int, backend: object = None) -> None:
+            for name, logger in self.logger.items():
+                if backend is None or name in str(backend):
+                    logger.log(data=data, step=step)
+
+    return Tracking
+
+
+def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
+    verl, kind = adapter("verl"), tracking()
+    verl.register(kind)
+    verl.register(kind)
+    assert kind.supported_backend == ["wandb", "console", "otel_rl"]  # type: ignore[attr-defined]  # see above
+    track = kind("project", "experiment", default_backend=["console", "otel_rl"])
+    track.log(data={"actor/pg_loss": 0.5, "actor/lr": 1e-6, "val/acc": 0.1}, step=4)
+    track.logger["otel_rl"].finish()
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 4)]
+    assert found["rl.train.loss"][0].attributes == {"rl.loss.type": "policy"}
+    assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
+
+
+def test_verl_without_the_name_records_nothing(sink: Sink, adapter: Adapter) -> None:
+    kind = tracking()
+    adapter("verl").register(kind)
+    assert kind("p", "e", "console").logger == {}
+    with pytest.raises(AssertionError):
+        kind("p", "e", "unknown")
+
+
+# AReaL
+
+
+class StatsLogger:
+    """AReaL's by its documented signature (AReaL 4aef98d8d)."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(experiment_name="e", trial_name="t")
+        self._last_commit_step = -1
+        self.committed: list[int] = []
+        self.closed = False
+
+    def state_dict(self) -> dict[str, int]:
+        return {"last_commit_step": self._last_commit_step}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self._last_commit_step = state_dict["last_commit_step"]
+
+    def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None:
+        items = [data] if isinstance(data, dict) else data
+        first = max(global_step, self._last_commit_step + 1)
+        self.committed += range(first, first + len(items))
+        self._last_commit_step = first + len(items) - 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_areal_is_recorded_at_the_steps_at_which_it_logs(sink: Sink, adapter: Adapter) -> None:
+    areal = adapter("areal")
+    original = StatsLogger()
+    trainer = SimpleNamespace(stats_logger=original)
+    areal.attach(trainer)
+    areal.attach(trainer)
+    logger = trainer.stats_logger
+    logger.load_state_dict({"last_commit_step": 9})
+    logger.commit(0, 0, 10, {"ppo_actor/update/grad_norm": 1.0, "n_tokens__count": 5.0})
+    logger.commit(0, 1, 11, [{"x": 1.0}, {"x": 2.0}])
+    logger.commit(0, 2, 12, {"x": 3.0})
+    logger.close()
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.grad.norm"]] == [(1.0, 10)]
+    assert [(m.value, m.step) for m in found["x"]] == [(1.0, 11), (2.0, 12), (3.0, 13)]
+    assert set(found) == {"rl.train.grad.norm", "x"}
+    assert original.committed == [10, 11, 12, 13]
+    assert (logger.state_dict(), original.closed) == ({"last_commit_step": 13}, True)
+
+
+# NeMo-RL
+
+
+def test_nemo_rl_prefixes_as_its_own_loggers_do(sink: Sink, adapter: Adapter) -> None:
+    logger = adapter("nemo_rl").OtelLogger()
+    logger.log_metrics({"loss": 0.5, "lr": 1e-6}, 3, prefix="train")
+    logger.log_metrics({"policy_training": 2.0}, 3, prefix="timing/train", step_finished=True)
+    logger.log_metrics({"alone": 1}, 3)
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 3)]
+    assert [(m.value, m.step) for m in found["rl.train.learning_rate"]] == [(1e-6, 3)]
+    assert found["rl.phase.duration"][0].attributes == {"rl.phase": "train"}
+    assert [(m.value, m.step) for m in found["alone"]] == [(1, 3)]
+
+
+def test_nemo_rl_metrics_with_an_axis_of_their_own_stand_at_their_time(
+    sink: Sink, adapter: Adapter
+) -> None:
+    logger = adapter("nemo_rl").OtelLogger()
+    logger.log_metrics(
+        {"node.0.gpu.1.util": 50.0, "ray/ray_step": 400},
+        400,
+        prefix="ray",
+        step_metric="ray/ray_step",
+    )
+    (found,) = arrived(sink)["hw.gpu.utilization"]
+    assert (found.value, found.step, found.attributes) == (0.5, None, {"hw.id": "0.1"})
+
+
+def test_nemo_rl_takes_the_rest_of_the_interface(
+    sink: Sink, adapter: Adapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "otel_rl")
+    logger = adapter("nemo_rl").OtelLogger()
+    logger.log_hyperparams({"lr": 1})
+    logger.log_histogram([1, 2], 3, "h")
+    logger.log_plot(object(), 3, "p")
+    logger.finish()
+    assert any("config is not written" in message for message in caplog.messages)
+
+
+# torchforge
+
+
+def forge_backend(adapter: Adapter, process_name: str, mode: str = "PER_RANK_NO_REDUCE") -> Any:
+    adapter("forge").register()
+    from forge.observability import (  # type: ignore[import-not-found]  # the signature beside this file
+        metric_actors,
+        metrics,
+    )
+
+    kind = metric_actors.get_logger_backend_class("otel_rl")
+    assert kind is metrics.get_logger_backend_class("otel_rl")
+    assert metrics.get_logger_backend_class("wandb") is metrics.WandbBackend
+    backend = kind(logging_mode=metrics.LoggingMode[mode], project="p")
+    asyncio.run(backend.init(metrics.BackendRole.LOCAL, process_name=process_name))
+    return backend, metrics
+
+
+def test_forge_streams_every_value_for_the_bridge_to_reduce(sink: Sink, adapter: Adapter) -> None:
+    backend, metrics = forge_backend(adapter, "GeneratorActor_1abc2def_r0")
+    reduce = metrics.Reduce
+    for value in (3, 4):
+        backend.log_stream(
+            metrics.Metric("generator/generate/sum_tokens_generated", value, reduce.SUM), 5
+        )
+    backend.log_stream(metrics.Metric("my/peak", 7.0, reduce.MAX), 5)
+    backend.log_stream(metrics.Metric("my/spread", 1.0, reduce.STD), 5)
+    backend.log_stream(metrics.Metric("my/samples", {"prompt": "why?"}, reduce.SAMPLE), 5)
+    found = arrived(sink)
+    assert [(m.value, m.step, m.scope["rl.reduce"]) for m in found["my/peak"]] == [(7.0, 5, "max")]
+    assert found["my/spread"][0].scope["rl.reduce"] == "std"
+    assert list(sums(sink.metrics, "rl.generator.tokens").values()) == [7]
+    assert found["my/peak"][0].resource["rl.worker.role"] == "generator"
+
+
+def test_forge_batches_are_reduced_already(sink: Sink, adapter: Adapter) -> None:
+    backend, metrics = forge_backend(adapter, "Controller_r0", "GLOBAL_REDUCE")
+    batch = [
+        metrics.Metric("rl_trainer/avg_loss", 0.5, metrics.Reduce.MEAN),
+        metrics.Metric("my/spread", 1.0, metrics.Reduce.STD),
+    ]
+    asyncio.run(backend.log_batch(batch, 6))
+    asyncio.run(backend.finish())
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 6)]
+    assert found["my/spread"][0].scope["rl.reduce"] == "mean"
+    assert found["my/spread"][0].resource["rl.worker.role"] == "orchestrator"
+
+
+@pytest.mark.parametrize(
+    ("process", "role"),
+    [
+        ("RLTrainer_1abc_r3", "trainer"),
+        ("ReplayBuffer_1abc_r0", "replay_buffer"),
+        ("ReferenceModel_r0", "reference"),
+        ("RewardActor_r0", "reward"),
+        ("client_r0", "orchestrator"),
+        ("DatasetActor_r0", "datasetactor"),
+        (None, "orchestrator"),
+    ],
+)
+def test_forge_roles_are_in_the_names_of_processes(
+    adapter: Adapter, process: str | None, role: str
+) -> None:
+    assert adapter("forge").role_of(process) == role
+
+
+# prime-rl
+
+
+def test_prime_rl_monitors_get_one_more(sink: Sink, adapter: Adapter) -> None:
+    adapter("prime_rl").install()
+    adapter("prime_rl").install()
+    from prime_rl import (  # type: ignore[import-not-found]  # the signature beside this file
+        monitors,
+    )
+
+    asyncio.run(monitors.setup(output_dir=Path()))
+    assert len(monitors.MONITORS) == 1
+    asyncio.run(monitors.log({"perf/mfu": 41.0, "time/step": 3.0}, step=8))
+    asyncio.run(monitors.log([object()], step=8, kind="train", subset="all"))
+    asyncio.run(monitors.finalize())
+    found = arrived(sink)
+    (utilization,) = found["rl.train.mfu"]
+    assert utilization.value == pytest.approx(0.41)
+    assert [(m.value, m.step) for m in found["rl.iteration.duration"]] == [(3.0, 8)]
+
+
+def test_prime_rl_monitors_on_the_first_rank_only(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    adapter("prime_rl").install()
+    from prime_rl import monitors
+
+    asyncio.run(monitors.setup(output_dir=Path()))
+    assert monitors.MONITORS == []
+
+
+# SkyRL
+
+
+class Tracking:
+    """SkyRL's by its documented signature (SkyRL a9564572e)."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def log(self, data: object, step: int, commit: bool = False) -> None:
+        self.calls.append((data, step, commit))
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+    def log_exception(self, e: BaseException, step: int = 0) -> None:
+        self.calls.append((e, step))
+
+
+def test_skyrl_logs_to_both(sink: Sink, adapter: Adapter) -> None:
+    original = Tracking()
+    tracker = adapter("skyrl").OtelTracker(original)
+    payload = {"policy/policy_loss": 0.5, "timing/sync_weights": 1.5, "timing/eval": 2.0}
+    error = RuntimeError("x")
+    tracker.log(payload, step=2, commit=True)
+    tracker.log_exception(error, step=2)
+    tracker.finish()
+    found = arrived(sink)
+    assert found["rl.train.loss"][0].attributes == {"rl.loss.type": "policy"}
+    assert found["rl.phase.duration"][0].attributes == {"rl.phase": "weight_sync"}
+    assert [(m.value, m.step) for m in found["timing/eval"]] == [(2.0, 2)]
+    assert original.calls == [(payload, 2, True), (error, 2), "finish"]
+
+
+# vLLM
+
+
+def request(**changed: object) -> SimpleNamespace:
+    timing = SimpleNamespace(queued_time=0.25, mean_time_per_output_token=0.01)
+    defaults = {
+        "finish_reason": "stop",
+        "e2e_latency": 2.0,
+        "num_prompt_tokens": 10,
+        "num_generation_tokens": 100,
+        "max_tokens_param": 256,
+        "timing": timing,
+    }
+    return SimpleNamespace(**{**defaults, **changed})
+
+
+def test_vllm_statistics_are_those_of_a_generator(sink: Sink, adapter: Adapter) -> None:
+    logger = adapter("vllm").OtelStatLogger(SimpleNamespace(), 0)
+    logger.log_engine_initialized()
+    for running in (3, 2):
+        logger.record(
+            SimpleNamespace(
+                num_running_reqs=running,
+                num_waiting_reqs=1,
+                kv_cache_usage=0.5,
+                prefix_cache_stats=SimpleNamespace(queries=8, hits=6),
+            ),
+            SimpleNamespace(
+                num_generation_tokens=5,
+                num_preempted_reqs=0,
+                time_to_first_tokens_iter=[0.1],
+                finished_requests=[request(), request(finish_reason="abort", timing=None)],
+            ),
+            None,
+            engine_idx=0,
+        )
+    logger.log()
+    logger.record_sleep_state(1, 0)
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.generator.kv_cache.utilization"]] == [
+        (0.5, None),
+        (0.5, None),
+    ]
+    assert found["rl.generator.kv_cache.utilization"][0].resource["rl.worker.role"] == "generator"
+    total = {
+        name: list(sums(sink.metrics, name).values())
+        for name in (
+            "rl.generator.tokens",
+            "rl.generator.requests.running",
+            "rl.generator.queue.depth",
+            "rl.generator.kv_cache.queries",
+            "rl.generator.kv_cache.hits",
+        )
+    }
+    assert total == {
+        "rl.generator.tokens": [10],
+        "rl.generator.requests.running": [2],
+        "rl.generator.queue.depth": [1],
+        "rl.generator.kv_cache.queries": [16],
+        "rl.generator.kv_cache.hits": [12],
+    }
+    outcomes = {key[1]: n for key, n in sums(sink.metrics, "rl.generator.requests").items()}
+    assert outcomes == {"success": 2, "cancelled": 2}
+    names = histograms(sink)
+    assert names["gen_ai.server.request.duration"] == 4
+    assert names["rl.generator.queue.duration"] == 2
+    assert names["gen_ai.server.time_to_first_token"] == 2
+
+
+def histograms(sink: Sink) -> dict[str, int]:
+    """Number of measurements by name."""
+    return {
+        metric.name: sum(p.count for p in metric.exponential_histogram.data_points)
+        for sent in sink.metrics
+        for resource in sent.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.HasField("exponential_histogram")
+    }
+
+
+def test_the_entry_point_is_a_stat_logger(adapter: Adapter) -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, name = project["entry-points"]["vllm.stat_logger_plugins"]["otel_rl"].split(":")
+    kind = getattr(adapter(module.rsplit(".", 1)[1]), name)
+    from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # beside this file
+        StatLoggerBase,
+    )
+
+    assert issubclass(kind, StatLoggerBase)
+
+
+def test_engines_of_one_process_add_up(sink: Sink, adapter: Adapter) -> None:
+    kind = adapter("vllm").OtelStatLogger
+    for index in range(2):
+        kind(SimpleNamespace(), index).record(SimpleNamespace(num_running_reqs=3), None)
+    assert otel_rl.flush(timeout_s=10)
+    assert list(sums(sink.metrics, "rl.generator.requests.running").values()) == [6]
+
+
+@pytest.mark.parametrize("stats", [object(), SimpleNamespace(num_running_reqs="many"), 7])
+def test_statistics_of_another_vllm_raise_nothing(
+    sink: Sink, adapter: Adapter, stats: object
+) -> None:
+    adapter("vllm").OtelStatLogger(SimpleNamespace()).record(stats, stats)
+    assert arrived(sink) == {}
+
+
+def test_vllm_outside_of_an_experiment_is_left_alone(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
+    logger = adapter("vllm").OtelStatLogger(SimpleNamespace())
+    logger.record(SimpleNamespace(num_running_reqs=3), SimpleNamespace(num_generation_tokens=1))
+    assert sink.requests == 0
