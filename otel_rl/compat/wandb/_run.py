@@ -176,10 +176,11 @@ class Run:
         """
         del exit_code, quiet
         with guard:
-            if self.about.disabled or self._finished:
-                return
-            self.complete()
-            self._finished = True
+            with self._lock:
+                if self.about.disabled or self._finished:
+                    return
+                self.complete()
+                self._finished = True
             atexit.unregister(self.complete)
             _live.discard(self)
             _session.wait()

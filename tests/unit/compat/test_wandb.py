@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import subprocess
 import sys
 import threading
 
@@ -13,7 +14,6 @@ import otel_rl
 import otel_rl.compat.wandb as wandb
 from otel_rl.compat.wandb import _say
 from otel_rl.errors import ConfigError
-from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Measurement, Sink, sums
 
 
@@ -32,7 +32,6 @@ def said(
 ) -> pytest.LogCaptureFixture:
     """What is said, as if nothing had been said before."""
     monkeypatch.setattr(_say, "_said", set())
-    monkeypatch.setattr(GUARD, "_next_log_s", {})
     caplog.set_level(logging.WARNING, "otel_rl")
     return caplog
 
@@ -321,6 +320,19 @@ def test_a_forked_child_does_not_send_what_its_parent_has_pending(sink: Sink) ->
 def test_all_is_sorted_and_every_name_of_it_is_there() -> None:
     assert wandb.__all__ == sorted(wandb.__all__)
     assert all(hasattr(wandb, name) for name in wandb.__all__)
+
+
+def test_importing_loads_neither_wandb_nor_arrays_nor_a_server() -> None:
+    code = (
+        "import sys, otel_rl.compat.wandb as wandb\n"
+        "wandb.Histogram([1, 2])\n"
+        "print([name for name in sys.argv[1:] if name in sys.modules])"
+    )
+    heavy = ["wandb", "numpy", "fastapi", "grpc", "pydantic", "yaml"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_code_that_imports_wandb_itself_can_be_given_the_drop_in(
