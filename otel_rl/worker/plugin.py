@@ -1,16 +1,19 @@
-"""Entry points by which the OpenTelemetry API finds us: no code in the program at all.
+"""Entry points by which OpenTelemetry finds us: no code in the program at all.
 
 ``OTEL_PYTHON_METER_PROVIDER=otel_rl`` and ``OTEL_PYTHON_TRACER_PROVIDER=otel_rl`` make the API call
-these the first time a program asks for a meter or a tracer. An exception here would surface in the
+the first two the first time a program asks for a meter or a tracer. ``opentelemetry-instrument``
+makes a ``WorkerConfigurator`` before the program begins. An exception here would surface in the
 middle of user code, so whatever goes wrong, the program gets providers that do nothing.
 """
 
 import logging
+import os
+from importlib.metadata import entry_points
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-__all__ = ["meter_provider", "tracer_provider"]
+__all__ = ["WorkerConfigurator", "meter_provider", "names_an_experiment", "tracer_provider"]
 
 _log = logging.getLogger("otel_rl")
 _told: list[str] = []
@@ -43,8 +46,37 @@ def tracer_provider() -> TracerProvider:
     return NoOpTracerProvider()
 
 
+class WorkerConfigurator:
+    """Starts the worker that the environment describes, before a program's first line."""
+
+    def configure(self, **options: object) -> None:
+        """Make otel_rl's providers the program's. Never raises.
+
+        Where no experiment is named and another configurator is installed, that one does its work:
+        an installed otel_rl changes nothing for programs that are no workers.
+        """
+        try:
+            if not names_an_experiment():
+                for entry_point in entry_points(group="opentelemetry_configurator"):
+                    if entry_point.name != "otel_rl":
+                        entry_point.load()().configure(**options)
+                        return
+            from otel_rl.worker.session import install_from_environment
+
+            install_from_environment()
+        except Exception as error:  # noqa: BLE001  # the program must begin all the same
+            _tell(error)
+
+
+def names_an_experiment() -> bool:
+    """Whether the environment says which experiment this process works for."""
+    from otel_rl.worker.identity import named_by
+
+    return "experiment" in named_by(os.environ)
+
+
 def _tell(error: Exception) -> None:
-    """Both entry points fail for one reason; say it once."""
+    """All entry points fail for one reason; say it once."""
     if not _told:
         _told.append(str(error))
         _log.warning("otel_rl cannot start and records nothing: %s", error)

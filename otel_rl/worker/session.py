@@ -21,12 +21,14 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_rl import __version__
 from otel_rl.errors import ConfigError
+from otel_rl.semconv.names import RL_WORKER_COUNT, RL_WORKER_INDEX, RL_WORKER_TAG
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.encode import Request
 from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.export import Exporter, Source
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.identity import Identity, identify
+from otel_rl.worker.launcher import process_name
 from otel_rl.worker.liveness import count_open, show_phases
 from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
@@ -39,6 +41,7 @@ __all__ = [
     "flush",
     "implicit_session",
     "init",
+    "install_from_environment",
     "is_disabled",
     "running",
     "shutdown",
@@ -239,6 +242,7 @@ def init(
         count=count,
         tag=tag,
         resource_attributes=resource_attributes,
+        process_name=process_name(),
     )
     settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
     _check_files(settings.metrics)
@@ -319,8 +323,19 @@ def implicit_session() -> Session | None:
         if _session is not None or _has_ended:
             return _session
         settings = read_settings(os.environ)
-        identity = identify(os.environ, default_role=DEFAULT_ROLE)
+        identity = identify(os.environ, default_role=DEFAULT_ROLE, process_name=process_name())
         return _start(identity, settings, is_guess=True)
+
+
+def install_from_environment() -> None:
+    """``implicit_session`` with its providers as the program's, unless it has set its own.
+
+    Raises:
+        ConfigError: See ``implicit_session``.
+    """
+    with _lock:
+        if implicit_session() is not None and _providers is not None:
+            _providers.install()
 
 
 def start_from_environment() -> Session | None:
@@ -398,9 +413,13 @@ def _resource(identity: Identity) -> Resource:
         "telemetry.distro.version": __version__,
     }
     found = Resource.create(attributes)
-    if "host.name" not in found.attributes:
-        found = found.merge(Resource({"host.name": socket.gethostname()}))
-    return found
+    # A place and a tag are the identity's to say: a forked child has none, whatever is inherited.
+    kept = {
+        key: value
+        for key, value in found.attributes.items()
+        if key in attributes or key not in (RL_WORKER_INDEX, RL_WORKER_COUNT, RL_WORKER_TAG)
+    }
+    return Resource({"host.name": socket.gethostname(), **kept}, found.schema_url)
 
 
 def _install_meter_provider(provider: BufferedMeterProvider) -> None:

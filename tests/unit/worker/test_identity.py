@@ -66,6 +66,21 @@ def test_a_run_id_that_is_given_is_kept() -> None:
         ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, (0, 4)),
+        ({"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "4"}, (2, 4)),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4)),
+        # torchrun: the place in the role, not in the world.
+        (
+            {"RANK": "5", "WORLD_SIZE": "8", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4"},
+            (1, 4),
+        ),
+        # A step of two tasks within a job of eight.
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, (1, 2)),
+        # mpirun in a Slurm job: all its ranks inherit Slurm's place of mpirun.
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (3, 4)),
+        # Ray in a Slurm job: all workers of a node inherit the place of its raylet.
+        ({"RAY_RAYLET_PID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (None, None)),
+        ({"RAY_RAYLET_PID": "7", "RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0"}, (1, 2)),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.index=4,rl.worker.count=6", "RANK": "0"}, (4, 6)),
         ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, (1, 2)),
         ({"OTEL_RL_INDEX": "5", "OTEL_RL_COUNT": "6", "RANK": "0", "WORLD_SIZE": "1"}, (5, 6)),
         ({"RANK": "2"}, (2, None)),
@@ -109,6 +124,57 @@ def test_a_bad_argument_is_named_with_its_value_and_the_way_out(
     with pytest.raises(ConfigError, match=message) as caught:
         worker({}, **arguments)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("index", "count"), [("-1", "2"), ("2", "2"), ("0", "0"), ("first", "2")])
+@pytest.mark.parametrize("how", ["OTEL_RL_", "OTEL_RESOURCE_ATTRIBUTES"])
+def test_a_place_that_is_none_is_refused_wherever_it_is_given(
+    index: str, count: str, how: str
+) -> None:
+    environ = {"OTEL_RL_INDEX": index, "OTEL_RL_COUNT": count}
+    if how == "OTEL_RESOURCE_ATTRIBUTES":
+        environ = {how: f"rl.worker.index={index},rl.worker.count={count}"}
+    with pytest.raises(ConfigError, match=r"must be"):
+        worker(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "role"),
+    [
+        ({"ROLE_NAME": "generator", "ROLE_RANK": "0"}, "generator"),
+        ({"ROLE_NAME": "default", "ROLE_RANK": "0"}, "worker"),
+        ({"ROLE_NAME": "generator"}, "worker"),  # not torchrun's
+        ({"ROLE_NAME": "generator", "ROLE_RANK": "0", "OTEL_RL_ROLE": "env"}, "env"),
+    ],
+)
+def test_torchrun_s_role_counts_unless_it_is_its_default(
+    environ: dict[str, str], role: str
+) -> None:
+    assert identify(environ, experiment="exp", default_role="worker").role == role
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "place"),
+    [
+        ("trainer", "trainer", (3, 8)),
+        ("generator-2", "generator", (2, None)),
+        ("Replay_Buffer_0", "replay_buffer", (0, None)),
+        ("MainProcess", "worker", (3, 8)),
+        ("ForkProcess-2", "worker", (3, 8)),
+        ("my-trainer-2", "worker", (3, 8)),
+    ],
+)
+def test_a_process_that_is_called_after_its_role_has_it_and_its_index(
+    name: str, role: str, place: tuple[int | None, int | None]
+) -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8"}  # inherited from who started it
+    found = identify(environ, experiment="exp", default_role="worker", process_name=name)
+    assert (found.role, (found.index, found.count)) == (role, place)
+
+
+def test_what_is_said_wins_over_what_a_process_is_called() -> None:
+    found = worker({"RANK": "3"}, process_name="generator-2")
+    assert (found.role, found.index) == ("trainer", 3)
 
 
 @pytest.mark.parametrize("variable", ["OTEL_RL_INDEX", "OTEL_RL_COUNT"])
