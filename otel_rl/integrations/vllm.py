@@ -13,6 +13,7 @@ from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no de
     StatLoggerBase,
 )
 
+from otel_rl.errors import ConfigError
 from otel_rl.integrations.recorder import meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
@@ -35,11 +36,13 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
         del vllm_config, engine_index
         self._instruments: _Instruments | None = None
-        with GUARD:
+        try:
             if running() is not None or "experiment" in named_by(os.environ):
                 start("generator")
                 meter = meter_of("vllm")
                 self._instruments = None if meter is None else _Instruments(meter)
+        except ConfigError as error:  # nobody asked for it here, so it stops nobody
+            GUARD.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
     def record(
         self,

@@ -1,5 +1,6 @@
 """A dict as a program logs it, to a flat row of numbers as they are now."""
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +13,9 @@ __all__ = ["Skipped", "flat_row"]
 
 _MAX_DEPTH: Final = 32
 """Nested deeper, it is no metrics but an object graph, which may even be circular."""
+
+_OWN: Final = frozenset({"_runtime", "_step", "_timestamp"})
+"""W&B's columns. Of these a program may set the time, in seconds."""
 
 Skipped = dict[str, str]
 """What is not carried: flat name to what it is."""
@@ -29,6 +33,10 @@ def flat_row(data: Mapping[str, object], time_ns: int) -> tuple[Row, Skipped]:
     """
     row, skipped = Row(0, time_ns), Skipped()
     _put(row, skipped, "", data, 0)
+    for name in _OWN.intersection(row.values):
+        value = row.values.pop(name)
+        if name == "_timestamp" and isinstance(value, int | float) and math.isfinite(value):
+            row.time_ns = int(value * 1e9)
     return row, skipped
 
 

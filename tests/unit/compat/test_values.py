@@ -64,6 +64,11 @@ def test_what_is_no_number_is_left_out_by_name(value: object, kind: str) -> None
     assert skipped({"x": {"y": value}}) == {"x.y": kind}
 
 
+def test_of_the_columns_of_wandb_a_program_sets_the_time() -> None:
+    row, _ = flat_row({"_timestamp": 1.5, "_step": 3, "_runtime": 9, "x": 1}, 7)
+    assert (row.values, row.time_ns) == ({"x": 1}, 1_500_000_000)
+
+
 def test_a_circular_dict_ends() -> None:
     circle: dict[str, object] = {}
     circle["again"] = circle

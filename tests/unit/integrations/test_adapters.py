@@ -459,6 +459,19 @@ def test_statistics_of_another_vllm_raise_nothing(
     assert arrived(sink) == {}
 
 
+def test_vllm_in_a_wrong_environment_serves_on(
+    sink: Sink,
+    adapter: Adapter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("OTEL_RL_INDEX", "first")
+    adapter("vllm").OtelStatLogger(SimpleNamespace()).record(
+        SimpleNamespace(num_running_reqs=3), None
+    )
+    assert any("OTEL_RL_INDEX" in message for message in caplog.messages)
+
+
 def test_vllm_outside_of_an_experiment_is_left_alone(
     sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
