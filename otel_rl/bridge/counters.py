@@ -63,7 +63,8 @@ class Outcome(StrEnum):
         OK: Everything in it was taken.
         PARTIAL: Some of it was refused; the answer says what and why.
         MALFORMED: The bytes are not OTLP.
-        TOO_LARGE: Over ``receive.max_body_bytes`` or ``receive.max_messages_per_request``.
+        TOO_LARGE: Over ``receive.max_body_bytes``, ``receive.max_messages_per_request`` or
+            ``receive.max_points_per_request``.
         UNAUTHENTICATED: Without a token that the bridge knows.
         UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON by its ``Content-Type``.
         WRONG_METHOD: Not a POST.

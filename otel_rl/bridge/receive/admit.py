@@ -85,14 +85,14 @@ def admit(
 
     Raises:
         MalformedRequest: The bytes are not a request of this signal.
-        RequestTooLarge: It holds too many messages.
+        RequestTooLarge: It holds too many messages, points or spans.
     """
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     request_type = REQUEST_TYPES[signal]
     parsed_as = MetricsView if signal is Signal.METRICS else request_type
     check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
     refusals = Refusals("data points" if signal is Signal.METRICS else "spans")
-    screen = Screen(limits, now_ns, refusals, admission)
+    screen = Screen(limits, now_ns, refusals, admission, size_bytes=len(payload))
     message: ExportRequest
     try:
         if signal is Signal.METRICS:

@@ -24,6 +24,10 @@ class ReceiveLimits(BaseModel):
     objects. Two bytes can make a message, and each costs about 80 bytes of memory once parsed, so a
     bound on bytes alone lets 64 MiB become 2.7 GiB."""
 
+    max_points_per_request: int = Field(200_000, ge=1)
+    """Most data points or spans in one request, so that none keeps the others waiting for seconds.
+    A collector's batches have 8,192."""
+
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
     """Most bytes of request bodies held at once, as they came and decompressed, over HTTP and gRPC
     together. Above it, 503 and UNAVAILABLE."""

@@ -1,6 +1,6 @@
 """Walks a request from the outside in, and leaves out what breaks a rule."""
 
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -25,6 +25,7 @@ from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
 from otel_rl.bridge.receive.rules import DataPoint, Problem, Rules
+from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
 
@@ -32,6 +33,8 @@ __all__ = ["Admission", "Screen"]
 
 Admission = Callable[[ExperimentKey], Problem]
 """Says of an experiment why nothing of it is taken; None if it is welcome."""
+
+_MIN_ITEM_BYTES = 2  # a tag and a length of 0
 
 _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
@@ -46,6 +49,7 @@ class Screen:
         now_ns: The bridge's own clock.
         refusals: Collects what was left out.
         admission: Says of an experiment why nothing of it is taken; None if it is welcome.
+        size_bytes: Of the request.
 
     Attributes:
         accepted: Data points or spans that stayed.
@@ -59,10 +63,15 @@ class Screen:
         now_ns: int,
         refusals: Refusals,
         admission: Admission | None = None,
+        *,
+        size_bytes: int,
     ) -> None:
         self.accepted = 0
         self.has_changed = False
         self.experiments: list[ExperimentKey] = []
+        self._max_items = limits.max_points_per_request
+        # Nearly no request is so long that it has to be counted.
+        self._may_hold_too_many = size_bytes > self._max_items * _MIN_ITEM_BYTES
         self._admission = admission
         # Of the resource that is looked at.
         self._experiment: ExperimentKey | None = None
@@ -75,12 +84,32 @@ class Screen:
 
         Raises:
             DecodeError: What stands for an exemplar is none.
+            RequestTooLarge: It has too many points.
         """
+        if self._may_hold_too_many:
+            self._check_number(
+                sum(map(_count_points, part.scope_metrics)) for part in request.resource_metrics
+            )
         self._filter(request.resource_metrics, self._keeps_resource_metrics)
 
     def traces(self, request: ExportTraceServiceRequest) -> None:
-        """Screen the spans of a request."""
+        """Screen the spans of a request.
+
+        Raises:
+            RequestTooLarge: It has too many.
+        """
+        if self._may_hold_too_many:
+            self._check_number(
+                sum(len(scope_spans.spans) for scope_spans in part.scope_spans)
+                for part in request.resource_spans
+            )
         self._filter(request.resource_spans, self._keeps_resource_spans)
+
+    def _check_number(self, numbers: Iterable[int]) -> None:
+        most = self._max_items
+        if sum(numbers) > most:
+            msg = f"The request holds more than {most} data points or spans."
+            raise RequestTooLarge(msg, hint="Send smaller batches.")
 
     def _keeps_resource_metrics(self, resource_metrics: ResourceMetrics) -> bool:
         problem = self._resource_problem(resource_metrics.resource)

@@ -1,6 +1,7 @@
 """What is taken of a request, what is refused, and what its sender is told."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -516,3 +517,18 @@ def test_an_exemplar_that_is_too_large_to_be_sound_is_refused_unparsed() -> None
     assert "An exemplar of metric loss has 400" in admitted.message
     (stored,) = kept(admitted).resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
     assert [exemplar.as_double for exemplar in stored.exemplars] == [sound.as_double]
+
+
+@pytest.mark.parametrize("signal", [Signal.METRICS, Signal.TRACES])
+def test_points_and_spans_are_bounded_before_they_are_looked_at(signal: Signal) -> None:
+    limits = ReceiveLimits(max_points_per_request=5)
+
+    def request(n: int) -> ExportMetricsServiceRequest | ExportTraceServiceRequest:
+        if signal is Signal.TRACES:
+            return trace_request(n)
+        return metrics_request(gauge(*[point() for _ in range(n - 2)]), gauge(point(), point()))
+
+    now_ns = NOW_NS if signal is Signal.METRICS else time.time_ns()
+    assert admit(signal, request(5), limits, now_ns).accepted == 5
+    with pytest.raises(RequestTooLarge, match="more than 5 data points or spans"):
+        admit(signal, request(6), limits, now_ns)
