@@ -272,7 +272,7 @@ class Journal:
                 (secrets.token_hex(16),),
             )
             (self._identity,) = connection.execute("SELECT identity FROM meta").fetchone()
-        except sqlite3.DatabaseError as exc:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             raise JournalError(
                 f"Cannot open the journal {str(self._path)!r}: {exc}.",
                 hint="Move the file away to start a new one, and keep it for inspection.",

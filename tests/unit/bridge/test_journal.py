@@ -204,6 +204,14 @@ def test_what_is_no_journal_is_an_error_that_leaves_the_directory_free(tmp_path:
     assert "Move the file away" in caught.value.hint
 
 
+def test_a_damaged_schema_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    path = tmp_path / JOURNAL_FILE
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE meta", b"CREATE TABLE m\xffta"))
+    with pytest.raises(JournalError, match="Cannot open the journal"):
+        Journal(tmp_path)
+
+
 def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
     spool, ledger = Spool(journal), Ledger(journal)
     spool.append([batch()])
