@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test faults fuzz lint format bench docs lock clean
+.PHONY: help demo test faults fuzz overload lint format bench docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -34,6 +34,9 @@ format: $(VENV)/.installed  ## let ruff rewrite what it can
 
 fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED), figures in build/fuzz.json
 	@$(BIN)/python -m tests.fuzz
+
+overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, figures in build/overload.json
+	@$(BIN)/python -m tests.overload
 
 bench: $(VENV)/.installed  ## side by side with what users do today, as ratios
 	@for bench in bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done

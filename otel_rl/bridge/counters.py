@@ -136,7 +136,8 @@ class SampleDrop(StrEnum):
     """Why an accepted sample cannot become part of a row.
 
     Attributes:
-        TOO_MANY_SERIES: The experiment has ``align.max_series`` series and this is another one.
+        TOO_MANY_SERIES: The experiment has ``align.max_series`` series or ``align.max_keys`` keys,
+            and this would be another one.
         TOO_OLD: So old that nobody can tell any more whether it was taken, see
             ``align.max_remembered``.
         DAMAGED: A whole batch was damaged on the disk of the journal and set aside there.
