@@ -21,8 +21,16 @@ BUILD = Path("build")
 def share(task: tuple[int, int]) -> dict[str, object]:
     """One process's share of the requests: (seed, how many)."""
     seed, requests = task
+    failed = BUILD / "fuzz" / str(seed)
+    shown = 0
 
     def progress(report: Report) -> None:
+        nonlocal shown
+        for failure in report.failures[shown:]:
+            sys.stderr.write(f"seed {seed}, batch {failure.batch}: {failure.what}\n")
+        if len(report.failures) > shown:
+            shown = len(report.failures)
+            save(report.failures, failed)
         if report.requests % 10_000 < report.batch_size:
             per_s = report.requests / max(report.seconds, 1e-9)
             text = f"seed {seed}: {report.requests} of {requests}, {per_s:.0f}/s"
@@ -30,7 +38,6 @@ def share(task: tuple[int, int]) -> dict[str, object]:
 
     with tempfile.TemporaryDirectory() as directory, Stack(Path(directory), T0).running() as stack:
         report = Fuzzer(stack, seed).run(requests, progress)
-    save(report.failures, BUILD / "fuzz" / str(seed))
     return report.as_json()
 
 
