@@ -4,7 +4,7 @@
   * ConfigError            a setting is wrong; raised at start only
   * RequestError           the sender's request cannot be taken; never retried
     * MalformedRequest       the bytes are not OTLP: HTTP 400, gRPC INVALID_ARGUMENT
-    * RequestTooLarge        over the body limit: HTTP 413, gRPC RESOURCE_EXHAUSTED
+    * RequestTooLarge        over a limit on requests: HTTP 413, gRPC RESOURCE_EXHAUSTED
     * Unauthenticated        no valid token: HTTP 401, gRPC UNAUTHENTICATED
   * ReceiveError           the request cannot be taken now: 503, UNAVAILABLE, the sender retries
     * Overloaded             too many bytes are in flight
@@ -15,7 +15,7 @@
     * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
   * TrackerError
     * TrackerUnavailable     the same rows may be tried again later
-    * TrackerRejected        these rows will never be taken
+    * TrackerRejected        refused until a person changes something
       * RunDiverged            something else wrote to the tracker's run
 """
 
@@ -71,7 +71,7 @@ class MalformedRequest(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """The request is larger than the configured limit, counted after decompression."""
+    """The request has more bytes, counted after decompression, or more parts than it may have."""
 
 
 class Unauthenticated(RequestError):
@@ -115,7 +115,7 @@ class TrackerUnavailable(TrackerError):
 
 
 class TrackerRejected(TrackerError):
-    """The tracker will never take this. The rows are kept and the reason is reported."""
+    """The tracker refuses until a person changes something. Rows are kept, the reason is told."""
 
 
 class RunDiverged(TrackerRejected):

@@ -68,7 +68,7 @@ class Tracker(Protocol):
 
         Raises:
             TrackerUnavailable: The loop opens the run again and goes on from where it stands.
-            TrackerRejected: The loop keeps these rows and reports why.
+            TrackerRejected: The loop keeps the rows, reports why, and asks again now and then.
         """
         ...
 
