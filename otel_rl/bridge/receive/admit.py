@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.view import MetricsView
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.refusals import Refusals
+from otel_rl.bridge.receive.refusals import Refusals, by_reason
 from otel_rl.bridge.receive.screen import Admission, Screen
 from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest
@@ -61,10 +61,7 @@ class Admitted:
     @property
     def refused(self) -> Mapping[Refusal, int]:
         """Data points or spans left out, by reason."""
-        refused: dict[Refusal, int] = {}
-        for (_, reason), n in self.refused_of_runs.items():
-            refused[reason] = refused.get(reason, 0) + n
-        return refused
+        return by_reason(self.refused_of_runs)
 
 
 def admit(

@@ -44,8 +44,10 @@ class InFlight:
     def _add(self, n: int) -> None:
         with self._lock:
             if n > 0 and self._bytes + n > self._max_bytes:
-                msg = f"More than {self._max_bytes} bytes of requests are in flight."
-                raise Overloaded(msg)
+                raise Overloaded(
+                    f"More than {self._max_bytes} bytes of requests are in flight.",
+                    hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
+                )
             self._bytes += n
 
 
@@ -87,7 +89,10 @@ async def read(
                 held.add(len(chunk))
                 body.append(chunk)
     except TimeoutError as exc:
-        raise SlowSender(f"The request took longer than {timeout_s:g} s to arrive.") from exc
+        raise SlowSender(
+            f"The request took longer than {timeout_s:g} s to arrive.",
+            hint="Send it again. For a slow link, raise receive.body_timeout_s.",
+        ) from exc
     return b"".join(body)
 
 
@@ -150,5 +155,5 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> byt
 def _too_large(max_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(
         f"The request is over {max_bytes} bytes, counted after decompression.",
-        hint="Send smaller batches, or raise max_body_bytes of the bridge.",
+        hint="Send smaller batches, or raise receive.max_body_bytes.",
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from otel_rl.bridge.counters import Refusal
 from otel_rl.records import ExperimentKey
 
-__all__ = ["MAX_MESSAGE_BYTES", "Refusals", "shorten"]
+__all__ = ["MAX_MESSAGE_BYTES", "Refusals", "by_reason", "shorten"]
 
 MAX_MESSAGE_BYTES = 4096  # Go's client reads 64 KiB of an answer, logs show far less
 
@@ -43,14 +43,6 @@ class Refusals:
         self._unit = unit
         self._examples: dict[tuple[str, Refusal], str] = {}
 
-    @property
-    def items(self) -> Mapping[Refusal, int]:
-        """Refused items by reason."""
-        items: dict[Refusal, int] = {}
-        for (_, reason), n in self.of_runs.items():
-            items[reason] = items.get(reason, 0) + n
-        return items
-
     def add(
         self, reason: Refusal, detail: str, n: int = 1, *, run: ExperimentKey | None = None
     ) -> None:
@@ -70,7 +62,7 @@ class Refusals:
     def message(self) -> str:
         """For the sender, in one line of at most ``MAX_MESSAGE_BYTES``. Empty if all was taken."""
         sentences = []
-        items = self.items
+        items = by_reason(self.of_runs)
         for (unit, reason), detail in self._examples.items():
             counts = self.exemplars if unit == "exemplars" else items
             sentences.append(
@@ -78,6 +70,16 @@ class Refusals:
                 f"{shorten(detail, _MAX_DETAIL_BYTES)}. {_HINTS[reason]}"
             )
         return shorten(" ".join(sentences), MAX_MESSAGE_BYTES)
+
+
+def by_reason(
+    of_runs: Mapping[tuple[ExperimentKey | None, Refusal], int],
+) -> Mapping[Refusal, int]:
+    """What was refused, over all runs."""
+    refused: dict[Refusal, int] = {}
+    for (_, reason), n in of_runs.items():
+        refused[reason] = refused.get(reason, 0) + n
+    return refused
 
 
 def shorten(text: str, max_bytes: int) -> str:

@@ -109,7 +109,9 @@ class Screen:
         most = self._max_items
         if sum(numbers) > most:
             msg = f"The request holds more than {most} data points or spans."
-            raise RequestTooLarge(msg, hint="Send smaller batches.")
+            raise RequestTooLarge(
+                msg, hint="Send smaller batches, or raise receive.max_points_per_request."
+            )
 
     def _keeps_resource_metrics(self, resource_metrics: ResourceMetrics) -> bool:
         problem = self._resource_problem(resource_metrics.resource)

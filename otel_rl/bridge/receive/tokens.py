@@ -111,7 +111,10 @@ class Tokens:
             grant = Grant(token.name, token.experiments)
             for digest in _digests(setting, token):
                 if any(known.digest == digest for known in self._known):
-                    raise ConfigError(f"{setting}: the same token is given twice.")
+                    raise ConfigError(
+                        f"{setting}: the same token is given twice.",
+                        hint="Name all of its experiments in one entry.",
+                    )
                 self._known.append(_Known(digest, grant))
 
     @property

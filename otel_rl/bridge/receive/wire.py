@@ -79,7 +79,10 @@ def check_message_count(payload: bytes, root: Descriptor, max_messages: int) -> 
 
 
 def _too_many(n: int, what: str) -> RequestTooLarge:
-    return RequestTooLarge(f"The request holds more than {n} {what}.", hint="Send smaller batches.")
+    return RequestTooLarge(
+        f"The request holds more than {n} {what}.",
+        hint="Send smaller batches, or raise receive.max_messages_per_request.",
+    )
 
 
 def _skip_numbers(payload: bytes, position: int, end: int) -> int:
