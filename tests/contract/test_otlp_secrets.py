@@ -13,7 +13,7 @@ import pytest
 from otel_rl.bridge.config import load_settings
 from otel_rl.errors import ConfigError
 from tests.otlp_requests import metrics_request
-from tests.process.commands import OTEL_RL, clean_environment
+from tests.process.commands import OTEL_RL, clean_environment, otel_rl
 from tests.strays import processes_with
 from tests.tls_files import tls_files
 
@@ -171,3 +171,27 @@ def test_tokens_of_the_environment_are_digests_or_files_too(
     monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens.replace(TOKEN, "a" * 64))
     (token,) = load_settings().auth.tokens
     assert token.sha256 == ("a" * 64,)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("name", "setting"), [("tls/server.key", "tls.key"), ("tokens", "auth.tokens.0.file")]
+)
+def test_a_bridge_does_not_start_with_a_secret_that_everybody_can_read(
+    tmp_path: Path, name: str, setting: str
+) -> None:
+    file = config(tmp_path)
+    (tmp_path / "secrets" / name).chmod(0o644)
+    done = otel_rl("bridge", "--config", file, cwd=tmp_path)
+    assert done.status == 2
+    assert f"otel-rl: {setting}: " in done.err
+    assert "chmod o= " in done.err
+    assert holds(done.out + done.err, tmp_path) == []
+
+
+@pytest.mark.process
+def test_a_command_with_a_bridge_of_its_own_has_no_tls_and_says_so(tmp_path: Path) -> None:
+    file = config(tmp_path)
+    done = otel_rl("run", "--experiment", "x", "--config", file, "--", "true", cwd=tmp_path)
+    assert done.status == 2
+    assert "tls.cert" in done.err
