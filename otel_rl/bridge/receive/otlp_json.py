@@ -57,7 +57,9 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     max_members = max_objects * _MEMBERS_PER_OBJECT
     if payload.count(b"{") + payload.count(b"[") > max_objects or payload.count(b",") > max_members:
         msg = f"The request holds more than {max_objects} objects or {max_members} values."
-        raise RequestTooLarge(msg, hint="Send smaller batches.")
+        raise RequestTooLarge(
+            msg, hint="Send smaller batches, or raise receive.max_messages_per_request."
+        )
     try:
         # orjson refuses what JSON does not have: NaN as a literal, lone surrogates, bad UTF-8,
         # numbers beyond a double, more than 1,024 levels.
