@@ -114,11 +114,12 @@ class Drain:
         self._runs: dict[ExperimentKey, _Run] = {}
         self._troubles: dict[ExperimentKey, _Trouble] = {}
         self._logged_ns = 0
-        # Silent runs have open steps, too.
+        # Loaded in the next round although no batch waits: silent runs have open steps, too.
         self._unloaded = dict.fromkeys(ledger.open_runs())
 
     def experiments(self) -> Collection[ExperimentKey]:
         """Those that take memory, or wait to do so. Any thread may call it."""
+        # Each dict is copied in one step of the interpreter, so it cannot change meanwhile.
         return [*self._runs, *self._unloaded, *self._spool.waiting()]
 
     def round(self, now_ns: int) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
 
-__all__ = ["ENCODINGS", "InFlight", "decompress", "drain", "read"]
+__all__ = ["ENCODINGS", "Held", "InFlight", "decompress", "drain", "read"]
 
 # zlib's window size; +16 says that the stream has a gzip header.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}

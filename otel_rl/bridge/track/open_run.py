@@ -77,10 +77,10 @@ class OpenRun:
         self._asked_at: float | None = None
         # Below it the tracker has everything; None for one that will never say so.
         self._confirmed_row: int | None = 0
-        self._position = 0
+        self._position = 0  # where the tracker stood at ``open``
         # What was confirmed when, oldest first, and is not pruned yet.
         self._confirmations: deque[tuple[float, int]] = deque()
-        self._listed_row: int | None = None
+        self._listed_row: int | None = None  # of the last one, also if it is pruned
 
     @property
     def location(self) -> str:
