@@ -16,8 +16,9 @@ from otel_rl.semconv.names import (
     RL_WORKER_STEP_NUMBER,
 )
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.flows import forget_all, forget_dead, sights
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.timeline import Sight, forget_all, forget_dead, sights
+from otel_rl.worker.timeline import Sight
 
 __all__ = ["count_open", "show_phases"]
 

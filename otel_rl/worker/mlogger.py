@@ -1,6 +1,5 @@
 """mlogger.log: many gauges in one call, for loops that think in dicts."""
 
-import os
 from collections.abc import Mapping
 from time import time_ns
 from typing import Protocol, SupportsFloat
@@ -72,15 +71,9 @@ class MLogger:
 
     def _start(self, metrics: object) -> "session.Session | None":
         """The session that the environment describes; None, and a drop, if it describes none."""
-        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            return None
-        try:
-            if os.environ.get("OTEL_RL_EXPERIMENT"):
-                started = session.implicit_session()
-                if started is not None:
-                    return started
-        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
-            session.GUARD.warn("bad_environment", f"mlogger cannot start: {error}")
+        started = session.start_from_environment()
+        if started is not None or session.is_disabled():
+            return started
         session.GUARD.drop(
             DropReason.NOT_STARTED,
             "mlogger.log was called before otel_rl.init() or after otel_rl.shutdown(); the call "

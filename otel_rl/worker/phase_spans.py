@@ -13,7 +13,8 @@ from opentelemetry.trace import Link, Status, StatusCode, Tracer, TracerProvider
 from otel_rl import __version__
 from otel_rl.semconv.names import PHASES, RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS
 from otel_rl.worker import session
-from otel_rl.worker.timeline import Frame, StepFrame, Timeline
+from otel_rl.worker.frames import Frame, StepFrame
+from otel_rl.worker.timeline import Timeline
 
 __all__ = ["SCOPE_NAME", "STEP_SPAN", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 

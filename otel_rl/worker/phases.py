@@ -13,10 +13,11 @@ from opentelemetry.metrics import _Gauge as Gauge
 from otel_rl import __version__
 from otel_rl.semconv.instruments import create_rl_iteration_duration, create_rl_phase_duration
 from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS
-from otel_rl.worker import session, timeline
+from otel_rl.worker import flows, session, timeline
 from otel_rl.worker.decorate import timed
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.expand import MAX_NAME_LENGTH
+from otel_rl.worker.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
 from otel_rl.worker.phase_spans import (
     SCOPE_NAME,
     begin_phase_span,
@@ -25,7 +26,7 @@ from otel_rl.worker.phase_spans import (
     tracer,
 )
 from otel_rl.worker.provider import BufferedMeterProvider
-from otel_rl.worker.timeline import Frame, Refused, StepFrame, Timeline
+from otel_rl.worker.timeline import Refused, Timeline
 from otel_rl.worker.values import as_step
 
 __all__ = ["phase", "step"]
@@ -72,11 +73,11 @@ class _Block:
             if self._refused:
                 self._refused -= 1
                 return
-            flow = timeline.current()
+            flow = flows.current()
             frame = flow.close(self)
             if frame is None:
                 # Of a generator that another thread or task ends; or the parent's, after a fork.
-                elsewhere = timeline.abandon_elsewhere(self)
+                elsewhere = flows.abandon_elsewhere(self)
                 if elsewhere is None:
                     return
                 flow, frame = elsewhere
@@ -149,7 +150,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 )
                 return self
             found = tracer()
-            flow = timeline.current()
+            flow = flows.current()
             frame = flow.open_step(self, number)
             if isinstance(frame, Refused):
                 self._refuse(frame)
@@ -180,7 +181,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         number = frame.number
         for name, phase_class in flow.phases.items():
             gauges.record_phase(name, durations_ns.get(name, 0), phase_class, number)
-        gauges.record_phase(timeline.UNACCOUNTED, durations_ns[timeline.UNACCOUNTED], None, number)
+        gauges.record_phase(UNACCOUNTED, durations_ns[UNACCOUNTED], None, number)
         gauges.record_iteration(frame.ended_ns - frame.begun_ns, number)
 
 
@@ -209,7 +210,7 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
             if not _is_name(self._name):
                 self._refused += 1
                 return self
-            flow = timeline.current()
+            flow = flows.current()
             frame = flow.open_phase(self, self._name, self._phase_class)
             if isinstance(frame, Refused):
                 self._refuse(frame)
@@ -236,8 +237,8 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         if gauges is None:
             return
         gauges.record_phase(frame.name, frame.charged_ns, self._phase_class)
-        whole = timeline.WHOLES.get(frame.name)
-        if whole is not None and not flow.is_open(whole):
+        whole = WHOLES.get(frame.name)
+        if whole is not None and not flow.credit(whole, frame.charged_ns):
             gauges.record_phase(whole, frame.charged_ns)
 
 

@@ -10,45 +10,28 @@ Between two events all time is charged to the innermost frame that is open, and 
 phases within each other never count twice, and the phases of a step, with ``unaccounted``, tile its
 wall time exactly, in integer nanoseconds, whatever is opened and closed in whatever order.
 
-A flow is a thread, or within a running event loop an asyncio task. Each has a timeline of its own
-that nobody else writes to, so there is no lock. The exporter's thread looks on.
+Each flow has a timeline of its own that nobody else writes to, so there is no lock. The exporter's
+thread looks on.
 """
 
-import asyncio
-import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from contextvars import Token
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic_ns, time_ns
 from typing import Final
-from weakref import WeakKeyDictionary
 
-from opentelemetry.context import Context, detach
-from opentelemetry.trace import Span
+from opentelemetry.context import detach
 
-from otel_rl.semconv.names import PHASES, RlPhaseValues
+from otel_rl.worker.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
 
 __all__ = [
     "MAX_DEPTH",
     "MAX_PHASES",
-    "UNACCOUNTED",
-    "WHOLES",
-    "Frame",
     "Refused",
     "Sight",
-    "StepFrame",
     "Timeline",
-    "abandon_elsewhere",
-    "current",
-    "forget_all",
-    "forget_dead",
-    "sights",
 ]
-
-UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
 
 MAX_DEPTH: Final = 64
 """Frames open within each other. Nobody nests so deep; a loop that opens and never closes does."""
@@ -57,11 +40,6 @@ MAX_PHASES: Final = 128
 """Different phases of one flow's steps. Each is reported at every step, so names with an id in them
 would grow without end."""
 
-WHOLES: Final[Mapping[str, str]] = {
-    name: spec.part_of for name, spec in PHASES.items() if spec.part_of is not None
-}
-"""The phase that a phase is a part of: a part's time is its whole's time, too."""
-
 
 class Refused(Enum):
     """Why nothing was opened. The time stays with what is open."""
@@ -69,69 +47,6 @@ class Refused(Enum):
     TOO_DEEP = auto()
     TOO_MANY_PHASES = auto()
     WITHIN_A_STEP = auto()
-
-
-class Frame:
-    """One open phase, and the time that was its own so far.
-
-    Attributes:
-        opener: The context manager that opened it; by this it is found when it is closed.
-        name: The phase.
-        step: The step it belongs to, or None.
-        begun_ns: When it was opened, by the timeline's clock.
-        charged_ns: Its own time so far, that of frames within it left out.
-        ended_ns: When it was closed; 0 before.
-        is_abandoned: Whether another flow has closed it.
-        span: Its span, if any. The timeline never looks at it.
-        token: What makes the span around it the current one again.
-    """
-
-    __slots__ = (
-        "begun_ns",
-        "charged_ns",
-        "ended_ns",
-        "is_abandoned",
-        "name",
-        "opener",
-        "span",
-        "step",
-        "token",
-    )
-
-    def __init__(self, opener: object, name: str, step: "StepFrame | None", begun_ns: int) -> None:
-        self.opener = opener
-        self.name = name
-        self.step = step
-        self.begun_ns = begun_ns
-        self.charged_ns = 0
-        self.ended_ns = 0
-        self.is_abandoned = False
-        self.span: Span | None = None
-        self.token: Token[Context] | None = None
-
-
-class StepFrame(Frame):
-    """One open step. What is charged to it is in none of its phases.
-
-    Attributes:
-        number: The training step.
-        durations_ns: Own time of each of its phases that has ended, parts included.
-    """
-
-    __slots__ = ("durations_ns", "number")
-
-    def __init__(self, opener: object, number: int, begun_ns: int) -> None:
-        super().__init__(opener, UNACCOUNTED, None, begun_ns)
-        self.number = number
-        self.durations_ns: dict[str, int] = {}
-
-    def charge(self, name: str, duration_ns: int) -> None:
-        """Add the own time of a phase, to what it is a part of as well."""
-        durations_ns = self.durations_ns
-        durations_ns[name] = durations_ns.get(name, 0) + duration_ns
-        whole = WHOLES.get(name)
-        if whole is not None:
-            durations_ns[whole] = durations_ns.get(whole, 0) + duration_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +70,8 @@ class Timeline:
     """The open frames of one flow. Only that flow opens and closes; any thread may look on.
 
     Args:
+        opened: Where it is while anything is open, by its id. Shared by many; each puts and takes
+            itself only.
         clock_ns: Monotonic. Should it go back all the same, it is taken to stand still.
     """
 
@@ -162,6 +79,7 @@ class Timeline:
         "__weakref__",
         "_clock_ns",
         "_frames",
+        "_opened",
         "_reporter",
         "_since_ns",
         "_thread",
@@ -169,7 +87,10 @@ class Timeline:
         "wall_ns",
     )
 
-    def __init__(self, clock_ns: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(
+        self, opened: "dict[int, Timeline]", clock_ns: Callable[[], int] = monotonic_ns
+    ) -> None:
+        self._opened = opened
         self._clock_ns = clock_ns
         self._frames: list[Frame] = []
         self._since_ns = 0
@@ -257,18 +178,22 @@ class Timeline:
                 return None
             frame = found
         if not frames:
-            _open.pop(id(self), None)
+            self._opened.pop(id(self), None)
         frame.ended_ns = now_ns
         step = frame.step
         if step is not None:
             step.charge(frame.name, frame.charged_ns)
-        else:
-            self._count(frame)
+        elif isinstance(frame, StepFrame):
+            self._end(frame)
         return frame
 
-    def is_open(self, name: str) -> bool:
-        """Whether a phase of this name is open."""
-        return any(frame.name == name for frame in self._frames)
+    def credit(self, whole: str, duration_ns: int) -> bool:
+        """Give the time of a part, which is no step's, to its whole. False if that is not open."""
+        for frame in reversed(self._frames):
+            if frame.name == whole:
+                frame.charged_ns += duration_ns
+                return True
+        return False
 
     def look(self, now_ns: int) -> Sight | None:
         """What the flow is in, or None. For other threads: may be a moment old."""
@@ -352,108 +277,26 @@ class Timeline:
                 detach(frame.token)  # it means nothing in the context of the flow that closed it
             if frame.step is not None:
                 frame.step.charge(frame.name, frame.charged_ns)
-            else:
-                self._count(frame)
+            elif isinstance(frame, StepFrame):
+                self._end(frame)
         if not frames:
-            _open.pop(id(self), None)
+            self._opened.pop(id(self), None)
 
     def _begin(self, now_ns: int) -> None:
         self.wall_ns = time_ns() - now_ns
-        _open[id(self)] = self
+        self._opened[id(self)] = self
 
     def _step(self) -> StepFrame | None:
         """The open step. Something must be open."""
         top = self._frames[-1]
         return top if isinstance(top, StepFrame) else top.step
 
-    def _count(self, frame: Frame) -> None:
-        """Count the own time of a frame of no step, that was taken out."""
-        if isinstance(frame, StepFrame):
-            for inner in self._frames:
-                # Its time until now is this step's, and what it takes from now on is no step's.
-                if inner.step is frame:
-                    frame.charge(inner.name, inner.charged_ns)
-                    inner.charged_ns = 0
-                    inner.step = None
-            frame.charge(UNACCOUNTED, frame.charged_ns)
-        elif frame.name in WHOLES:
-            for outer in reversed(self._frames):
-                if outer.name == WHOLES[frame.name]:
-                    outer.charged_ns += frame.charged_ns
-                    break
-
-
-class _Here(threading.local):
-    """The timelines of one thread: its own, and those of its asyncio tasks."""
-
-    def __init__(self) -> None:
-        self.thread = Timeline()
-        self.tasks: WeakKeyDictionary[asyncio.Task[object], Timeline] = WeakKeyDictionary()
-
-
-_here = _Here()
-
-_open: dict[int, Timeline] = {}
-"""The timelines with open frames, by id. Each is put in and taken out by its own flow."""
-
-# None where no loop runs. The function without an underscore raises there, which would cost as much
-# as all the rest of a phase.
-_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop  # noqa: SLF001
-
-
-def current() -> Timeline:
-    """The timeline of the flow that calls."""
-    loop = _running_loop()
-    if loop is None:
-        return _here.thread
-    task: asyncio.Task[object] | None = asyncio.current_task(loop)
-    if task is None:
-        return _here.thread  # a callback of the loop, which nothing interrupts
-    tasks = _here.tasks
-    timeline = tasks.get(task)
-    if timeline is None:
-        timeline = tasks[task] = Timeline()
-    return timeline
-
-
-def abandon_elsewhere(opener: object) -> tuple[Timeline, Frame] | None:
-    """Find the frame of ``opener`` in another flow, and note that it is closed."""
-    for timeline in tuple(_open.values()):
-        frame = timeline.abandon(opener)
-        if frame is not None:
-            return timeline, frame
-    return None
-
-
-def sights() -> list[Sight]:
-    """What every flow is in now. Any thread may ask."""
-    now_ns = monotonic_ns()
-    seen = (timeline.look(now_ns) for timeline in tuple(_open.values()))
-    return [sight for sight in seen if sight is not None]
-
-
-def forget_dead() -> int:
-    """Forget what threads that have ended left open. Returns how many frames that were."""
-    return _forget(timeline for timeline in tuple(_open.values()) if timeline.is_dead)
-
-
-def forget_all() -> int:
-    """Forget what is open in all flows. Returns how many frames that were."""
-    return _forget(tuple(_open.values()))
-
-
-def _forget(timelines: Iterable[Timeline]) -> int:
-    # Two threads may be here at the end of a process. Who takes a timeline out counts it.
-    taken = (_open.pop(id(timeline), None) for timeline in timelines)
-    return sum(timeline.clear() for timeline in taken if timeline is not None)
-
-
-def _after_fork_in_child() -> None:
-    """What was open is the parent's to close and to report."""
-    global _here  # of the one thread that lives on
-    _here = _Here()
-    _open.clear()
-
-
-with suppress(AttributeError):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    def _end(self, step: StepFrame) -> None:
+        """Charge a step that was taken out with what is not charged to it yet."""
+        for frame in self._frames:
+            # Its time until now is this step's, and what it takes from now on is no step's.
+            if frame.step is step:
+                step.charge(frame.name, frame.charged_ns)
+                frame.charged_ns = 0
+                frame.step = None
+        step.charge(UNACCOUNTED, step.charged_ns)

@@ -18,6 +18,12 @@ from tests.otlp_sink import Measurement, Sink, pairs
 WORK_S = 0.002
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has caused to be logged is not kept back from the next for a minute."""
+    monkeypatch.setattr(session.GUARD, "_next_log_s", {})
+
+
 def work() -> int:
     """Takes some time. Returns a lower bound of it, in ns."""
     begun_ns = monotonic_ns()
@@ -128,6 +134,15 @@ def test_a_part_on_its_own_is_its_whole_too(started: Sink) -> None:
         work()
     found = seconds(started, None)
     assert found["weight_pull"] == found["weight_sync"]
+
+
+def test_outside_of_a_step_a_part_is_in_its_whole_too(started: Sink) -> None:
+    with otel_rl.phase("weight_sync"):
+        work()
+        with otel_rl.phase("weight_pull"):
+            work()
+    found = seconds(started, None)
+    assert found["weight_sync"] >= found["weight_pull"] + WORK_S * 0.9
 
 
 def test_outside_of_a_step_a_phase_is_reported_each_time_and_at_no_step(started: Sink) -> None:

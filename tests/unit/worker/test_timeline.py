@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.worker.timeline import (
-    MAX_DEPTH,
-    MAX_PHASES,
-    UNACCOUNTED,
-    WHOLES,
-    Refused,
-    StepFrame,
-    Timeline,
-)
+from otel_rl.worker.frames import UNACCOUNTED, WHOLES, StepFrame
+from otel_rl.worker.timeline import MAX_DEPTH, MAX_PHASES, Refused, Timeline
 
 PHASES = ["train", "collector_wait", "weight_sync", "weight_push", "mine"]
 
@@ -85,7 +78,7 @@ def test_phases_and_unaccounted_tile_a_step_exactly_whatever_is_closed_in_whatev
     events: list[tuple[str, int, int]],
 ) -> None:
     clock, model = Clock(), Model()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     for kind, duration_ns, place in events:
         model.pass_time(duration_ns)
         clock.now_ns += duration_ns
@@ -115,7 +108,7 @@ def test_a_clock_that_jumps_back_neither_makes_time_nor_breaks_the_tiling(
     jumps_ns: list[int],
 ) -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     step = object()
     timeline.open_step(step, 1)
     for jump_ns in jumps_ns:
@@ -131,7 +124,7 @@ def test_a_clock_that_jumps_back_neither_makes_time_nor_breaks_the_tiling(
 
 def test_a_phase_outside_of_a_step_has_its_own_time_only() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     timeline.open_phase("outer", "generate")
     clock.now_ns += 3
     timeline.open_phase("inner", "reward")
@@ -144,21 +137,20 @@ def test_a_phase_outside_of_a_step_has_its_own_time_only() -> None:
     assert (inner.charged_ns, outer.charged_ns) == (5, 10)
 
 
-def test_a_part_is_its_whole_s_time_too() -> None:
+def test_the_time_of_a_part_goes_to_its_whole_if_that_is_open() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
+    assert not timeline.credit("weight_sync", 30)
     timeline.open_phase("whole", "weight_sync")
     clock.now_ns += 2
-    timeline.open_phase("part", "weight_push")
-    clock.now_ns += 30
-    timeline.close("part")
+    assert timeline.credit("weight_sync", 30)
     whole = timeline.close("whole")
     assert whole is not None
     assert whole.charged_ns == 32
 
 
 def test_one_that_never_closes_is_stopped_at_a_depth_that_nobody_needs() -> None:
-    timeline = Timeline(Clock())
+    timeline = Timeline({}, Clock())
     opened = [timeline.open_phase(object(), "train") for _ in range(MAX_DEPTH + 1)]
     assert opened[-1] is Refused.TOO_DEEP
     assert timeline.clear() == MAX_DEPTH
@@ -166,7 +158,7 @@ def test_one_that_never_closes_is_stopped_at_a_depth_that_nobody_needs() -> None
 
 def test_names_with_an_id_are_stopped_and_their_time_stays_where_it_was() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     timeline.open_step("step", 1)
     refused = None
     for n in range(MAX_PHASES + 1):
@@ -181,7 +173,7 @@ def test_names_with_an_id_are_stopped_and_their_time_stays_where_it_was() -> Non
 
 def test_others_see_the_innermost_phase_its_age_and_the_step() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     timeline.open_step("step", 7)
     clock.now_ns += 10
     timeline.open_phase("phase", "train")
@@ -193,7 +185,7 @@ def test_others_see_the_innermost_phase_its_age_and_the_step() -> None:
 
 def test_between_phases_others_see_since_when_there_is_none() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     timeline.open_step("step", 7)
     timeline.open_phase("phase", "train")
     clock.now_ns += 10
@@ -205,7 +197,7 @@ def test_between_phases_others_see_since_when_there_is_none() -> None:
 
 def test_what_another_flow_has_closed_is_let_go_at_the_next_event() -> None:
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = Timeline({}, clock)
     timeline.open_step("step", 1)
     timeline.open_phase("phase", "train")
     clock.now_ns += 4
