@@ -16,7 +16,8 @@ __all__ = ["OTEL_RL", "Finished", "Row", "clean_environment", "jsonl_rows", "ote
 OTEL_RL = [sys.executable, "-m", "otel_rl.cli"]
 TIMEOUT_S = 90
 
-_FOREIGN = ("OTEL_", "WANDB_", "SLURM_", "OMPI_", "RANK", "WORLD_SIZE")
+_LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
+_FOREIGN = ("OTEL_", "WANDB_", *_LAUNCHERS)
 
 
 def clean_environment(home: Path, **extra: str) -> dict[str, str]:

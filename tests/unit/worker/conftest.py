@@ -25,7 +25,7 @@ def sink() -> Iterator[Sink]:
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the machine that runs the tests leaks into them."""
-    for prefix in ("OTEL_", "SLURM_", "OMPI_"):
+    for prefix in ("OTEL_", "SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_"):
         for variable in [name for name in os.environ if name.startswith(prefix)]:
             monkeypatch.delenv(variable)
     for variable in ("RANK", "WORLD_SIZE"):

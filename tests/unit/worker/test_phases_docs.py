@@ -19,6 +19,21 @@ def test_every_phase_is_documented_field_by_field(name: str) -> None:
     assert all(cells)
 
 
+@pytest.mark.parametrize(
+    ("metric", "attributes", "key"),
+    [
+        ("rl.worker.phase.age", [(RL_PHASE, "train")], "worker/phase/age/train"),
+        ("rl.worker.step.number", [], "worker/step/number"),
+        ("rl.worker.step.age", [], "worker/step/age"),
+    ],
+)
+def test_what_shows_a_hang_has_the_key_that_is_documented(
+    metric: str, attributes: list[tuple[str, str]], key: str
+) -> None:
+    assert tracker_key("trainer", metric, attributes) == f"trainer/{key}"
+    assert f"| `{metric}` | `<role>/{key.replace('train', '<phase>')}` |" in PAGE
+
+
 def test_the_summands_of_the_pipeline_are_those_of_the_registry() -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| pipeline |")]
     summands = [f"`{phase.name}`" for phase in PHASES.values() if phase.pipeline]
