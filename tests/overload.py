@@ -162,9 +162,15 @@ def leave_a_core_to_the_bridge() -> None:
     os.sched_setaffinity(0, cores[1:] or cores)
 
 
-def overload(directory: Path, seconds: float, calibration_s: float = 20.0) -> Figures:
+def overload(
+    directory: Path,
+    seconds: float,
+    *,
+    calibration_s: float = 20.0,
+    journal_bytes: int = JOURNAL_BYTES,
+) -> Figures:
     """Do it, in ``directory``."""
-    with bridge(directory) as (process, port):
+    with bridge(directory, journal_bytes) as (process, port):
         began = time.monotonic()
         first = run_senders(port, [0] * WORKERS, 0.0, calibration_s)
         wait_until_written(directory, first)
@@ -197,12 +203,12 @@ def overload(directory: Path, seconds: float, calibration_s: float = 20.0) -> Fi
 
 
 @contextlib.contextmanager
-def bridge(directory: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+def bridge(directory: Path, journal_bytes: int) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """A bridge in a process, with the port of its HTTP server."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {
-        "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(JOURNAL_BYTES),
+        "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(journal_bytes),
         # A worker that has sent its last step is not waited for.
         "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "2",
         "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "2",
