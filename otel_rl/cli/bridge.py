@@ -41,8 +41,9 @@ def _command(arguments: argparse.Namespace) -> int:
         extra["grpc"] = arguments.grpc
     settings = settings_of(arguments, overrides=extra)
     _raise_file_limit(settings)
-    bridge = started(settings)
+    # Before the bridge begins, so that one that is told to end while it does ends in order.
     signals = _Signals(signal.SIGINT, signal.SIGTERM)
+    bridge = started(settings)
     for listen in (settings.http, settings.grpc):
         danger = exposure(
             listen.host,
