@@ -112,7 +112,7 @@ class Refusal(StrEnum):
         INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
         INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
         TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point or a span.
-        ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit.
+        ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit, or all together are.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars`` in one point.
         TIME_OUT_OF_RANGE: Older than ``receive.max_age_s`` or ahead by ``receive.max_future_s``.

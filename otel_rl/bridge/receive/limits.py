@@ -77,6 +77,13 @@ class ReceiveLimits(BaseModel):
     """Longest attribute value of a resource, scope, data point or exemplar, as protobuf. Those of
     spans are not held to it: a stack trace is long."""
 
+    max_resource_bytes: int = Field(32 << 10, ge=1)
+    """Most bytes of a resource's attributes together, as protobuf."""
+
+    max_attributes_bytes: int = Field(8 << 10, ge=1)
+    """Most bytes of the attributes of a scope, data point or exemplar together, as protobuf. Those
+    of a point are kept for as long as its series is known."""
+
     max_name_chars: int = Field(128, ge=1)
     """Longest experiment, trial or role."""
 

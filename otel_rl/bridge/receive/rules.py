@@ -39,7 +39,7 @@ Problem = tuple[Refusal, str] | None
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
-_PAIR_BYTES = 24  # the tags and lengths of an attribute, at most
+_HEAD_BYTES = 4  # the tag and length in front of an attribute
 _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46, and fields of a later OTLP
 
 # Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
@@ -62,8 +62,8 @@ class Rules:
         self._limits = limits
         self._earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
         self._latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
-        self._max_exemplar_bytes = _EXEMPLAR_BYTES + limits.max_attributes * (
-            limits.max_attribute_key_bytes + limits.max_attribute_value_bytes + _PAIR_BYTES
+        self._max_exemplar_bytes = (
+            _EXEMPLAR_BYTES + limits.max_attributes_bytes + limits.max_attributes * _HEAD_BYTES
         )
         self._harmless_bytes = min(
             limits.max_attribute_key_bytes,
@@ -75,7 +75,10 @@ class Rules:
         """Names the experiment, with a usable name, in few and short attributes."""
         limits = self._limits
         problem = self._attributes(
-            "The resource", resource.attributes, limits.max_resource_attributes
+            "The resource",
+            resource.attributes,
+            limits.max_resource_attributes,
+            limits.max_resource_bytes,
         )
         if problem is not None:
             return problem
@@ -98,7 +101,7 @@ class Rules:
 
     def scope(self, attributes: Sequence[KeyValue]) -> Problem:
         """Few and short attributes."""
-        return self._attributes("The scope", attributes, self._limits.max_attributes)
+        return self._pairs("The scope", attributes)
 
     def metric_name(self, name: str) -> Problem:
         """Not empty, not over-long, without control characters."""
@@ -114,7 +117,7 @@ class Rules:
             return self._time_problem(f"Metric {metric}", point.time_unix_nano)
         if point.ByteSize() > self._harmless_bytes:
             owner = f"A point of metric {metric}"
-            problem = self._attributes(owner, point.attributes, limits.max_attributes)
+            problem = self._pairs(owner, point.attributes)
             if problem is not None:
                 return problem
         if kind == "summary":
@@ -167,7 +170,7 @@ class Rules:
         return self._earliest_ns <= min(times_ns) and max(times_ns) <= self._latest_ns
 
     def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
-        """Not larger than as many attributes as it may have, of the size that they may have."""
+        """Not larger than one with as many bytes of attributes as it may have."""
         if size_bytes <= self._max_exemplar_bytes:
             return None
         detail = f"An exemplar of metric {metric} has {size_bytes} bytes"
@@ -177,11 +180,7 @@ class Rules:
         """Of a time near now, with few and short attributes."""
         if not self._is_near(exemplar.time_unix_nano):
             return self._time_problem(f"An exemplar of metric {metric}", exemplar.time_unix_nano)
-        return self._attributes(
-            f"An exemplar of metric {metric}",
-            exemplar.filtered_attributes,
-            self._limits.max_attributes,
-        )
+        return self._pairs(f"An exemplar of metric {metric}", exemplar.filtered_attributes)
 
     def span(self, span: Span) -> Problem:
         """With valid ids, times near now, few attributes and short keys."""
@@ -208,7 +207,15 @@ class Rules:
                 )
         return None
 
-    def _attributes(self, owner: str, attributes: Sequence[KeyValue], limit: int) -> Problem:
+    def _pairs(self, owner: str, attributes: Sequence[KeyValue]) -> Problem:
+        limits = self._limits
+        return self._attributes(
+            owner, attributes, limits.max_attributes, limits.max_attributes_bytes
+        )
+
+    def _attributes(
+        self, owner: str, attributes: Sequence[KeyValue], limit: int, max_total_bytes: int
+    ) -> Problem:
         if len(attributes) > limit:
             detail = f"{owner} has {len(attributes)} attributes, over {limit}"
             return Refusal.TOO_MANY_ATTRIBUTES, detail
@@ -224,6 +231,10 @@ class Rules:
                 Refusal.ATTRIBUTE_TOO_LONG,
                 f"{owner} has an attribute {attribute.key[:64]!r}. {part} over {max_bytes} bytes",
             )
+        total_bytes = sum(attribute.ByteSize() for attribute in attributes)
+        if total_bytes > max_total_bytes:
+            detail = f"{owner} has {total_bytes} bytes of attributes, over {max_total_bytes}"
+            return Refusal.ATTRIBUTE_TOO_LONG, detail
         return None
 
     def _name_fault(self, attribute: KeyValue) -> str:

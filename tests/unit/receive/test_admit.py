@@ -211,6 +211,15 @@ class TestAttributes:
         assert refusals(place, {"note": "v" * 4000}) == {}
         assert refusals(place, {"note": "v" * 4097}) == {Refusal.ATTRIBUTE_TOO_LONG: 1}
 
+    @pytest.mark.parametrize(
+        ("place", "n"), [(on_resource, 8), (on_scope, 2), (on_point, 2), (on_exemplar, 2)]
+    )
+    def test_all_together_are_measured_too(self, place: Place, n: int) -> None:
+        attributes: dict[str, str | int] = {f"note{i}": "v" * 4000 for i in range(n)}
+        assert refusals(place, attributes) == {}
+        attributes |= {f"more{i}": "v" * 200 for i in range(5)}
+        assert refusals(place, attributes) == {Refusal.ATTRIBUTE_TOO_LONG: 1}
+
     def test_message_names_the_attribute_and_a_way_out(self) -> None:
         message = admit_metrics(on_point({"prompt": "v" * 5000})).message
         assert "A point of metric loss has an attribute 'prompt'" in message
@@ -511,8 +520,7 @@ def test_an_exemplar_that_is_too_large_to_be_sound_is_refused_unparsed() -> None
     for _ in range(200_000):
         huge.filtered_attributes.add()
     request = metrics_request(gauge(carrier))
-    limits = ReceiveLimits(max_attributes=4, max_attribute_value_bytes=100)
-    admitted = admit_metrics(request, limits)
+    admitted = admit_metrics(request)
     assert admitted.exemplars_refused == {Refusal.ATTRIBUTE_TOO_LONG: 1}
     assert "An exemplar of metric loss has 400" in admitted.message
     (stored,) = kept(admitted).resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
