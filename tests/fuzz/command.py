@@ -22,10 +22,12 @@ def share(task: tuple[int, int]) -> dict[str, object]:
     """One process's share of the requests: (seed, how many)."""
     seed, requests = task
     failed = BUILD / "fuzz" / str(seed)
-    shown = 0
+    shown, parent = 0, os.getppid()
 
     def progress(report: Report) -> None:
         nonlocal shown
+        if os.getppid() != parent:
+            raise SystemExit("the command was ended")  # its processes end with it
         for failure in report.failures[shown:]:
             sys.stderr.write(f"seed {seed}, batch {failure.batch}: {failure.what}\n")
         if len(report.failures) > shown:
