@@ -134,7 +134,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
 
     def __init__(self, number: int, *, phases: Iterable[str] = ()) -> None:
         self._refused = 0
-        self._phases = phases
+        self._phases = (phases,) if isinstance(phases, str) else phases
         self.number = number
         """The training step."""
 

@@ -118,6 +118,12 @@ def test_a_single_device_reports_what_only_several_have_as_zero(started: Sink) -
     assert (found["rank_barrier"], found["param_sync"]) == (0.0, 0.0)
 
 
+def test_one_phase_to_be_reported_may_be_named_alone(started: Sink) -> None:
+    with otel_rl.step(1, phases="rank_barrier"):
+        pass
+    assert set(seconds(started, 1)) == {"rank_barrier", "unaccounted"}
+
+
 def test_a_part_is_reported_beside_its_whole_and_is_in_it(started: Sink) -> None:
     with otel_rl.step(1), otel_rl.phase("weight_sync"):
         work()
