@@ -62,6 +62,11 @@ class Row:
     time_ns: int
     values: dict[str, float]
 
+    @property
+    def reported(self) -> dict[str, float]:
+        """What workers reported, without what otel_rl says of itself."""
+        return {key: value for key, value in self.values.items() if not key.startswith("otel_rl/")}
+
 
 def jsonl_rows(directory: Path, experiment: str, trial: str = "default") -> Sequence[Row]:
     """The rows of the run, wherever under ``directory`` it is; there is exactly one file of it."""

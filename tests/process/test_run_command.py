@@ -334,7 +334,7 @@ def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: sign
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.wait(60) == 9
-    assert [row.values for row in jsonl_rows(tmp_path, "e")] == [{"trainer/loss": 0.5}]
+    assert [row.reported for row in jsonl_rows(tmp_path, "e")] == [{"trainer/loss": 0.5}]
 
 
 TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
@@ -508,7 +508,7 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.status == 0, done.err
     (row,) = jsonl_rows(tmp_path, "e")
-    assert (row.step, row.values) == (3, {"worker/loss": 1.0})
+    assert (row.step, row.reported) == (3, {"worker/loss": 1.0})
     assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
 
 
