@@ -742,3 +742,12 @@ def test_a_total_that_comes_again_or_is_overtaken_is_not_taken() -> None:
     tally = bench.aligner.tally
     assert (tally.taken, tally.duplicate) == (3, 2)
     assert totals(bench.rows(everything=True))[-1] == 30
+
+
+def test_a_total_goes_on_after_a_restart() -> None:
+    bench = Bench(window_s=1)
+    bench.export(GENERATOR0, counter(GENERATOR0, 0.5, 10))
+    assert totals(bench.rows(everything=True)) == [10]
+    bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    bench.export(GENERATOR0, counter(GENERATOR0, 1.5, 15))
+    assert totals(bench.rows(everything=True)) == [15]
