@@ -3,6 +3,8 @@
 All times are nanoseconds since the Unix epoch by the sender's clock, unless named ``received_*``.
 
     Batch -> decode -> Measurements | SumPoint | HistogramPoint | SummaryPoint -> align -> Row
+                       TextSample                                              -> align -> Row
+                       Announcement | Departure                                -> Description
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +15,14 @@ from typing import NamedTuple, NewType
 from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = [
+    "Announcement",
     "Batch",
     "Covered",
     "Decoded",
+    "Departure",
+    "Description",
     "ExperimentKey",
+    "ExperimentStatus",
     "Export",
     "HistogramPoint",
     "Measurements",
@@ -27,9 +33,15 @@ __all__ = [
     "Signal",
     "SumPoint",
     "SummaryPoint",
+    "Table",
     "Temporality",
+    "TextSample",
+    "Value",
     "Worker",
 ]
+
+Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
+"""What a log event says: an OTLP ``AnyValue`` as JSON has it, bytes as base64 text."""
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
@@ -40,6 +52,7 @@ class Signal(StrEnum):
 
     METRICS = "metrics"
     TRACES = "traces"
+    LOGS = "logs"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,7 +78,7 @@ class Batch:
     Attributes:
         experiment: Whose it is, so that experiments wait, fail and are removed apart.
         signal: Picks the protobuf type of ``payload``.
-        payload: ``Export{Metrics,Trace}ServiceRequest`` as protobuf, unzipped, parsed once and
+        payload: ``Export{Metrics,Trace,Logs}ServiceRequest`` as protobuf, unzipped, parsed once and
             freed of what was refused, so that nothing malformed is ever spooled.
         received_ns: By the bridge's own clock.
     """
@@ -252,6 +265,95 @@ class Export:
     time_ns: int
 
 
+class ExperimentStatus(StrEnum):
+    """How an experiment stands."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    ABORTED = "aborted"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class TextSample:
+    """What the policy said once: one line of a table of rollouts.
+
+    Attributes:
+        worker: Who reports it.
+        table: Name of the table.
+        step: The step it belongs to, None for a time-driven one.
+        time_ns: When it was reported.
+        fields: In the sender's order, e.g. prompt, completion and reward.
+        digest: Of 63 bits; with ``time_ns`` it tells the sample from every other of the run.
+    """
+
+    worker: Worker
+    table: str
+    step: int | None
+    time_ns: int
+    fields: Mapping[str, Value]
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a process says of the whole run. What is None or empty is not spoken of.
+
+    Attributes:
+        time_ns: When; of two that speak of the same, the later one is right.
+        status: RUNNING at every start of a process, else how the experiment has ended.
+        config: Hyper-parameters.
+        notes: Free text.
+        tags: Of the run.
+        group: Of the run, in the tracker.
+        job_type: Of the run, in the tracker.
+    """
+
+    time_ns: int
+    status: ExperimentStatus | None = None
+    config: Mapping[str, Value] = field(default_factory=dict)
+    notes: str | None = None
+    tags: Sequence[str] = ()
+    group: str | None = None
+    job_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A process says that it ends. One that is killed says nothing.
+
+    Attributes:
+        worker: Who.
+        time_ns: When.
+        failed: Whether an error ends it.
+    """
+
+    worker: Worker
+    time_ns: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a run is, beside its rows.
+
+    Attributes:
+        config: Hyper-parameters, of all processes.
+        notes: Free text.
+        tags: Of all processes, each once.
+        group: In the tracker; empty for the experiment's own.
+        job_type: In the tracker.
+        status: How the experiment stands. Rows may still come after its end.
+    """
+
+    config: Mapping[str, Value] = field(default_factory=dict)
+    notes: str = ""
+    tags: Sequence[str] = ()
+    group: str = ""
+    job_type: str = ""
+    status: ExperimentStatus = ExperimentStatus.RUNNING
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """What one batch says about its experiment.
@@ -259,10 +361,29 @@ class Decoded:
     Attributes:
         points: In the order of the request.
         exports: One per worker in the batch.
+        samples: Lines of tables, in the order of the request.
+        announcements: Of the run.
+        departures: Of workers.
     """
 
     points: Sequence[Point]
     exports: Sequence[Export]
+    samples: Sequence[TextSample] = ()
+    announcements: Sequence[Announcement] = ()
+    departures: Sequence[Departure] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Some lines of text.
+
+    Attributes:
+        columns: Their names.
+        rows: Each as long as ``columns``; None where a line has no such field.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +394,9 @@ class Row:
         number: Place in the run, from 0 without gaps. It is the tracker's idempotency key.
         step: The training step; for time-driven rows, the one in progress at ``time_ns``.
         time_ns: Event time.
-        values: Tracker key to value. Never empty. NaN and infinities are data.
+        values: Tracker key to value. NaN and infinities are data.
         policy_version: The policy version at ``time_ns``, or None if nobody reported one.
+        tables: Tracker key to table. Empty if there are values, and the other way round.
     """
 
     number: int
@@ -282,3 +404,4 @@ class Row:
     time_ns: int
     values: Mapping[str, float] = field(default_factory=dict)
     policy_version: int | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)

@@ -23,10 +23,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ResourceMetrics,
     SummaryDataPoint,
 )
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp.attributes import integer, step_of, text
+from otel_rl.bridge.decode_events import decode_events
+from otel_rl.bridge.otlp.attributes import step_of, text_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
+from otel_rl.bridge.otlp.sender import Sender, sender_of
 from otel_rl.bridge.otlp.view import MetricsView, exemplars_of
 from otel_rl.records import (
     Batch,
@@ -50,14 +51,9 @@ __all__ = ["decode"]
 
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
-_DISTRO = "otel_rl"
-
-_DEFAULT_ROLE = "worker"
-
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
-# Bounds of the caches, for a few thousand processes.
-_MAX_SENDERS = 1 << 12
+# Bound of a cache, for a few thousand processes.
 _MAX_SERIES = 1 << 16
 
 
@@ -66,30 +62,18 @@ def decode(batch: Batch) -> Decoded:
 
     Points without an event time get the batch's ``received_ns``. Spans are not decoded.
     """
+    if batch.signal is Signal.LOGS:
+        return decode_events(batch)
     points: list[Point] = []
     exports: dict[Worker, int] = {}
     if batch.signal is Signal.METRICS:
         for resource_metrics in MetricsView.FromString(batch.payload).resource_metrics:
-            sender = _sender(resource_metrics.resource.SerializeToString())
+            sender = sender_of(resource_metrics.resource.SerializeToString())
             before = len(points)
             points.extend(_points(resource_metrics, sender, batch.received_ns))
             latest = max(map(_latest_ns, points[before:]), default=0) or _beat_ns(resource_metrics)
             exports[sender.worker] = max(exports.get(sender.worker, 0), latest)
     return Decoded(points, [Export(worker, ns) for worker, ns in exports.items()])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sender:
-    """A resource as the bridge reads it. Equal by identity, so that it is a cheap key.
-
-    Attributes:
-        worker: The process.
-        exact: Whether it is one of otel_rl's own: its exemplars are complete, and the points of a
-            series that have a start tile time.
-    """
-
-    worker: Worker
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +87,7 @@ class _Scope:
         now_ns: The time of points that have none.
     """
 
-    sender: _Sender
+    sender: Sender
     name: str
     reduction: Reduction | None
     now_ns: int
@@ -135,30 +119,9 @@ class _Scope:
         return Covered(start_ns if tiles and self.sender.exact and start_ns < end_ns else 0, end_ns)
 
 
-@lru_cache(maxsize=_MAX_SENDERS)
-def _sender(serialized: bytes) -> _Sender:
-    attributes = dict(_attributes(Resource.FromString(serialized).attributes))
-    service = attributes.get("service.name", "")
-    role = attributes.get(names.RL_WORKER_ROLE) or (
-        _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
-    )
-    own = attributes.get("service.instance.id") or "/".join(
-        attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
-    )
-    # By OpenTelemetry's rules an instance's id is unique within its service only.
-    instance = "/".join((attributes.get("service.namespace", ""), service, own))
-    worker = Worker(
-        role=role,
-        instance=instance,
-        index=integer(attributes.get(names.RL_WORKER_INDEX)),
-        count=integer(attributes.get(names.RL_WORKER_COUNT)),
-    )
-    return _Sender(worker, attributes.get("telemetry.distro.name") == _DISTRO)
-
-
 @lru_cache(maxsize=_MAX_SERIES)
 def _series(
-    sender: _Sender,
+    sender: Sender,
     scope: str,
     name: str,
     unit: str,
@@ -166,11 +129,11 @@ def _series(
     reduction: Reduction | None,
     attributes: tuple[bytes, ...],
 ) -> Series:
-    parsed = _attributes(map(KeyValue.FromString, attributes))
+    parsed = text_pairs(map(KeyValue.FromString, attributes))
     return Series(sender.worker, name, unit, parsed, reduction, instrument, scope)
 
 
-def _points(resource_metrics: ResourceMetrics, sender: _Sender, now_ns: int) -> Iterator[Point]:
+def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> Iterator[Point]:
     for scope_metrics in resource_metrics.scope_metrics:
         sent = scope_metrics.scope
         scope = _Scope(sender, _scope_name(sent), _reduction(sent), now_ns)
@@ -330,7 +293,7 @@ def _scope_name(scope: InstrumentationScope) -> str:
     attributes = [pair for pair in scope.attributes if pair.key != names.RL_REDUCE]
     if not attributes:
         return f"{scope.name}@{scope.version}" if scope.version else scope.name
-    return f"{scope.name}@{scope.version}{dict(_attributes(attributes))}"
+    return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}"
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:
@@ -352,10 +315,6 @@ def _temporality(value: AggregationTemporality.ValueType) -> Temporality:
     if value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA:
         return Temporality.DELTA
     return Temporality.CUMULATIVE
-
-
-def _attributes(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((attribute.key, text(attribute.value)) for attribute in attributes))
 
 
 def _latest_ns(point: Point) -> int:

@@ -1,13 +1,15 @@
-"""Attribute values as text and as steps. Pure."""
+"""Attribute values as text, as steps and as what JSON has. Pure."""
 
+import base64
 from collections.abc import Iterable
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, Value
 from otel_rl.semconv import names
 
-__all__ = ["experiment_of", "integer", "step_of", "text"]
+__all__ = ["event_name", "experiment_of", "integer", "plain", "step_of", "text", "text_pairs"]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -30,6 +32,39 @@ def text(value: AnyValue) -> str:
         case "bytes_value":
             return value.bytes_value.hex()
     return ""
+
+
+def text_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
+    """The attributes as text, sorted, so that equal sets compare and hash equal."""
+    return tuple(sorted((attribute.key, text(attribute.value)) for attribute in attributes))
+
+
+def plain(value: AnyValue) -> Value:
+    """The value as JSON has it; bytes as base64."""
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "int_value":
+            return value.int_value
+        case "double_value":
+            return value.double_value
+        case "array_value":
+            return [plain(item) for item in value.array_value.values]
+        case "kvlist_value":
+            return {kv.key: plain(kv.value) for kv in value.kvlist_value.values}
+        case "bytes_value":
+            return base64.b64encode(value.bytes_value).decode()
+    return None
+
+
+def event_name(record: LogRecord) -> str:
+    """The name of the event that a log record is; empty if it is none."""
+    if record.event_name:
+        return record.event_name
+    # Where SDKs put it before the record had a field for it.
+    return next((a.value.string_value for a in record.attributes if a.key == "event.name"), "")
 
 
 def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:

@@ -1,0 +1,54 @@
+"""Who sends, as the resource of a request says it."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_rl.bridge.otlp.attributes import integer, text_pairs
+from otel_rl.records import Worker
+from otel_rl.semconv import names
+
+__all__ = ["Sender", "sender_of"]
+
+_DISTRO = "otel_rl"
+
+_DEFAULT_ROLE = "worker"
+
+_MAX_SENDERS = 1 << 12  # bound of a cache, for a few thousand processes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sender:
+    """A resource as the bridge reads it. Equal by identity, so that it is a cheap key.
+
+    Attributes:
+        worker: The process.
+        exact: Whether it is one of otel_rl's own: its exemplars are complete, and the points of a
+            series that have a start tile time.
+    """
+
+    worker: Worker
+    exact: bool
+
+
+@lru_cache(maxsize=_MAX_SENDERS)
+def sender_of(serialized: bytes) -> Sender:
+    """The sender that a serialized ``Resource`` describes; the same object each time, mostly."""
+    attributes = dict(text_pairs(Resource.FromString(serialized).attributes))
+    service = attributes.get("service.name", "")
+    role = attributes.get(names.RL_WORKER_ROLE) or (
+        _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
+    )
+    own = attributes.get("service.instance.id") or "/".join(
+        attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
+    )
+    # By OpenTelemetry's rules an instance's id is unique within its service only.
+    instance = "/".join((attributes.get("service.namespace", ""), service, own))
+    worker = Worker(
+        role=role,
+        instance=instance,
+        index=integer(attributes.get(names.RL_WORKER_INDEX)),
+        count=integer(attributes.get(names.RL_WORKER_COUNT)),
+    )
+    return Sender(worker, attributes.get("telemetry.distro.name") == _DISTRO)
