@@ -1,8 +1,8 @@
 """Reads ``registry/*.yaml`` strictly: what Weaver would refuse is refused here too.
 
 The form is OpenTelemetry Weaver's ``file_format: definition/2``, of which this reads what the
-registry uses: attributes, metrics, refinements of another registry's metrics, and imports. Every
-problem is reported with its file and the name it is about, all of them at once.
+registry uses: attributes, metrics, events, refinements of another registry's metrics, and imports.
+Every problem is reported with its file and the name it is about, all of them at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,12 @@ import yaml
 
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["Attribute", "Member", "Metric", "Registry", "RegistryError", "read"]
+__all__ = ["Attribute", "Event", "Member", "Metric", "Registry", "RegistryError", "read"]
 
 FILE_FORMAT = "definition/2"
-PRIMITIVE_TYPES = ("string", "int", "double", "boolean")
+TYPES = ("string", "int", "double", "boolean", "string[]", "any")
 STABILITIES = ("development", "alpha", "beta", "release_candidate", "stable")
+PLACEMENTS = ("resource", "scope", "measurement", "event")
 REQUIREMENT_LEVELS = ("required", "recommended", "opt_in")
 
 
@@ -69,10 +70,10 @@ class Attribute:
     Attributes:
         file: Where it is defined.
         key: Its name.
-        type: A primitive type; ``string`` if it has members.
+        type: Of ``TYPES``; ``string`` if it has members, ``any`` if it is a map.
         brief: One sentence.
         note: More, possibly empty.
-        placement: ``resource``, ``scope`` or ``measurement``.
+        placement: ``resource``, ``scope``, ``measurement`` or ``event``.
         proposal: Its name in OpenTelemetry's open proposal for RL, or empty.
         members: Its known values, empty if any value will do.
         examples: As text.
@@ -129,12 +130,32 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """One event: a log record that has a name.
+
+    Attributes:
+        file: Where it is defined.
+        name: Its name.
+        brief: One sentence.
+        note: More, possibly empty; the body, if it has one.
+        attributes: (key, requirement level) of what may stand on it.
+    """
+
+    file: str
+    name: str
+    brief: str
+    note: str
+    attributes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Registry:
     """Everything that the directory defines, in the order of its files and their lines."""
 
     schema_url: str
     attributes: tuple[Attribute, ...]
     metrics: tuple[Metric, ...]
+    events: tuple[Event, ...]
     imports: tuple[str, ...]
 
 
@@ -156,7 +177,11 @@ def read(directory: Path) -> Registry:
     if reader.problems:
         raise RegistryError(reader.problems)
     return Registry(
-        schema_url, tuple(reader.attributes), tuple(reader.metrics), tuple(reader.imports)
+        schema_url,
+        tuple(reader.attributes),
+        tuple(reader.metrics),
+        tuple(reader.events),
+        tuple(reader.imports),
     )
 
 
@@ -211,7 +236,10 @@ class _Fields:
         return tuple(str(value) for value in values)
 
     def scalars(self, key: str) -> tuple[str, ...]:
-        return tuple(str(value) for value in self._list(key))
+        return tuple(
+            ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for value in self._list(key)
+        )
 
     def children(self, key: str, name: str) -> Iterator["_Fields"]:
         """The mappings of a list, each known by its own key ``name``."""
@@ -268,6 +296,7 @@ class _Reader:
     problems: list[str] = field(default_factory=list)
     attributes: list[Attribute] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
 
     def manifest(self, path: Path) -> str:
@@ -295,6 +324,8 @@ class _Reader:
             self._metric(metric, path.name)
         for refinement in fields.children("metric_refinements", "id"):
             self._refinement(refinement, path.name)
+        for event in fields.children("events", "name"):
+            self._event(event, path.name)
         imports = fields.child("imports")
         if imports is not None:
             self.imports += imports.texts("metrics")
@@ -306,6 +337,7 @@ class _Reader:
         for kind, found in (
             ("attribute", [(a.key, a.file) for a in self.attributes]),
             ("metric", [(m.name, m.file) for m in self.metrics]),
+            ("event", [(e.name, e.file) for e in self.events]),
         ):
             first: dict[str, str] = {}
             for name, file in found:
@@ -336,8 +368,8 @@ class _Reader:
         if isinstance(kind, dict):
             members = self._members(_Fields(kind, fields.where, self.problems))
             kind = "string"
-        elif kind not in PRIMITIVE_TYPES:
-            fields.problem(f"type must be one of {', '.join(PRIMITIVE_TYPES)}, or members")
+        elif kind not in TYPES:
+            fields.problem(f"type must be one of {', '.join(TYPES)}, or members")
         annotation = fields.annotation()
         attribute = Attribute(
             file=file,
@@ -345,7 +377,7 @@ class _Reader:
             type=str(kind),
             brief=fields.text("brief"),
             note=fields.text("note", optional=True),
-            placement=annotation.text("placement", among=("resource", "scope", "measurement")),
+            placement=annotation.text("placement", among=PLACEMENTS),
             proposal=annotation.text("proposal", optional=True),
             members=members,
             examples=fields.scalars("examples"),
@@ -431,6 +463,18 @@ class _Reader:
         annotation.close()
         fields.close()
         self.metrics.append(metric)
+
+    def _event(self, fields: _Fields, file: str) -> None:
+        event = Event(
+            file=file,
+            name=fields.text("name"),
+            brief=fields.text("brief"),
+            note=fields.text("note", optional=True),
+            attributes=tuple(self._references(fields)),
+        )
+        fields.text("stability", among=STABILITIES)
+        fields.close()
+        self.events.append(event)
 
     def _references(self, fields: _Fields) -> Iterator[tuple[str, str]]:
         for reference in fields.children("attributes", "ref"):

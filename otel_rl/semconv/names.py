@@ -13,6 +13,9 @@ from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction
 SCHEMA_URL: Final = "https://otel-rl.invalid/schemas/0.1.0"
 """Schema URL of the registry that these are from."""
 
+ERROR_TYPE: Final = "error.type"
+"""Attribute, OpenTelemetry's own."""
+
 GEN_AI_SERVER_REQUEST_DURATION: Final = "gen_ai.server.request.duration"
 """Metric (histogram, s). Time of a generation request at the server, to its last token."""
 
@@ -48,6 +51,9 @@ HW_POWER: Final = "hw.power"
 
 HW_TEMPERATURE: Final = "hw.temperature"
 """Metric (gauge, Cel). Temperature."""
+
+LOG_RECORD_UID: Final = "log.record.uid"
+"""Attribute, OpenTelemetry's own."""
 
 OTEL_RL_BRIDGE_BATCHES_SPOOLED: Final = "otel_rl.bridge.batches.spooled"
 """Metric (counter, {batch}). Requests made durable before they were acknowledged."""
@@ -142,8 +148,32 @@ RL_EPISODE_LENGTH: Final = "rl.episode.length"
 Mean length of the batch's episodes, in actions taken. For a language model, tokens generated.
 """
 
+RL_EXPERIMENT_CONFIG: Final = "rl.experiment.config"
+"""Attribute. Settings of the experiment, its hyper-parameters, as a map that may be nested."""
+
+RL_EXPERIMENT_END: Final = "rl.experiment.end"
+"""Event. The run has ended."""
+
+RL_EXPERIMENT_GROUP: Final = "rl.experiment.group"
+"""Attribute. Name that several runs share, to be seen together. What was said last counts."""
+
+RL_EXPERIMENT_JOB_TYPE: Final = "rl.experiment.job_type"
+"""Attribute. What kind of run it is within its group. What was said last counts."""
+
 RL_EXPERIMENT_NAME: Final = "rl.experiment.name"
 """Attribute. Name of the experiment. Groups everything; data without it is refused."""
+
+RL_EXPERIMENT_NOTES: Final = "rl.experiment.notes"
+"""Attribute. What a person says of the run, in prose. What was said last counts."""
+
+RL_EXPERIMENT_START: Final = "rl.experiment.start"
+"""Event. The run is running, and what is said of it. Sent again whenever more is said."""
+
+RL_EXPERIMENT_STATUS: Final = "rl.experiment.status"
+"""Attribute. How the experiment ended."""
+
+RL_EXPERIMENT_TAGS: Final = "rl.experiment.tags"
+"""Attribute. Words to find the run by. What several workers say is united."""
 
 RL_GENERATOR_KV_CACHE_HITS: Final = "rl.generator.kv_cache.hits"
 """Metric (counter, {token}). Tokens found in the KV cache."""
@@ -347,6 +377,9 @@ RL_REWARD_MEAN: Final = "rl.reward.mean"
 RL_REWARD_SUM: Final = "rl.reward.sum"
 """Metric (gauge, 1). Sum of the rewards of the batch."""
 
+RL_ROLLOUT_SAMPLE: Final = "rl.rollout.sample"
+"""Event. One sample of text to be read, such as a prompt and its completion."""
+
 RL_RUN_ID: Final = "rl.run.id"
 """Attribute. Id of the run; a stable digest of experiment and trial unless given."""
 
@@ -361,6 +394,9 @@ RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
 
 RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 """Metric (counter, {sample}). Samples produced."""
+
+RL_SAMPLE_TABLE: Final = "rl.sample.table"
+"""Attribute. Name of the table that the sample belongs to."""
 
 RL_STALENESS_PART: Final = "rl.staleness.part"
 """Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
@@ -407,6 +443,9 @@ RL_TRIAL_NAME: Final = "rl.trial.name"
 RL_WORKER_COUNT: Final = "rl.worker.count"
 """Attribute. Number of workers of the role. Absent if the process does not know it."""
 
+RL_WORKER_END: Final = "rl.worker.end"
+"""Event. The worker has ended by itself, and this is the last thing that it says."""
+
 RL_WORKER_IDLE_TIME: Final = "rl.worker.idle.time"
 """Metric (counter, s).
 
@@ -424,6 +463,9 @@ RL_WORKER_PHASE_AGE: Final = "rl.worker.phase.age"
 
 RL_WORKER_ROLE: Final = "rl.worker.role"
 """Attribute. What the process does in the training loop."""
+
+RL_WORKER_STATUS: Final = "rl.worker.status"
+"""Attribute. How the worker ended."""
 
 RL_WORKER_STEP_AGE: Final = "rl.worker.step.age"
 """Metric (gauge, s). Time since the step that the worker is in began. Grows during a hang."""
@@ -448,6 +490,19 @@ SYSTEM_MEMORY_UTILIZATION: Final = "system.memory.utilization"
 
 SYSTEM_NETWORK_IO: Final = "system.network.io"
 """Metric (counter, By). Bytes that the host received and sent."""
+
+
+class RlExperimentStatusValues(StrEnum):
+    """Known values of ``rl.experiment.status``; others are allowed."""
+
+    COMPLETE = "complete"
+    """Came to its intended end."""
+
+    ABORTED = "aborted"
+    """Was given up by a person or a program."""
+
+    CRASHED = "crashed"
+    """Failed."""
 
 
 class RlLossTypeValues(StrEnum):
@@ -638,6 +693,16 @@ class RlWorkerRoleValues(StrEnum):
 
     ORCHESTRATOR = "orchestrator"
     """Directs the others: a controller or driver."""
+
+
+class RlWorkerStatusValues(StrEnum):
+    """Known values of ``rl.worker.status``; others are allowed."""
+
+    COMPLETE = "complete"
+    """The process came to its end."""
+
+    FAILED = "failed"
+    """An exception that nobody caught ended the process."""
 
 
 class RlWorkerTagValues(StrEnum):
@@ -1787,3 +1852,13 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
     }
 )
 """Every phase of the registry by its value, in the order of the registry."""
+
+EVENTS: Final[frozenset[str]] = frozenset(
+    {
+        RL_EXPERIMENT_END,
+        RL_EXPERIMENT_START,
+        RL_ROLLOUT_SAMPLE,
+        RL_WORKER_END,
+    }
+)
+"""The name of every event of the registry."""

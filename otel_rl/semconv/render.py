@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from string import Template
 
-from otel_rl.semconv.definition import Attribute, Member, Metric, Registry
+from otel_rl.semconv.definition import Attribute, Event, Member, Metric, Registry
 from otel_rl.semconv.spec import Instrument
 
 __all__ = ["constant", "instruments", "names", "page"]
@@ -56,6 +56,10 @@ def names(registry: Registry) -> str:
     for metric in registry.metrics:
         kind = f"Metric ({metric.instrument}, {metric.unit})"
         described.setdefault(metric.name, []).append(f"{kind}. {metric.brief}")
+    for event in registry.events:
+        described.setdefault(event.name, []).append(f"Event. {event.brief}")
+        for key in (key for key, _ in event.attributes if key not in described):
+            described[key] = ["Attribute, OpenTelemetry's own."]
     parts = [
         _HEADER.format(first="Every name of the registry, and what it says about each."),
         _NAMES_IMPORTS,
@@ -92,6 +96,7 @@ def names(registry: Registry) -> str:
             (_phase_entry(member) for member in _phases(registry)),
         )
     )
+    parts.append(_event_names(registry.events))
     return "\n".join(parts)
 
 
@@ -123,7 +128,8 @@ def page(registry: Registry, template: str) -> str:
         )
         for group in dict.fromkeys(metric.group for metric in registry.metrics)
     }
-    for placement in ("resource", "measurement", "scope"):
+    tables["events"] = _event_table(registry.events)
+    for placement in ("resource", "measurement", "scope", "event"):
         tables[f"attributes_{placement}"] = _attribute_table(
             [attribute for attribute in registry.attributes if attribute.placement == placement]
         )
@@ -243,6 +249,12 @@ def _phase_entry(member: Member) -> str:
     return "\n".join(lines)
 
 
+def _event_names(events: Sequence[Event]) -> str:
+    body = "\n".join(f"        {name}," for name in sorted(constant(e.name) for e in events))
+    brief = "The name of every event of the registry."
+    return f'EVENTS: Final[frozenset[str]] = frozenset(\n    {{\n{body}\n    }}\n)\n"""{brief}"""\n'
+
+
 def _constructor(metric: Metric) -> str:
     method, kind = _CONSTRUCTORS[metric.instrument]
     return (
@@ -302,7 +314,7 @@ def _attribute_table(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
         if attribute.members:
             return _codes(member.value for member in attribute.members)
-        return "e.g. " + _codes(attribute.examples)
+        return "e.g. " + _codes(attribute.examples) if attribute.examples else "-"
 
     return _table(
         ("attribute", "type", "values", "description"),
@@ -314,6 +326,20 @@ def _attribute_table(attributes: Sequence[Attribute]) -> str:
                 _sentences(attribute.brief, attribute.note),
             )
             for attribute in attributes
+        ),
+    )
+
+
+def _event_table(events: Sequence[Event]) -> str:
+    return _table(
+        ("event", "attributes", "description"),
+        (
+            (
+                f"`{event.name}`",
+                _codes(key for key, _ in event.attributes),
+                _sentences(event.brief, event.note),
+            )
+            for event in events
         ),
     )
 

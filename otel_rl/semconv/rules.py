@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
-from otel_rl.semconv.definition import Attribute, Metric, Registry, RegistryError
+from otel_rl.semconv.definition import Attribute, Event, Metric, Registry, RegistryError
 from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["check"]
@@ -27,6 +27,8 @@ _RATIOS = ("ratio", "utilization", "fraction", "clip_fraction", "mfu")
 _OWN_NAMESPACES = ("rl.", "otel_rl.")
 # OpenTelemetry's own, defined here because its registry does not give them to dependents.
 _BORROWED_NAMESPACES = ("gen_ai.",)
+# OpenTelemetry's own attributes that stand on events of ours.
+BORROWED_ATTRIBUTES = ("error.type", "log.record.uid")
 _QUANTILE = re.compile(r"p\d{1,2}")
 _STATISTICS = frozenset({"min", "max", "mean", "std", "count"})
 GROUPS = (
@@ -59,6 +61,11 @@ def check(registry: Registry) -> None:
         for metric in registry.metrics
         for rule in _METRIC_RULES
         for problem in rule(metric, registry)
+    ]
+    problems += [
+        f"{event.file}: {event.name}: {problem}"
+        for event in registry.events
+        for problem in _event_problems(event, registry)
     ]
     if problems:
         raise RegistryError(problems)
@@ -171,6 +178,19 @@ def _refers_rightly(metric: Metric, registry: Registry) -> Iterator[str]:
             yield f"attribute {key} is not defined"
     if metric.upstream and not any(fnmatchcase(metric.name, name) for name in registry.imports):
         yield "is refined here but not imported"
+
+
+def _event_problems(event: Event, registry: Registry) -> Iterator[str]:
+    yield from _name_problems(event.name)
+    yield from _brief_problems(event.brief)
+    if not event.name.startswith(_OWN_NAMESPACES):
+        yield f"event must begin with {' or '.join(_OWN_NAMESPACES)}"
+    placements = {attribute.key: attribute.placement for attribute in registry.attributes}
+    for key, _ in event.attributes:
+        if key not in placements and key not in BORROWED_ATTRIBUTES:
+            yield f"attribute {key} is not defined"
+        elif placements.get(key) in ("resource", "scope"):
+            yield f"attribute {key} stands on the {placements[key]}, not on an event"
 
 
 _METRIC_RULES: tuple[Callable[[Metric, Registry], Iterator[str]], ...] = (

@@ -265,6 +265,11 @@ def test_every_constant_is_named_after_its_value() -> None:
     assert set(names.METRICS) <= set(constants.values())
 
 
+def test_every_event_is_named_among_the_events() -> None:
+    assert {event.name for event in REGISTRY.events} == names.EVENTS
+    assert names.RL_WORKER_END in names.EVENTS
+
+
 def test_bridge_metrics_are_those_of_the_bridge() -> None:
     counted: dict[str, tuple[str, tuple[str, ...]]] = {
         str(counter): (spec.unit, ("rl.reason",) if spec.reasons else ())

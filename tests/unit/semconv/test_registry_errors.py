@@ -37,6 +37,14 @@ metrics:
     stability: development
     brief: Share of the pot in use.
     annotations: {otel_rl: {group: trainer, reduce: mean, statistics: [max]}}
+events:
+  - name: rl.paint.end
+    stability: development
+    brief: The pot is empty.
+    attributes: [{ref: rl.color}, {ref: error.type}]
+  - name: rl.paint.start
+    stability: development
+    brief: The pot is full.
 """
 
 # (what is done, text taken out, text put in its place, file and name, what is said of it)
@@ -139,6 +147,29 @@ CORRUPTIONS = [
         "rl.paint.usage",
         "rl.owner stands on the resource, not on a point",
     ),
+    (
+        "undefined attribute of an event",
+        "{ref: error.type}",
+        "{ref: error.taste}",
+        "rl.paint.end",
+        "error.taste is not defined",
+    ),
+    (
+        "resource attribute on an event",
+        "[{ref: rl.color}, {ref",
+        "[{ref: rl.owner}, {ref",
+        "rl.paint.end",
+        "rl.owner stands on the resource, not on an event",
+    ),
+    ("foreign event", "rl.paint.end", "paint.end", "paint.end", "event must begin with rl."),
+    (
+        "event that stands twice",
+        "rl.paint.start",
+        "rl.paint.end",
+        "paint.yaml: rl.paint.end",
+        "event is defined twice",
+    ),
+    ("event that is no sentence", "is empty.", "is empty", "rl.paint.end", "be a sentence"),
     ("brief that is no sentence", "Paint used.", "Paint", "rl.paint.usage", "be a sentence"),
     ("long brief", "Paint used.", "P" * 90 + ".", "rl.paint.usage", "characters long, over"),
     ("no examples", "    examples: [red]\n", "", "rl.color", "needs examples"),
