@@ -28,7 +28,6 @@ from otel_rl.demo.messages import (
     Weights,
 )
 from otel_rl.demo.model import DecodeBatch, Job, KvCache, Parameters
-from otel_rl.demo.phases import PhaseClock
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.wire import Remote
 
@@ -55,14 +54,13 @@ class Generator:
         self._seat = seat
         self._metrics = metrics
         self._tracer = trace.get_tracer("otel_rl.demo.generator")
-        self._clock = PhaseClock()
         self._shape = settings.shape
         self._batch_limit = settings.batch_limit
         # A restarted replica must not repeat what its predecessor sampled.
         self._rng = np.random.default_rng([settings.seed, seat.index, time.time_ns()])
         self._waiting: deque[tuple[Request, float]] = deque()
         self._version = 0
-        with self._clock.phase("model_load"):
+        with metrics.phase("model_load"):
             checkpoint = Path(seat.start.checkpoint).read_bytes()
             self._policy = Parameters.from_bytes(self._shape, checkpoint)
             self._cache = KvCache(
@@ -70,7 +68,7 @@ class Generator:
                 limit_tokens=settings.cache_tokens,
                 block_tokens=settings.cache_block_tokens,
             )
-        metrics.phases(self._clock.take())
+        metrics.phases()
         metrics.cache(self._cache.pool)
         metrics.policy_version.set(self._version)
         self._weight_store = Remote(seat.address("weight_store"))
@@ -84,17 +82,17 @@ class Generator:
         begun_s = time.perf_counter()
         while True:
             waiting_s = time.perf_counter()
-            with self._clock.phase("sync_coordination"):
+            with self._metrics.phase("sync_coordination"):
                 going_on = self._wait_for_requests()
             idle_s = time.perf_counter() - waiting_s
             if not going_on:
                 return
-            with self._clock.phase("weight_sync"):
+            with self._metrics.phase("weight_sync"):
                 self._refresh_policy()
             self._serve_one_batch()
             # The next round begins here, so that reporting this one is part of it.
             duration_s, begun_s = time.perf_counter() - begun_s, time.perf_counter()
-            self._metrics.iteration(self._clock.take(), duration_s=duration_s, idle_s=idle_s)
+            self._metrics.round(duration_s=duration_s, idle_s=idle_s)
 
     def _wait_for_requests(self) -> bool:
         """Take what has arrived, at least one; False if there is nothing more to do."""
@@ -110,7 +108,7 @@ class Generator:
                 self._metrics.queue_depth.add(1)
 
     def _refresh_policy(self) -> None:
-        with self._clock.part("weight_pull"):
+        with self._metrics.phase("weight_pull"):
             newer = self._weight_store.call(NewerThan(self._version))
         if isinstance(newer, Weights):
             self._policy = Parameters.from_bytes(self._shape, newer.flat)
@@ -125,7 +123,7 @@ class Generator:
         tasks: list[_Task] = []
         while self._waiting and len(tasks) < self._batch_limit:
             request, arrived_s = self._waiting[0]
-            with self._clock.phase("tokenize"):
+            with self._metrics.phase("tokenize"):
                 begun_s = time.perf_counter()
                 prompt = tokenizer.encode(request.prompt)
                 tokenize_s = time.perf_counter() - begun_s
@@ -140,11 +138,11 @@ class Generator:
             self._metrics.queue_duration.record(started_s - arrived_s)
             span = self._open_span(request)
             tasks.append(_Task(request, arrived_s, started_s, job, tokenize_s, span))
-            with self._clock.phase("action_select"):
+            with self._metrics.phase("action_select"):
                 batch.add(job)
         self._metrics.running.add(len(tasks))
         self._metrics.cache(self._cache.pool)
-        with self._clock.phase("action_select"):
+        with self._metrics.phase("action_select"):
             batch.run()
         finished_s = time.perf_counter()
         batch.release()
@@ -152,7 +150,7 @@ class Generator:
         for place, task in enumerate(tasks):
             with trace.use_span(task.span, end_on_exit=True):
                 tokens = batch.completions(place)
-                with self._clock.phase("replay"):
+                with self._metrics.phase("replay"):
                     self._deliver(task, tokens, batch.log_probabilities(place))
                 self._record(task, tokens, batch.first_token_s, finished_s)
 

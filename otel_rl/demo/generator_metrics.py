@@ -3,7 +3,10 @@
 The names are spelled out: a generator knows OpenTelemetry's API and nothing of otel_rl.
 """
 
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from opentelemetry import metrics
 
@@ -49,6 +52,7 @@ class GeneratorMetrics:
         self._iteration = gauge("rl.iteration.duration", "s")
         self._idle = counter("rl.worker.idle.time", "s")
         self._seen = (0, 0, 0, 0)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def sampling(self, request: Request) -> None:
         """Record how a request asks to be sampled."""
@@ -69,13 +73,23 @@ class GeneratorMetrics:
         self._seen = seen
         self._cache_utilization.set(pool.used_tokens / pool.limit_tokens)
 
-    def phases(self, seconds: Mapping[str, float]) -> None:
-        """Record how long the phases of one iteration took."""
-        for phase, duration_s in seconds.items():
-            self._phase.set(duration_s, {"rl.phase": phase})
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the ``with`` block for a phase of the round."""
+        begun_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - begun_s
 
-    def iteration(self, seconds: Mapping[str, float], *, duration_s: float, idle_s: float) -> None:
+    def phases(self) -> None:
+        """Record how long each phase took since the last call."""
+        for name, seconds in self._seconds.items():
+            self._phase.set(seconds, {"rl.phase": name})
+        self._seconds.clear()
+
+    def round(self, *, duration_s: float, idle_s: float) -> None:
         """Record one round from waiting for requests to having delivered their samples."""
-        self.phases(seconds)
+        self.phases()
         self._iteration.set(duration_s)
         self._idle.add(idle_s)

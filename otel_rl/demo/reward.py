@@ -8,13 +8,13 @@ import time
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.trace import SpanKind
 
+import otel_rl
 from otel_rl.demo import task, tokenizer
 from otel_rl.demo.messages import Completions, Done, Group
-from otel_rl.demo.phases import PhaseClock
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import reporting
 from otel_rl.demo.wire import Remote, listen, serve
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import instruments
 
 __all__ = ["main", "rewards_of"]
 
@@ -41,7 +41,6 @@ class Verifier:
         self._duration = instruments.create_rl_reward_duration(meter)
         self._step_duration = instruments.create_rl_env_step_duration(meter)
         self._episodes = instruments.create_rl_sample_episodes(meter)
-        self._phase = instruments.create_rl_phase_duration(meter)
         self._iteration = instruments.create_rl_iteration_duration(meter)
 
     def answer(self, message: object) -> object:
@@ -49,19 +48,16 @@ class Verifier:
         if not isinstance(message, Completions):
             raise TypeError(f"not a message of a reward worker: {message!r}")
         begun_s = time.perf_counter()
-        clock = PhaseClock()
         parent = propagate.extract(message.context)
         with self._tracer.start_as_current_span("rl.reward", parent, SpanKind.CONSUMER):
-            with clock.phase("env_step"):
+            with otel_rl.phase("env_step"):
                 rewards = rewards_of(message)
-            with clock.phase("replay"):
+            scored_s = time.perf_counter() - begun_s
+            with otel_rl.phase("replay"):
                 self._buffer.call(Group(message, rewards))
-        phases = clock.take()
-        self._duration.record(phases["env_step"])
-        self._step_duration.record(phases["env_step"] / len(rewards))
+        self._duration.record(scored_s)
+        self._step_duration.record(scored_s / len(rewards))
         self._episodes.add(len(rewards))
-        for phase, seconds in phases.items():
-            self._phase.set(seconds, {names.RL_PHASE: phase})
         self._iteration.set(time.perf_counter() - begun_s)
         return Done()
 

@@ -1,6 +1,6 @@
 """What a trainer rank reports of each step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,24 +13,6 @@ from otel_rl.demo.model import Floats
 from otel_rl.semconv import instruments, names
 
 __all__ = ["StepFigures", "TrainerMetrics"]
-
-PHASES = (
-    "collector_wait",
-    "replay_batch_wait",
-    "batch_create",
-    "h2d_copy",
-    "rank_barrier",
-    "reference",
-    "train",
-    "param_sync",
-    "weight_sync",
-    "weight_push",
-    "sync_coordination",
-)
-"""Each rank reports all of them, 0 for those that only rank 0 goes through. Else their mean would
-be rank 0's value, and the means of an iteration's phases would exceed its length."""
-
-WAITS = ("collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +41,31 @@ class StepFigures:
 
 
 class TrainerMetrics:
-    """Single values by ``mlogger``, everything else by OpenTelemetry's own instruments."""
+    """Single values by ``mlogger``, everything else by OpenTelemetry's own instruments.
+
+    Attributes:
+        idle: Seconds in which the rank had nothing to do.
+        retrieval: Seconds to get a batch that is there.
+    """
 
     def __init__(self, *, rank: int) -> None:
         # All ranks make one policy together; counted by each, there would seem to be several.
         self._counts_policies = rank == 0
         meter = metrics.get_meter("otel_rl.demo.trainer")
-        self._phase = instruments.create_rl_phase_duration(meter)
-        self._idle = instruments.create_rl_worker_idle_time(meter)
+        self.idle = instruments.create_rl_worker_idle_time(meter)
         self._updates = instruments.create_rl_policy_updates(meter)
         self._steps = instruments.create_rl_train_steps(meter)
         self._tokens = instruments.create_rl_train_tokens(meter)
         self._staleness = instruments.create_rl_policy_staleness(meter)
-        self._retrieval = instruments.create_rl_replay_buffer_retrieval_duration(meter)
+        self.retrieval = instruments.create_rl_replay_buffer_retrieval_duration(meter)
 
-    def step(
-        self,
-        step: int,
-        figures: StepFigures,
-        phases: Mapping[str, float],
-        *,
-        duration_s: float,
-        mfu: float,
-    ) -> None:
-        """Report a finished step.
+    def step(self, step: int, figures: StepFigures, *, mfu: float) -> None:
+        """Report what a step has computed.
 
         Args:
             step: From 1.
             figures: What was computed.
-            phases: Seconds per phase.
-            duration_s: Of the iteration, measured from start to start and not added up.
-            mfu: Model FLOPs utilisation over the iteration.
+            mfu: Model FLOPs utilisation over the step.
         """
         outcome, gradient = figures.outcome, figures.gradient
         otel_rl.mlogger.log(
@@ -112,18 +88,12 @@ class TrainerMetrics:
                 names.RL_REWARD_SUM: float(figures.rewards.sum()),
                 names.RL_REWARD_MEAN: float(figures.rewards.mean()),
                 names.RL_EPISODE_LENGTH: float(np.mean(figures.episode_tokens)),
-                names.RL_ITERATION_DURATION: duration_s,
             },
             step=step,
         )
-        for phase in PHASES:
-            seconds = phases.get(phase, 0.0)
-            self._phase.set(seconds, {names.RL_PHASE: phase, names.RL_LOOP_ITERATION: step})
-        self._idle.add(sum(phases.get(wait, 0.0) for wait in WAITS))
         if self._counts_policies:
             self._updates.add(1)
             self._steps.add(1)
         self._tokens.add(sum(figures.episode_tokens))
-        self._retrieval.record(phases["replay_batch_wait"])
         for age in figures.staleness:
             self._staleness.record(age)
