@@ -36,6 +36,9 @@ class Counter(StrEnum):
     EXEMPLARS_REFUSED = "otel_rl.bridge.exemplars.refused"
     SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
     SPANS_REFUSED = "otel_rl.bridge.spans.refused"
+    LOGS_ACCEPTED = "otel_rl.bridge.logs.accepted"
+    LOGS_REFUSED = "otel_rl.bridge.logs.refused"
+    LOGS_IGNORED = "otel_rl.bridge.logs.ignored"
     BATCHES_SPOOLED = "otel_rl.bridge.batches.spooled"
     SAMPLES_TAKEN = "otel_rl.bridge.samples.taken"
     SAMPLES_DUPLICATE = "otel_rl.bridge.samples.duplicate"
@@ -68,7 +71,7 @@ class Outcome(StrEnum):
         UNAUTHENTICATED: Without a token that the bridge knows.
         UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON by its ``Content-Type``.
         WRONG_METHOD: Not a POST.
-        NOT_FOUND: Another path than ``/v1/metrics`` and ``/v1/traces``. Logs are not taken.
+        NOT_FOUND: Another path than ``/v1/metrics``, ``/v1/traces`` and ``/v1/logs``.
         DISCONNECTED: The sender went away before the request was complete.
         CANCELLED: A gRPC call ended before its message was complete: its sender gave up, or gRPC
             itself refused a message over ``receive.max_body_bytes``, which it does unseen.
@@ -99,19 +102,22 @@ class Outcome(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a point, span or exemplar of a well-formed request was not taken.
+    """Why a point, exemplar, span or log record of a well-formed request was not taken.
 
     Attributes:
         NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and there is no
             ``receive.default_experiment``.
         NOT_ALLOWED: The request's token may not write this experiment.
         TOO_MANY_EXPERIMENTS: The bridge has ``receive.max_experiments`` and this is another one.
-        INVALID_NAME: Experiment, trial or role is no text, is empty, too long or unprintable, or
-            is given twice.
+        INVALID_NAME: Experiment, trial or role, or a table, tag, group or key in an event, is no
+            text, is empty, too long or unprintable, or is given twice.
         INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
         INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
         INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
-        TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point or a span.
+        INVALID_EVENT: A log event lacks what it is for, or has it as another type or word.
+        EVENT_TOO_LARGE: A log event, or a text in it, has too many bytes, or is nested too deep.
+        TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point, a span or an
+            event, or more fields in a sample.
         ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit, or all together are.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars`` in one point.
@@ -125,6 +131,8 @@ class Refusal(StrEnum):
     INVALID_METRIC_NAME = "invalid_metric_name"
     INVALID_ID = "invalid_id"
     INVALID_BUCKETS = "invalid_buckets"
+    INVALID_EVENT = "invalid_event"
+    EVENT_TOO_LARGE = "event_too_large"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     ATTRIBUTE_TOO_LONG = "attribute_too_long"
     TOO_MANY_BUCKETS = "too_many_buckets"
@@ -140,6 +148,7 @@ class SampleDrop(StrEnum):
             and this would be another one.
         TOO_OLD: So old that nobody can tell any more whether it was taken, see
             ``align.max_remembered``.
+        TOO_MANY_CONFIG_KEYS: Hyper-parameters and tags beyond 4,096 and 256 of a run.
         DAMAGED: A whole batch was damaged on the disk of the journal and set aside there.
         UNDECODABLE: A whole batch could not be read and was set aside in the journal: a defect of
             otel_rl, with a logged traceback.
@@ -147,6 +156,7 @@ class SampleDrop(StrEnum):
 
     TOO_MANY_SERIES = "too_many_series"
     TOO_OLD = "too_old"
+    TOO_MANY_CONFIG_KEYS = "too_many_config_keys"
     DAMAGED = "damaged"
     UNDECODABLE = "undecodable"
 
@@ -238,6 +248,18 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
     Counter.SPANS_REFUSED: CounterSpec(
         "Spans refused by partial success; the sender was told why.", Refusal, unit="{span}"
+    ),
+    Counter.LOGS_ACCEPTED: CounterSpec(
+        "Log records acknowledged to the sender that are events of otel_rl.", unit="{record}"
+    ),
+    Counter.LOGS_REFUSED: CounterSpec(
+        "Log records refused by partial success; the sender was told why.",
+        Refusal,
+        unit="{record}",
+    ),
+    Counter.LOGS_IGNORED: CounterSpec(
+        "Log records acknowledged and not kept, because they are no events of otel_rl.",
+        unit="{record}",
     ),
     Counter.BATCHES_SPOOLED: CounterSpec(
         "Requests made durable before they were acknowledged.", unit="{batch}"

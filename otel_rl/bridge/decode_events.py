@@ -69,13 +69,12 @@ def _announcement(event: str, said: Mapping[str, Value], time_ns: int) -> Announ
     if event == names.RL_EXPERIMENT_END:
         return Announcement(time_ns, _status(said.get(names.RL_EXPERIMENT_STATUS)))
     config = said.get(names.RL_EXPERIMENT_CONFIG)
-    tags = said.get(names.RL_EXPERIMENT_TAGS)
     return Announcement(
         time_ns,
         ExperimentStatus.RUNNING,
         config if isinstance(config, Mapping) else {},
         _text(said.get(names.RL_EXPERIMENT_NOTES)),
-        [tag for tag in tags if isinstance(tag, str)] if _is_array(tags) else (),
+        _texts(said.get(names.RL_EXPERIMENT_TAGS)),
         _text(said.get(names.RL_EXPERIMENT_GROUP)),
         _text(said.get(names.RL_EXPERIMENT_JOB_TYPE)),
     )
@@ -121,5 +120,7 @@ def _text(said: Value) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def _is_array(said: Value) -> bool:
-    return isinstance(said, Sequence) and not isinstance(said, str)
+def _texts(said: Value) -> Sequence[str]:
+    if isinstance(said, str) or not isinstance(said, Sequence):
+        return ()
+    return [one for one in said if isinstance(one, str)]

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.about import About
 from otel_rl.bridge.align import Aligner, AlignSettings, Tally
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
@@ -19,7 +20,7 @@ from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.report import Report
 from otel_rl.bridge.spool import Spool, Spooled
 from otel_rl.errors import JournalFull
-from otel_rl.records import ExperimentKey, Offset, Row
+from otel_rl.records import Description, ExperimentKey, Offset, Row
 
 __all__ = ["Drain"]
 
@@ -40,23 +41,40 @@ _LOG_EVERY_NS = 60 * _NS_PER_S
 _IDLE_NS = 600 * _NS_PER_S
 
 
-@dataclass(slots=True)
-class _Run:
-    """An experiment in memory.
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is kept of an experiment with its rows, to go on from.
 
     Attributes:
-        aligner: Its open steps and windows. What it knows beyond the ledger is not yet committed.
+        aligner: Its open steps and windows.
+        about: What was announced of it.
+    """
+
+    aligner: Aligner
+    about: About
+
+
+@dataclass(slots=True)
+class _Run:
+    """An experiment in memory. What it knows beyond the ledger is not yet committed.
+
+    Attributes:
+        aligner: Its open steps and windows.
+        about: What was announced of it.
         report: What the run is told of the bridge.
         counted: How much of the aligner's tally is in the bridge's counters.
         used_ns: When it last had batches.
         uncommitted: What was taken from the bridge's counters for the aligner's, since the commit.
+        left_out: What of the announcements there was no room for, since the commit.
     """
 
     aligner: Aligner
+    about: About
     report: Report
     counted: Tally
     used_ns: int = 0
     uncommitted: dict[tuple[str, str], int] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(slots=True)
@@ -167,8 +185,9 @@ class Drain:
                 if not run.report.is_news(report):
                     report = {}
                 rows = run.aligner.close(now_ns, everything=True, report=report)
-                if rows:
-                    commits.append(self._prepared(key, run, rows, Offset(0)))
+                description = self._news(key, run, now_ns)
+                if rows or description is not None:
+                    commits.append(self._prepared(key, run, rows, Offset(0), description))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
@@ -184,7 +203,9 @@ class Drain:
                 return
             try:
                 for one in spooled:
-                    run.aligner.add(decode(one.batch), received_ns=one.batch.received_ns)
+                    decoded = decode(one.batch)
+                    run.aligner.add(decoded, received_ns=one.batch.received_ns)
+                    run.left_out += run.about.add(decoded.announcements)
             except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
                 self._go_back(key)
                 done.has_more = True
@@ -205,9 +226,10 @@ class Drain:
         rows = run.aligner.close(clock_ns, report=report)
         if rows and report:
             run.report.told(report, now_ns)
-        if rows or spooled:
+        description = self._news(key, run, clock_ns)
+        if rows or spooled or description is not None:
             read_through = spooled[-1].offset if spooled else Offset(0)
-            done.commits.append(self._prepared(key, run, rows, read_through))
+            done.commits.append(self._prepared(key, run, rows, read_through, description))
 
     def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
         """The next batches, sound ones or one damaged one, and whether there may be more."""
@@ -226,13 +248,14 @@ class Drain:
         run = self._runs.get(key)
         if run is None:
             saved = self._ledger.saved(key)
-            aligner = saved.state if isinstance(saved.state, Aligner) else Aligner()
+            state = saved.state if isinstance(saved.state, _State) else _State(Aligner(), About())
+            aligner = state.aligner
             aligner.next_number = saved.next_row
             aligner.settings = self._settings
             for body in saved.seen:
                 aligner.restore(body)
             report = Report(self._report_interval_ns)
-            run = _Run(aligner, report, dataclasses.replace(aligner.tally), now_ns)
+            run = _Run(aligner, state.about, report, dataclasses.replace(aligner.tally), now_ns)
             self._runs[key] = run
             self._unloaded.pop(key, None)
         return run
@@ -247,19 +270,30 @@ class Drain:
             run.uncommitted[name] = run.uncommitted.get(name, 0) + n
         return run.report.values(aligner.tally, aligner.counts, self._gauges(key))
 
+    def _news(self, key: ExperimentKey, run: _Run, now_ns: int) -> Description | None:
+        """What the run is, if that is not what the ledger says."""
+        description = run.about.describe(run.aligner.status(now_ns))
+        return None if description == self._ledger.description(key) else description
+
     def _prepared(
-        self, key: ExperimentKey, run: _Run, rows: Sequence[Row], read_through: Offset
+        self,
+        key: ExperimentKey,
+        run: _Run,
+        rows: Sequence[Row],
+        read_through: Offset,
+        description: Description | None,
     ) -> Commit:
         aligner = run.aligner
         return Commit(
             key,
             rows,
             aligner.next_number,
-            aligner,
+            _State(aligner, run.about),
             read_through,
             aligner.is_open,
             aligner.take_log(),
             aligner.forgotten_ns,
+            description,
         )
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
@@ -302,8 +336,15 @@ class Drain:
             self._counters.add(counter, now - before, reason=reason)
         run.counted = dataclasses.replace(tally)
         run.uncommitted = {}
-        if commit.rows:
-            self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
+        self._counters.add(
+            Counter.SAMPLES_DROPPED,
+            run.left_out,
+            reason=SampleDrop.TOO_MANY_CONFIG_KEYS,
+            run=commit.key,
+        )
+        run.left_out = 0
+        self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
+        if commit.rows or commit.description is not None:
             self._notify(commit.key)
 
     def _set_back(self, key: ExperimentKey, now_ns: int) -> None:

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 
-_SCHEMA_VERSION: Final = 3
+_SCHEMA_VERSION: Final = 4
 
 # `runs` is small and written with every batch; the states are large and written with the rows.
 _SCHEMA: Final = """
@@ -72,6 +72,11 @@ CREATE TABLE set_aside (
   crc         INTEGER NOT NULL
 );
 CREATE TABLE states (
+  run_id TEXT PRIMARY KEY,
+  body   BLOB NOT NULL,
+  crc    INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE descriptions (
   run_id TEXT PRIMARY KEY,
   body   BLOB NOT NULL,
   crc    INTEGER NOT NULL

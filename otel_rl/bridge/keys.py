@@ -58,7 +58,7 @@ _SECTIONS = (
 )
 
 # Attributes that are an axis, or that repeat what another part of the key says.
-_NOT_IN_KEY = frozenset({names.RL_LOOP_ITERATION, names.RL_PHASE_CLASS})
+_NOT_IN_KEY = frozenset({names.RL_LOOP_ITERATION, names.RL_PHASE_CLASS, names.RL_SAMPLE_TABLE})
 
 
 def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:

@@ -8,18 +8,25 @@ Everything carries a checksum. What is damaged on the disk harms the run that it
 other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.
 """
 
+import dataclasses
 import json
 import logging
 import pickle
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from otel_rl.bridge.journal import ROOM_OF_ROWS, Journal, checksum
-from otel_rl.records import ExperimentKey, Offset, Row
+from otel_rl.records import (
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    Offset,
+    Row,
+    Table,
+)
 from otel_rl.semconv.run_id import run_id
 
 __all__ = ["DAMAGED_ROW", "Commit", "Ledger", "Saved"]
@@ -32,7 +39,7 @@ DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"
 _PRUNED_AT_ONCE: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Saved:
     """What a run goes on from.
 
@@ -47,7 +54,7 @@ class Saved:
     next_row: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Commit:
     """What one run gains in a transaction.
 
@@ -60,6 +67,7 @@ class Commit:
         is_open: Whether the state holds samples that stand in no row yet.
         seen: What was taken that the state does not hold, and the newest time in it; or None.
         forgotten_ns: What was seen up to this time is not needed any more.
+        description: What the run is; None if that is as it was.
     """
 
     key: ExperimentKey
@@ -70,6 +78,7 @@ class Commit:
     is_open: bool = False
     seen: tuple[int, bytes] | None = None
     forgotten_ns: int = 0
+    description: Description | None = None
 
 
 class Ledger:
@@ -91,8 +100,10 @@ class Ledger:
         self._journal = journal
         self._clock_ns = clock_ns
         self._max_row_bytes = int(max_share * journal.max_bytes)
+        # Read often and by many threads, each of which puts in what the journal has.
+        self._descriptions: dict[ExperimentKey, Description] = {}
 
-    def commit(self, commits: Iterable[Commit]) -> None:
+    def commit(self, commits: Sequence[Commit]) -> None:
         """Keep the rows and states, and remove the batches that they were made of.
 
         Raises:
@@ -105,6 +116,22 @@ class Ledger:
                 one.store(connection)
 
         self._journal.write(store)
+        for one in commits:
+            if one.description is not None:
+                self._descriptions[one.key] = one.description
+
+    def description(self, key: ExperimentKey) -> Description:
+        """What the run is; the same object until that changes."""
+        known = self._descriptions.get(key)
+        if known is None:
+            run = run_id(key.experiment, key.trial)
+            with self._journal.read() as connection:
+                found = connection.execute(
+                    "SELECT body, crc FROM descriptions WHERE run_id = ?", (run,)
+                ).fetchone()
+            read = _read_description(key, *found) if found else Description()
+            known = self._descriptions.setdefault(key, read)
+        return known
 
     def set_aside(self, key: ExperimentKey, offset: Offset) -> None:
         """Move a batch that cannot be decoded out of the spool; it is kept for inspection."""
@@ -311,6 +338,9 @@ class _Prepared:
         # Only this bridge's own file is ever unpickled.
         self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
         self._rows = [_encode(self._run, row) for row in commit.rows]
+        self._description = (
+            None if commit.description is None else _encode_description(commit.description)
+        )
 
     def store(self, connection: sqlite3.Connection) -> None:
         commit, run = self._commit, self._run
@@ -340,6 +370,11 @@ class _Prepared:
             connection.execute(
                 "INSERT INTO seen (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",
                 (run, newest_ns, body, checksum(body, run)),
+            )
+        if self._description is not None:
+            connection.execute(
+                "INSERT OR REPLACE INTO descriptions (run_id, body, crc) VALUES (?, ?, ?)",
+                (run, self._description, checksum(self._description, run)),
             )
         connection.execute(
             "DELETE FROM seen WHERE run_id = ? AND newest_ns <= ?", (run, commit.forgotten_ns)
@@ -386,14 +421,30 @@ def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
     return state
 
 
+def _encode_description(description: Description) -> bytes:
+    return json.dumps(dataclasses.asdict(description), separators=(",", ":")).encode()
+
+
+def _read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
+    if checksum(body, run_id(key.experiment, key.trial)) != crc:
+        _log.error("What is known of %s is damaged in the journal. Check the disk.", key)
+        return Description()
+    fields = json.loads(body)
+    fields["tags"] = tuple(fields["tags"])
+    fields["status"] = ExperimentStatus(fields["status"])
+    return Description(**fields)
+
+
 def _encode(run: str, row: Row) -> tuple[str, int, bytes, int]:
     # The standard library's JSON writes NaN and infinities as words and reads them back.
-    body = json.dumps(
-        [row.step, row.time_ns, row.policy_version, dict(row.values)], separators=(",", ":")
-    ).encode()
+    fields: list[object] = [row.step, row.time_ns, row.policy_version, dict(row.values)]
+    if row.tables:
+        fields.append({key: [table.columns, table.rows] for key, table in row.tables.items()})
+    body = json.dumps(fields, separators=(",", ":")).encode()
     return run, row.number, body, checksum(body, run, row.number)
 
 
 def _decode(number: int, body: bytes) -> Row:
-    step, time_ns, policy_version, values = json.loads(body)
-    return Row(number, step, time_ns, values, policy_version)
+    step, time_ns, policy_version, values, *more = json.loads(body)
+    tables = {key: Table(*table) for key, table in more[0].items()} if more else {}
+    return Row(number, step, time_ns, values, policy_version, tables)

@@ -200,7 +200,7 @@ def _split(patch: pytest.MonkeyPatch, is_first: Callable[[str], bool]) -> None:
     def is_second(sql: str) -> bool:
         return not is_first(sql)
 
-    def commit_twice(self: Ledger, commits: Iterable[Commit]) -> None:
+    def commit_twice(self: Ledger, commits: Sequence[Commit]) -> None:
         journal = self._journal
 
         class Twice:

@@ -16,6 +16,7 @@ from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
 from otel_rl.bridge.align.streams import StreamTable
+from otel_rl.bridge.align.tables import ClosedTable, OpenTables
 from otel_rl.bridge.align.tally import Tally
 from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
@@ -23,6 +24,7 @@ from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.records import (
     Covered,
     Decoded,
+    ExperimentStatus,
     HistogramPoint,
     Measurements,
     Point,
@@ -30,6 +32,7 @@ from otel_rl.records import (
     SummaryPoint,
     SumPoint,
     Temporality,
+    TextSample,
 )
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
@@ -62,6 +65,7 @@ class Aligner:
         self._axis = StepAxis()
         self._steps = OpenSteps()
         self._windows = OpenWindows()
+        self._tables = OpenTables()
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
         """Fold in what one batch says.
@@ -73,6 +77,8 @@ class Aligner:
         self._table.make_room(self.settings, received_ns)
         for point in decoded.points:
             self._add(point, received_ns)
+        for sample in decoded.samples:
+            self._add_sample(sample, received_ns)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
@@ -84,7 +90,12 @@ class Aligner:
     @property
     def is_open(self) -> bool:
         """Whether there are samples that stand in no row yet."""
-        return self._steps.is_open or self._windows.is_open
+        return self._steps.is_open or self._windows.is_open or self._tables.is_open
+
+    def status(self, now_ns: int) -> ExperimentStatus | None:
+        """How the experiment stands by what its workers do; None before the first is heard of."""
+        del now_ns
+        return None
 
     @property
     def forgotten_ns(self) -> int:
@@ -115,29 +126,38 @@ class Aligner:
         self._table.forget(self.settings, now_ns)
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
-        closed: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        tables = self._tables.close(self.settings, now_ns, everything=everything)
+        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        numeric = [row for row in numeric if row.values]
+        if report and everything and not numeric and self._newest_ns:
+            numeric = [ClosedWindow(self._newest_ns, {})]
+        if numeric and report:
+            latest = max(numeric, key=lambda row: row.time_ns)
+            latest.values.update(report)  # one wide row costs a tracker less than two
+        closed: list[ClosedStep | ClosedWindow | ClosedTable] = [*numeric, *tables]
         closed.sort(key=lambda row: row.time_ns)
-        closed = [row for row in closed if row.values]
         if closed:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
-        elif report and everything and self._newest_ns:
-            closed = [ClosedWindow(self._newest_ns, {})]
-        if closed and report:
-            closed[-1].values.update(report)  # one wide row costs a tracker less than two
         return [row for one in closed for row in self._rows(one)]
 
-    def _rows(self, closed: ClosedStep | ClosedWindow) -> Iterator[Row]:
+    def _rows(self, closed: ClosedStep | ClosedWindow | ClosedTable) -> Iterator[Row]:
         version = self._axis.version_at(closed.time_ns)
-        if isinstance(closed, ClosedStep):
-            step = closed.step
-            if closed.version is not None and closed.role == self._axis.role:
-                version = closed.version
-        else:
+        step = None if isinstance(closed, ClosedWindow) else closed.step
+        if step is None:
             step = self._axis.step_at(closed.time_ns)
+        if isinstance(closed, ClosedTable):
+            tables = {closed.key: closed.table(step)}
+            yield Row(self._number(), step, closed.time_ns, {}, version, tables)
+            return
+        if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
+            version = version if closed.version is None else closed.version
         for values in parts(closed.values):
-            number = self.next_number
-            self.next_number += 1
-            yield Row(number, step, closed.time_ns, values, version)
+            yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
 
     def _add(self, point: Point, received_ns: int) -> None:
         samples = len(point.values) if isinstance(point, Measurements) else 1
@@ -235,6 +255,22 @@ class Aligner:
         )
         if self._axis.leads(stream.worker, received_ns):
             self._axis.steps.observe(zip(times_ns, steps, strict=True))
+
+    def _add_sample(self, sample: TextSample, received_ns: int) -> None:
+        table, role, name = self._table, sample.worker.role, sample.table
+        attributes = ((names.RL_SAMPLE_TABLE, name),)
+        worker = table.lease(sample.worker, self.settings)
+        has_room = table.has_room_for((role, name, attributes, Reduction.LAST), self.settings)
+        if worker is None or not has_room:
+            self.tally.too_many_series += 1
+        elif sample.time_ns <= table.forgotten_ns:
+            self.tally.too_old += 1
+        elif not table.take_sample(sample.time_ns, sample.digest):
+            self.tally.duplicate += 1
+        else:
+            self.tally.taken += 1
+            group = table.group(role, name, attributes, Reduction.LAST)
+            self._tables.add(sample, worker, group, received_ns)
 
     def _add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
         is_delta = point.temporality is Temporality.DELTA

@@ -13,7 +13,8 @@ class AlignSettings(BaseModel):
     )
 
     window_s: float = Field(default=5.0, gt=0, le=3600)
-    """Length of the event-time windows of time-driven metrics (rates, quantiles, levels)."""
+    """Length of the event-time windows of time-driven metrics (rates, quantiles, levels). Text
+    samples wait as long for others of their step."""
 
     allowed_lateness_s: float = Field(default=15.0, gt=0, le=86400)
     """How long an incomplete step or window waits after its newest sample. What comes later is

@@ -29,6 +29,9 @@ _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
 _NS_PER_S = 1_000_000_000
 
+# The number, among those of streams, under which text samples of all workers are remembered.
+_SAMPLES = -1
+
 # Share of the bound on series at which the dead make room: below it, a batch of new series fits.
 _CROWDED = 0.9
 
@@ -57,6 +60,7 @@ class StreamTable:
         self.workers: dict[Worker, WorkerState] = {}
         self._group_table = GroupTable()
         self._memory = Memory()
+        self._memory.of(_SAMPLES)
         self._streams: dict[Series, Stream] = {}
         self._next_stream = 0
         # The indexes that were ever seen or given, by role.
@@ -134,6 +138,10 @@ class StreamTable:
     def take_time(self, stream: Stream, time_ns: int, step: int | None = None) -> bool:
         """Take note of a single point. Returns whether it is new."""
         return self._memory.take_time(stream.number, time_ns, step)
+
+    def take_sample(self, time_ns: int, digest: int) -> bool:
+        """Take note of a text sample. Returns whether it is new."""
+        return self._memory.take_time(_SAMPLES, time_ns, digest)
 
     def take_log(self, settings: AlignSettings) -> SeenLog | None:
         """Take out the single points that were taken since the last call; None if none were."""
@@ -315,6 +323,7 @@ class StreamTable:
         self._ended = identities.ended
         self._unknown_through_ns = identities.unknown_through_ns
         self._memory = Memory(state.forgotten_ns)
+        self._memory.of(_SAMPLES)
         for ended in self._ended.values():
             self._memory.of(ended.number).bounds = ended.bounds
         self.workers = {

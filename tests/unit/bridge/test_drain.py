@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
@@ -13,6 +14,7 @@ from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.log_events import event, logs_request
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 
 S = 1_000_000_000
@@ -327,3 +329,41 @@ def test_an_experiment_with_open_steps_is_in_use_at_any_moment_of_a_round(
     monkeypatch.setattr(Ledger, "saved", watched)
     bench.run()
     assert found == [{A, B}, {A, B}]
+
+
+def said(key: ExperimentKey, *records: LogRecord) -> Batch:
+    resource = {
+        "rl.experiment.name": key.experiment,
+        "rl.worker.role": "trainer",
+        "service.instance.id": "one",
+    }
+    payload = logs_request(*records, resource=resource).SerializeToString()
+    return Batch(key, Signal.LOGS, payload, T0)
+
+
+def test_what_is_announced_of_a_run_is_told_and_survives_a_restart(bench: Bench) -> None:
+    start = event("rl.experiment.start", T0, {"rl.experiment.config": {"lr": 0.1}})
+    bench.spool.append([said(A, start)])
+    bench.run()
+    assert bench.told == [A]
+    assert bench.ledger.description(A).config == {"lr": 0.1}
+    bench.restart()
+    assert bench.ledger.description(A).config == {"lr": 0.1}
+    bench.spool.append([said(A, event("rl.experiment.start", T0 + 1))])
+    bench.run()
+    assert bench.ledger.description(A).config == {"lr": 0.1}
+    assert bench.told == []
+
+
+def test_a_table_of_samples_is_a_row_of_the_run(bench: Bench) -> None:
+    sample = event("rl.rollout.sample", T0, {"rl.loop.iteration": 3}, {"prompt": "2+2?"})
+    bench.spool.append([said(A, sample)])
+    bench.run(seconds=10)
+    bench.restart()
+    (row,) = [row for row in bench.ledger.rows(A, start=0, limit=10) if row.tables]
+    table = row.tables["trainer/samples"]
+    assert (row.step, table.columns, table.rows) == (
+        3,
+        ["step", "prompt", "worker"],
+        [[3, "2+2?", "0"]],
+    )

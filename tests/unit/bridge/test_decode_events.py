@@ -1,0 +1,130 @@
+"""Log events to what they say."""
+
+import pytest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from otel_rl.bridge.decode import decode
+from otel_rl.records import (
+    Announcement,
+    Batch,
+    Decoded,
+    Departure,
+    ExperimentKey,
+    ExperimentStatus,
+    Export,
+    Signal,
+    Value,
+    Worker,
+)
+from tests.log_events import any_value, event, logs_request
+from tests.otlp_requests import Attributes
+
+RECEIVED_NS = 99
+
+RESOURCE: Attributes = {
+    "rl.experiment.name": "x",
+    "rl.worker.role": "trainer",
+    "rl.worker.index": 1,
+    "rl.worker.count": 2,
+    "service.instance.id": "one",
+}
+TRAINER = Worker("trainer", "//one", 1, 2)
+
+
+def decoded(*records: LogRecord) -> Decoded:
+    request = logs_request(*records, resource=RESOURCE)
+    payload = request.SerializeToString()
+    return decode(Batch(ExperimentKey("x"), Signal.LOGS, payload, RECEIVED_NS))
+
+
+def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
+    start = event(
+        "rl.experiment.start",
+        7,
+        {
+            "rl.experiment.config": {"lr": 0.1, "model": {"name": "qwen", "layers": [1, 2]}},
+            "rl.experiment.notes": "why",
+            "rl.experiment.tags": ["a", "b"],
+            "rl.experiment.group": "sweep",
+            "rl.experiment.job_type": "train",
+        },
+    )
+    (said,) = decoded(start).announcements
+    assert said == Announcement(
+        7,
+        ExperimentStatus.RUNNING,
+        {"lr": 0.1, "model": {"name": "qwen", "layers": [1, 2]}},
+        "why",
+        ["a", "b"],
+        "sweep",
+        "train",
+    )
+
+
+def test_a_start_may_say_nothing() -> None:
+    (said,) = decoded(event("rl.experiment.start", 7)).announcements
+    assert said == Announcement(7, ExperimentStatus.RUNNING)
+
+
+@pytest.mark.parametrize("word", ["complete", "aborted", "crashed"])
+def test_an_end_says_how(word: str) -> None:
+    end = event("rl.experiment.end", 7, {"rl.experiment.status": word})
+    (said,) = decoded(end).announcements
+    assert said == Announcement(7, ExperimentStatus(word))
+
+
+@pytest.mark.parametrize(("word", "failed"), [("complete", False), ("failed", True)])
+def test_a_worker_says_goodbye(word: str, *, failed: bool) -> None:
+    found = decoded(event("rl.worker.end", 7, {"rl.worker.status": word}))
+    assert found.departures == [Departure(TRAINER, 7, failed)]
+
+
+def test_a_sample_has_the_fields_of_its_body_in_their_order() -> None:
+    body: dict[str, Value] = {"prompt": "2+2?", "completion": "4", "reward": 1.0, "correct": True}
+    attributes: dict[str, Value] = {"rl.loop.iteration": 3, "rl.sample.table": "eval"}
+    (sample,) = decoded(event("rl.rollout.sample", 7, attributes, body)).samples
+    assert (sample.worker, sample.table, sample.step, sample.time_ns) == (TRAINER, "eval", 3, 7)
+    assert list(sample.fields.items()) == list(body.items())
+
+
+def test_a_sample_of_bare_text_is_one_field() -> None:
+    (sample,) = decoded(event("rl.rollout.sample", 7, body="hello")).samples
+    assert (sample.table, sample.step, sample.fields) == ("samples", None, {"text": "hello"})
+
+
+def test_an_event_may_be_named_by_the_attribute_that_sdks_had_before() -> None:
+    record = LogRecord(time_unix_nano=7)
+    record.attributes.add(key="event.name", value=any_value("rl.worker.end"))
+    assert len(decoded(record).departures) == 1
+
+
+def test_an_event_without_a_time_has_that_of_its_observation_or_arrival() -> None:
+    observed = event("rl.worker.end", 0)
+    observed.observed_time_unix_nano = 5
+    departures = decoded(observed, event("rl.worker.end", 0)).departures
+    assert [departure.time_ns for departure in departures] == [5, RECEIVED_NS]
+
+
+def test_events_are_a_lease_and_say_nothing_of_a_workers_measurements() -> None:
+    assert decoded(event("rl.experiment.start", 7)).exports == [Export(TRAINER, 0)]
+
+
+def digests(*records: LogRecord) -> list[int]:
+    return [sample.digest for sample in decoded(*records).samples]
+
+
+def test_a_sample_is_known_by_its_uid_alone() -> None:
+    one = event("rl.rollout.sample", 7, body={"text": "a"}, uid="one-1")
+    again = event("rl.rollout.sample", 7, body={"text": "b"}, uid="one-1")
+    other = event("rl.rollout.sample", 7, body={"text": "a"}, uid="one-2")
+    first, repeated, different = digests(one, again, other)
+    assert first == repeated != different
+
+
+def test_a_sample_without_a_uid_is_known_by_all_that_it_says() -> None:
+    one = event("rl.rollout.sample", 7, body={"text": "a"})
+    observed = event("rl.rollout.sample", 7, body={"text": "a"})
+    observed.observed_time_unix_nano = 8
+    other = event("rl.rollout.sample", 7, body={"text": "b"})
+    first, repeated, different = digests(one, observed, other)
+    assert first == repeated != different

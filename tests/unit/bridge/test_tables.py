@@ -1,0 +1,164 @@
+"""Text samples to tables."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+
+from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.align.width import MAX_ROW_BYTES
+from otel_rl.records import (
+    Decoded,
+    Export,
+    Measurements,
+    Row,
+    Series,
+    Table,
+    TextSample,
+    Value,
+    Worker,
+)
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+RANK0 = Worker("trainer", "a", index=0, count=2)
+RANK1 = Worker("trainer", "b", index=1, count=2)
+
+
+def sample(
+    worker: Worker,
+    fields: Mapping[str, Value],
+    *,
+    step: int | None = 1,
+    at_ns: int = 0,
+    table: str = "samples",
+    digest: int = 0,
+) -> TextSample:
+    return TextSample(worker, table, step, T0 + at_ns, fields, digest)
+
+
+class Bench:
+    """An aligner and a clock that tests move by hand."""
+
+    def __init__(self, **settings: float) -> None:
+        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.now_ns = T0
+
+    def send(self, *samples: TextSample) -> None:
+        workers = dict.fromkeys(one.worker for one in samples)
+        exports = [Export(worker, 0) for worker in workers]
+        self.aligner.add(Decoded((), exports, samples), received_ns=self.now_ns)
+
+    def rows(self, after_s: float = 0, *, everything: bool = False) -> list[Row]:
+        self.now_ns += int(after_s * S)
+        return self.aligner.close(self.now_ns, everything=everything)
+
+
+def tables(rows: Sequence[Row]) -> list[tuple[int, Mapping[str, Table]]]:
+    return [(row.step, row.tables) for row in rows]
+
+
+def test_the_samples_of_one_step_are_one_table() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"prompt": "p", "reward": 1.0}, at_ns=0))
+    bench.send(sample(RANK1, {"prompt": "q", "reward": 0.5, "length": 3}, at_ns=1))
+    table = Table(
+        ["step", "prompt", "reward", "length", "worker"],
+        [[1, "p", 1.0, None, "0"], [1, "q", 0.5, 3, "1"]],
+    )
+    assert tables(bench.rows(after_s=5)) == [(1, {"trainer/samples": table})]
+
+
+def test_a_table_waits_for_the_other_workers() -> None:
+    bench = Bench(window_s=5)
+    bench.send(sample(RANK0, {"text": "a"}))
+    assert bench.rows(after_s=4.9) == []
+    assert bench.aligner.is_open
+    assert len(bench.rows(after_s=0.1)) == 1
+    assert not bench.aligner.is_open
+
+
+def test_steps_and_names_have_tables_of_their_own() -> None:
+    bench = Bench()
+    bench.send(
+        sample(RANK0, {"text": "a"}, step=1, at_ns=1),
+        sample(RANK0, {"text": "b"}, step=2, at_ns=2),
+        sample(RANK0, {"text": "c"}, step=2, at_ns=3, table="eval"),
+    )
+    found = [(step, [*named]) for step, named in tables(bench.rows(everything=True))]
+    assert found == [(1, ["trainer/samples"]), (2, ["trainer/samples"]), (2, ["trainer/eval"])]
+
+
+def test_a_sample_without_a_step_stands_at_the_step_in_progress() -> None:
+    bench = Bench()
+    loss = Measurements(Series(RANK0, "loss"), [T0], [0.5], [7])
+    bench.aligner.add(Decoded([loss], [Export(RANK0, T0)]), received_ns=T0)
+    bench.send(sample(RANK0, {"text": "a"}, step=None, at_ns=5))
+    rows = bench.rows(everything=True)
+    assert [(row.step, row.tables["trainer/samples"].rows) for row in rows if row.tables] == [
+        (7, [[7, "a", "0"]])
+    ]
+
+
+def test_a_sample_that_comes_again_is_left_out_and_counted() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"text": "a"}, digest=1), sample(RANK0, {"text": "b"}, digest=2))
+    bench.send(sample(RANK0, {"text": "a"}, digest=1))
+    (row,) = bench.rows(everything=True)
+    assert len(row.tables["trainer/samples"].rows) == 2
+    assert (bench.aligner.tally.taken, bench.aligner.tally.duplicate) == (2, 1)
+
+
+def test_a_sample_that_comes_again_after_a_restart_is_left_out() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"text": "a"}, digest=1))
+    bench.rows(everything=True)
+    log = bench.aligner.take_log()
+    bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    assert log is not None
+    bench.aligner.restore(log.body)
+    bench.send(sample(RANK0, {"text": "a"}, digest=1))
+    assert bench.rows(everything=True) == []
+    assert bench.aligner.tally.duplicate == 1
+
+
+def test_samples_that_wait_survive_a_restart() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"text": "a"}))
+    bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    assert len(bench.rows(everything=True)) == 1
+
+
+def test_late_samples_make_another_table() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"text": "a"}, digest=1))
+    bench.rows(after_s=5)
+    bench.send(sample(RANK1, {"text": "b"}, digest=2))
+    (row,) = bench.rows(after_s=5)
+    assert row.tables["trainer/samples"].rows == [[1, "b", "1"]]
+
+
+def test_what_does_not_fit_into_one_row_makes_several() -> None:
+    bench = Bench()
+    text = "x" * (MAX_ROW_BYTES // 2 + 1)
+    for n in range(5):
+        bench.send(sample(RANK0, {"text": text}, digest=n, at_ns=n))
+    rows = bench.rows(everything=True)
+    assert [len(row.tables["trainer/samples"].rows) for row in rows] == [2, 2, 1]
+    assert [row.number for row in rows] == [0, 1, 2]
+
+
+def test_a_field_may_not_take_the_place_of_step_or_worker() -> None:
+    bench = Bench()
+    bench.send(sample(RANK0, {"step": 99, "text": "a", "worker": "me"}))
+    (row,) = bench.rows(everything=True)
+    assert row.tables["trainer/samples"] == Table(["step", "text", "worker"], [[1, "a", "0"]])
+
+
+def test_a_metric_and_a_table_of_one_name_have_keys_of_their_own() -> None:
+    bench = Bench()
+    length = Measurements(Series(RANK0, "samples"), [T0], [0.5], [1])
+    bench.aligner.add(Decoded([length], [Export(RANK0, T0)]), received_ns=T0)
+    bench.send(sample(RANK0, {"text": "a"}))
+    rows = bench.rows(everything=True)
+    keys = [key for row in rows for key in (*row.values, *row.tables)]
+    assert len(keys) == len(set(keys)) == 2
