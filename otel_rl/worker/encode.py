@@ -22,6 +22,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import get_current_span
 
+from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
 from otel_rl.worker.intervals import Intervals
@@ -84,15 +85,17 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A serialized ``ExportMetricsServiceRequest``.
+    """A serialized ``Export{Metrics,Logs}ServiceRequest``.
 
     Attributes:
         payload: Uncompressed protobuf.
-        measurements: How many measurements are lost if this request is.
+        measurements: How many measurements, or events, are lost if this request is.
+        signal: Which of the two it is.
     """
 
     payload: bytes
     measurements: int
+    signal: Signal = Signal.METRICS
 
 
 Measurement = tuple[Stream, float, int | None, Mapping[str, object] | None, int, Context | None]

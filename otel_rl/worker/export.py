@@ -1,33 +1,31 @@
 """The exporter thread: every interval it collects, queues, and sends what is queued.
 
-    collect() -> [body, body, ...] -> endpoint
-                 bounded queue, oldest out first
+    collect() -> lanes of requests -> endpoints
+                 bounded, oldest out first
 
-It owns the queue and the transport. Training threads only set flags under the condition, so the
+It owns the lanes and their transports. Training threads only set flags under the condition, so the
 longest they ever wait is the timeout they gave to ``flush`` or ``shutdown``.
 """
 
 import random
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
 from typing import Final
 
 from opentelemetry import context
 
+from otel_rl.records import Signal
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import Request
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.lanes import MAX_QUEUE_BYTES, Lane, Lanes
 from otel_rl.worker.transport import Outcome, Reply, Transport
 
 __all__ = ["Exporter", "Source"]
 
 THREAD_NAME: Final = "otel-rl-export"
-
-MAX_QUEUE_BYTES: Final = 64 << 20
-"""About a quarter of an hour of 1,000 measurements a second, uncompressed."""
 
 _BEAT_EVERY_S: Final = 0.5
 """With a short export interval, how often an idle worker says that it lives. A bridge takes one for
@@ -53,6 +51,7 @@ class Source:
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
         heartbeat: What to send if there was nothing to collect; None to be silent.
+        goodbye: What to send when everything else has been delivered and nothing will follow.
     """
 
     collect: Callable[[], list[Request]]
@@ -61,12 +60,7 @@ class Source:
     flush_spans: Callable[[float], None]
     close: Callable[[], None]
     heartbeat: Callable[[], Request | None] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    body: bytes
-    measurements: int
+    goodbye: Callable[[], Request | None] = lambda: None
 
 
 class Exporter:
@@ -74,32 +68,33 @@ class Exporter:
 
     Args:
         source: What to export.
-        open_transport: Called on the exporter thread, once, and again after a fork.
+        open_transport: Called on the exporter thread, once for each signal that there is something
+            of, and again after a fork.
         interval_s: Between two collections.
         guard: Counts what is lost.
-        max_queue_bytes: Of bodies that wait for the endpoint.
+        max_queue_bytes: Of bodies that wait for the endpoint of a signal.
     """
 
     def __init__(
         self,
         source: Source,
-        open_transport: Callable[[], Transport],
+        open_transport: Callable[[Signal], Transport],
         interval_s: float,
         guard: Guard,
-        max_queue_bytes: int = MAX_QUEUE_BYTES,
+        max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,
     ) -> None:
         self._source = source
         self._open_transport = open_transport
         self._interval_s = interval_s
         self._guard = guard
         self._max_queue_bytes = max_queue_bytes
-        self._abandoned: list[Transport | None] = []
+        self._abandoned: list[Transport] = []
         # Whether anybody has ever listened there. A forked child knows it from its parent.
         self._is_reached = False
         self._reset()
 
     def _reset(self) -> None:
-        # _condition guards the seven below; everything after them belongs to the thread.
+        # _condition guards the eight below; everything after them belongs to the thread.
         self._condition = Condition()
         self._flush_wanted = 0
         self._flush_done = 0
@@ -107,12 +102,9 @@ class Exporter:
         self._flush_until_s = 0.0
         self._stop_at_s: float | None = None
         self._stop_unreached_at_s = 0.0
+        self._has_delivered = False
         self._has_ended = False
-        self._queue: deque[_Queued] = deque()
-        self._queue_bytes = 0
-        self._transport: Transport | None = None
-        self._not_before_s = 0.0
-        self._failures = 0
+        self._lanes = Lanes(self._open_transport, self._max_queue_bytes)
         self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
         self._next_beat_s = 0.0
@@ -125,7 +117,7 @@ class Exporter:
     def restart_after_fork(self) -> None:
         """Start a thread of the child's own, with an empty queue: the parent sends the rest."""
         # Kept alive on purpose: closing it here would speak on the parent's connections.
-        self._abandoned.append(self._transport)
+        self._abandoned += self._lanes.opened()
         was_stopping = self._stop_at_s is not None
         self._reset()
         if not was_stopping:
@@ -167,8 +159,8 @@ class Exporter:
             self._condition.notify_all()
             if self._is_waitable():
                 self._condition.wait_for(lambda: self._has_ended, timeout_s)
-        lost = sum(item.measurements for item in tuple(self._queue)) + self._source.abandon()
-        delivered = self._has_ended and not self._queue and not lost
+        lost = self._lanes.waiting() + self._source.abandon()
+        delivered = self._has_delivered and not lost
         if first and not delivered:
             self._guard.drop(
                 DropReason.SHUTDOWN,
@@ -202,10 +194,14 @@ class Exporter:
                     self._collect_if_due()
                     self._send_queued()
             if stopping:
-                if not delivered:
+                if delivered:
+                    with self._guard:
+                        self._say_goodbye()
+                else:
                     self._end()  # closing may take a while, and nothing more is to be had
-                with self._guard:
-                    self._opened_transport().close()
+                for transport in self._lanes.opened():
+                    with self._guard:
+                        transport.close()
                 with self._guard:
                     self._source.close()
                 self._end()
@@ -220,8 +216,7 @@ class Exporter:
         """Sleep until there is something to do. Returns (flush ticket or 0, stopping)."""
         with self._condition:
             wake_s = min(self._next_collect_s, time.monotonic() + _LOOK_EVERY_S)
-            if self._queue:
-                wake_s = min(wake_s, self._not_before_s)
+            wake_s = min(wake_s, self._lanes.wake_s())
             self._condition.wait_for(self._is_urgent, max(0.0, wake_s - time.monotonic()))
             wanted = self._flush_wanted
             return wanted if wanted > self._flush_done else 0, self._stop_at_s is not None
@@ -233,24 +228,19 @@ class Exporter:
         is_due = time.monotonic() >= self._next_collect_s
         if is_due or self._source.is_crowded():
             self._collect()
-        if is_due and not self._queue:
+        if is_due and not self._lanes:
             self._beat()
 
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
-        transport = self._opened_transport()
         for request in self._source.collect():
-            body = transport.prepare(request.payload)
-            self._queue.append(_Queued(body, request.measurements))
-            self._queue_bytes += len(body)
-        while self._queue_bytes > self._max_queue_bytes:
-            oldest = self._take_oldest()
-            self._guard.drop(
-                DropReason.QUEUE_FULL,
-                "The endpoint has been away for longer than the queue lasts; the oldest "
-                "measurements are dropped.",
-                oldest.measurements,
-            )
+            for oldest in self._lanes.put(request):
+                self._guard.drop(
+                    DropReason.QUEUE_FULL,
+                    "The endpoint has been away for longer than the queue lasts; the oldest "
+                    "measurements are dropped.",
+                    oldest.measurements,
+                )
 
     def _beat(self) -> None:
         """Say that the worker lives though it has nothing to say.
@@ -259,28 +249,28 @@ class Exporter:
         recorded before the one before it has arrived. Never queued: the next one says as much.
         """
         now_s = time.monotonic()
-        if now_s < max(self._next_beat_s, self._not_before_s):
+        lane = self._lanes.measurements
+        if now_s < max(self._next_beat_s, lane.not_before_s):
             return
         request = self._source.heartbeat()
         if request is None:
             return
         self._next_beat_s = now_s + _BEAT_EVERY_S
-        transport = self._opened_transport()
+        transport = self._lanes.transport(lane)
         reply = transport.send(transport.prepare(request.payload))
         self._is_reached = self._is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
-            self._last_failure = reply.message
-            self._back_off(reply.retry_after_s, reply.message)
+            self._back_off(lane, reply)
         elif reply.outcome is Outcome.REFUSED:
             self._guard.warn("refused", f"The endpoint refuses this worker: {reply.message}.")
 
     def _send_queued(self) -> None:
-        """Send until the queue is empty, the endpoint fails, or something else is due."""
-        while self._queue and not self._is_urgent():
-            now_s = time.monotonic()
-            if now_s < self._not_before_s or now_s >= self._next_collect_s:
+        """Send until nothing may be sent now, or something else is due."""
+        while not self._is_urgent() and time.monotonic() < self._next_collect_s:
+            lane = self._lanes.next(lambda lane: time.monotonic() >= lane.not_before_s)
+            if lane is None:
                 return
-            self._send_oldest()
+            self._send_oldest(lane)
 
     def _deliver_all(self, *, report_losses: bool) -> bool:
         """Collect and send everything, for as long as somebody waits for it. False if time ran out.
@@ -302,16 +292,30 @@ class Exporter:
         return delivered
 
     def _send_all(self) -> bool:
-        """Send until the queue is empty or nobody waits for it any more."""
-        while self._queue and time.monotonic() < self._deadline_s():
-            if self._send_oldest():
+        """Send until nothing is left or nobody waits for it any more."""
+        failed: list[Lane] = []
+        while self._lanes and time.monotonic() < self._deadline_s():
+            lane = self._lanes.next(lambda lane: lane not in failed)
+            if lane is not None:
+                if not self._send_oldest(lane):
+                    failed.append(lane)
                 continue
+            failed.clear()
             if self._source.is_crowded():
                 self._collect()
             with self._condition:
                 remaining_s = self._deadline_s() - time.monotonic()
                 self._condition.wait(max(0.0, min(_URGENT_BACKOFF_S, remaining_s)))
-        return not self._queue
+        return not self._lanes
+
+    def _say_goodbye(self) -> None:
+        """Send what is to be the last thing. All else has been delivered, however this ends."""
+        with self._condition:
+            self._has_delivered = True
+        request = self._source.goodbye()
+        if request is not None:
+            self._lanes.put(request)
+            self._send_all()
 
     def _deadline_s(self) -> float:
         if self._stop_at_s is None:
@@ -325,31 +329,26 @@ class Exporter:
             self._flush_done = max(self._flush_done, ticket)
             self._condition.notify_all()
 
-    def _send_oldest(self) -> bool:
+    def _send_oldest(self, lane: Lane) -> bool:
         """One attempt. False if the endpoint cannot take it now; it then gets the same bytes again.
 
         The same bytes, because the answer may have been lost and not the request: by the points'
         own times the receiver knows what it has.
         """
         try:
-            reply = self._opened_transport().send(self._queue[0].body)
+            reply = self._lanes.transport(lane).send(lane.queue[0].body)
         except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the queue
             self._guard.warn("internal:send", "otel_rl failed to send, retrying.", error=error)
             reply = Reply(Outcome.RETRY, type(error).__name__, unreachable=True)
         self._is_reached = self._is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
-            self._last_failure = reply.message
-            self._back_off(reply.retry_after_s, reply.message)
+            self._back_off(lane, reply)
             return False
-        self._failures = 0
-        self._not_before_s = 0.0
-        item = self._take_oldest()
+        lane.failures = 0
+        lane.not_before_s = 0.0
+        item = lane.take_oldest()
         if reply.outcome is Outcome.REFUSED:
-            self._guard.drop(
-                DropReason.REJECTED,
-                f"The endpoint refuses measurements: {reply.message}. They are dropped.",
-                item.measurements,
-            )
+            self._refused(lane, reply, item.measurements)
         elif reply.rejected:
             self._guard.drop(
                 DropReason.REJECTED,
@@ -360,20 +359,28 @@ class Exporter:
             self._guard.warn("endpoint", f"The endpoint warns: {reply.message}")
         return True
 
-    def _back_off(self, asked_s: float | None, message: str) -> None:
-        delay_s = min(_FIRST_BACKOFF_S * 2**self._failures, _MAX_BACKOFF_S)
-        self._failures = min(self._failures + 1, 16)
+    def _refused(self, lane: Lane, reply: Reply, lost: int) -> None:
+        if lane is self._lanes.measurements:
+            self._guard.drop(
+                DropReason.REJECTED,
+                f"The endpoint refuses measurements: {reply.message}. They are dropped.",
+                lost,
+            )
+            return
+        self._guard.drops.add(DropReason.REJECTED, lost)
+        if not lane.is_refused:  # said once: a collector without logs will go on having none
+            lane.is_refused = True
+            self._guard.warn(
+                "no_events",
+                f"The endpoint takes no log events: {reply.message}. The run goes without config, "
+                "samples and the workers' ends; measurements are not affected.",
+            )
+
+    def _back_off(self, lane: Lane, reply: Reply) -> None:
+        self._last_failure = reply.message
+        delay_s = min(_FIRST_BACKOFF_S * 2**lane.failures, _MAX_BACKOFF_S)
+        lane.failures = min(lane.failures + 1, 16)
         # Half of it at random, so that a thousand workers do not come back in the same instant.
         delay_s *= random.uniform(0.5, 1.0)  # noqa: S311  # spreads load, hides nothing
-        self._not_before_s = time.monotonic() + max(delay_s, asked_s or 0.0)
-        self._guard.warn("away", f"The endpoint is away, retrying: {message}.")
-
-    def _take_oldest(self) -> _Queued:
-        item = self._queue.popleft()
-        self._queue_bytes -= len(item.body)
-        return item
-
-    def _opened_transport(self) -> Transport:
-        if self._transport is None:
-            self._transport = self._open_transport()
-        return self._transport
+        lane.not_before_s = time.monotonic() + max(delay_s, reply.retry_after_s or 0.0)
+        self._guard.warn("away", f"The endpoint is away, retrying: {reply.message}.")

@@ -21,6 +21,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_rl import __version__
 from otel_rl.errors import ConfigError
+from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_WORKER_COUNT, RL_WORKER_INDEX, RL_WORKER_TAG
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.encode import Request
@@ -104,7 +105,9 @@ class Session:
                 self._close,
                 self._heartbeat,
             ),
-            lambda: open_transport(settings.metrics),
+            lambda signal: open_transport(
+                settings.logs if signal is Signal.LOGS else settings.metrics
+            ),
             settings.interval_s,
             GUARD,
         )

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from opentelemetry.util.re import parse_env_headers
 
 from otel_rl.errors import ConfigError
+from otel_rl.records import Signal
 
 __all__ = ["Protocol", "Settings", "SignalSettings", "read_settings"]
 
@@ -33,6 +34,7 @@ class SignalSettings:
     """How one signal is sent.
 
     Attributes:
+        signal: Which.
         url: Where to: the full URL for HTTP, scheme and authority for gRPC.
         protocol: Transport.
         headers: Lower-case names. Never logged: they carry credentials.
@@ -42,10 +44,11 @@ class SignalSettings:
         client_certificate: For mutual TLS, or None.
         client_key: For mutual TLS, or None.
         insecure: For gRPC: no TLS.
-        enabled: False if ``OTEL_{METRICS,TRACES}_EXPORTER`` is ``none``.
+        enabled: False if ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER`` is ``none``.
         is_named: Whether an argument or a variable says the endpoint; False for the default.
     """
 
+    signal: Signal
     url: str
     protocol: Protocol
     headers: tuple[tuple[str, str], ...]
@@ -74,12 +77,14 @@ class Settings:
     Attributes:
         metrics: See ``SignalSettings``.
         traces: See ``SignalSettings``.
+        logs: See ``SignalSettings``. Where events go.
         interval_s: Between two metric exports.
         disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
     """
 
     metrics: SignalSettings
     traces: SignalSettings
+    logs: SignalSettings
     interval_s: float
     disabled: bool
 
@@ -103,8 +108,9 @@ def read_settings(
     if endpoint is not None and not isinstance(endpoint, str):
         raise ConfigError(f"endpoint: must be a URL (got {endpoint!r}).", hint=_URL_HINT)
     return Settings(
-        metrics=_signal("METRICS", "v1/metrics", environ, endpoint),
-        traces=_signal("TRACES", "v1/traces", environ, endpoint),
+        metrics=_signal(Signal.METRICS, environ, endpoint),
+        traces=_signal(Signal.TRACES, environ, endpoint),
+        logs=_signal(Signal.LOGS, environ, endpoint),
         interval_s=_interval_s(environ, export_interval_s),
         disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
     )
@@ -113,18 +119,18 @@ def read_settings(
 _URL_HINT = "Use a URL such as http://localhost:4318."
 
 
-def _signal(
-    signal: str, path: str, environ: Mapping[str, str], endpoint: str | None
-) -> SignalSettings:
+def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) -> SignalSettings:
+    word = signal.upper()  # as it stands in names of variables
+
     def find(name: str) -> tuple[str, str]:
         """(value, variable) of the signal's own variable, else the common one."""
-        for variable in (f"OTEL_EXPORTER_OTLP_{signal}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+        for variable in (f"OTEL_EXPORTER_OTLP_{word}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
             if environ.get(variable, "").strip():
                 return environ[variable].strip(), variable
         return "", f"OTEL_EXPORTER_OTLP_{name}"
 
     protocol = _protocol(*find("PROTOCOL"))
-    url = _url(signal, path, protocol, environ, endpoint)
+    url = _url(signal, protocol, environ, endpoint)
     compression, compression_variable = find("COMPRESSION")
     if compression.lower() not in ("", "gzip", "none"):
         raise ConfigError(
@@ -133,6 +139,7 @@ def _signal(
         )
     loopback = urlsplit(url).hostname in _LOOPBACK
     return SignalSettings(
+        signal=signal,
         url=url,
         protocol=protocol,
         headers=tuple(sorted(parse_env_headers(find("HEADERS")[0], liberal=True).items())),
@@ -142,7 +149,7 @@ def _signal(
         client_certificate=find("CLIENT_CERTIFICATE")[0] or None,
         client_key=find("CLIENT_KEY")[0] or None,
         insecure=urlsplit(url).scheme == "http",
-        enabled=environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none",
+        enabled=environ.get(f"OTEL_{word}_EXPORTER", "").strip().lower() != "none",
         is_named=endpoint is not None or bool(find("ENDPOINT")[0]),
     )
 
@@ -158,13 +165,12 @@ def _protocol(text: str, variable: str) -> Protocol:
 
 
 def _url(
-    signal: str,
-    path: str,
+    signal: Signal,
     protocol: Protocol,
     environ: Mapping[str, str],
     endpoint: str | None,
 ) -> str:
-    own_variable = f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
+    own_variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
     own = environ.get(own_variable, "").strip()
     base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
     if endpoint is not None:
@@ -179,7 +185,7 @@ def _url(
     if protocol is Protocol.GRPC:
         return _grpc_url(where, url, environ)
     _check_url(where, url)
-    return f"{url.rstrip('/')}/{path}" if is_base else url
+    return f"{url.rstrip('/')}/v1/{signal}" if is_base else url
 
 
 def _grpc_url(where: str, url: str, environ: Mapping[str, str]) -> str:

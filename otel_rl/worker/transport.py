@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from urllib3.exceptions import NewConnectionError
 
 from otel_rl import __version__
+from otel_rl.records import Signal
 from otel_rl.worker import settings
 
 __all__ = ["Outcome", "Reply", "Transport", "http_session", "open_transport"]
@@ -38,7 +39,10 @@ _MAX_RETRY_AFTER_S: Final = 300.0
 _GRPC_UNCONNECTED: Final = "failed to connect"
 """What gRPC says in a status of its own making when nobody listens."""
 
-_GRPC_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+_GRPC_METHODS: Final = {
+    Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+}
 
 
 class Outcome(Enum):
@@ -56,7 +60,7 @@ class Reply:
     Attributes:
         outcome: Accepted, to be retried, or never to be taken.
         message: For people, empty if there is nothing to say.
-        rejected: Of an accepted request, the points that were not taken.
+        rejected: Of an accepted request, the points or log records that were not taken.
         retry_after_s: What the endpoint asked for, or None.
         unreachable: There was no connection: as far as one can tell, nobody listens.
     """
@@ -178,7 +182,9 @@ class _Grpc:
             )
             self._channel = grpc.secure_channel(target, credentials, compression=compression)
         self._call: Callable[..., bytes] = self._channel.unary_unary(
-            _GRPC_METHOD, request_serializer=_identity, response_deserializer=_identity
+            _GRPC_METHODS[signal.signal],
+            request_serializer=_identity,
+            response_deserializer=_identity,
         )
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
@@ -227,7 +233,10 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _accepted(body: bytes) -> Reply:
-    """An acknowledgement, which may say that some of the points were not taken."""
+    """An acknowledgement, which may say that some of the request was not taken.
+
+    The answers of all signals are the same bytes; only their fields are called differently.
+    """
     try:
         partial = ExportMetricsServiceResponse.FromString(body).partial_success
     except DecodeError:

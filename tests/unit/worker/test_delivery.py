@@ -2,6 +2,7 @@
 
 from opentelemetry.sdk.resources import Resource
 
+from otel_rl.records import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.export import Exporter, Source
 from otel_rl.worker.guard import Guard
@@ -32,10 +33,10 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
             lambda _timeout_s: None,
             lambda: None,
         ),
-        lambda: open_transport(read_settings({}, endpoint=sink.url).metrics),
+        lambda _signal: open_transport(read_settings({}, endpoint=sink.url).metrics),
         3600.0,
         Guard(drops),
-        max_queue_bytes=30_000,
+        max_queue_bytes=dict.fromkeys((Signal.METRICS, Signal.LOGS), 30_000),
     )
     exporter.start()
     gauge = provider.get_meter("m").create_gauge("loss")

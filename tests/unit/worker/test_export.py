@@ -7,6 +7,7 @@ from threading import Event, Semaphore
 import pytest
 from opentelemetry import context
 
+from otel_rl.records import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request
 from otel_rl.worker.export import Exporter, Source
@@ -62,10 +63,10 @@ class Rig:
                 lambda _timeout_s: self.spans_flushed.set(),
                 lambda: None,
             ),
-            lambda: self.endpoint,
+            lambda _signal: self.endpoint,
             interval_s,
             Guard(self.drops),
-            max_queue_bytes,
+            dict.fromkeys((Signal.METRICS, Signal.LOGS), max_queue_bytes),
         )
         self.exporter.start()
 
