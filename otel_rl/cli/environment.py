@@ -41,6 +41,9 @@ def reporting_environment(
         # A program that knows only the OTel API gets its providers from these.
         "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
         "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
+        # Under opentelemetry-instrument the first distribution that is found would configure the
+        # program, and the package that has this command brings one. Ours chooses the configurator.
+        "OTEL_PYTHON_DISTRO": base.get("OTEL_PYTHON_DISTRO", "otel_rl"),
         # One that sets up a stock SDK of its own exports as often as ours, not once a minute.
         "OTEL_METRIC_EXPORT_INTERVAL": base.get("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
         "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",

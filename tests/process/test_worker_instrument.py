@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.otlp_sink import Sink, pairs, serve, sums
-from tests.process.commands import clean_environment
+from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 
 pytestmark = pytest.mark.process
 
@@ -164,14 +164,19 @@ zz_other = other_distro:Configurator
 """
 
 
-def test_a_program_that_is_no_worker_is_left_to_the_distro_that_is_installed_beside(
-    tmp_path: Path,
-) -> None:
-    metadata = tmp_path / "other_distro-1.dist-info"
+def install_another(directory: Path) -> None:
+    """Put another distribution of OpenTelemetry where PYTHONPATH finds it."""
+    metadata = directory / "other_distro-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other_distro\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
-    (tmp_path / "other_distro.py").write_text(OTHER)
+    (directory / "other_distro.py").write_text(OTHER)
+
+
+def test_a_program_that_is_no_worker_is_left_to_the_distro_that_is_installed_beside(
+    tmp_path: Path,
+) -> None:
+    install_another(tmp_path)
     path = os.pathsep.join([sysconfig.get_path("purelib"), str(tmp_path)])  # ours is found first
     done = run(tmp_path, "print('trained')", PYTHONPATH=path)
     assert done.returncode == 0
@@ -180,6 +185,22 @@ def test_a_program_that_is_no_worker_is_left_to_the_distro_that_is_installed_bes
         "configured by another",
         "trained",
     ]
+
+
+def test_under_otel_rl_run_the_distro_that_is_found_first_does_not_matter(tmp_path: Path) -> None:
+    install_another(tmp_path)
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])  # before ours
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--role", "trainer",
+        "--", *INSTRUMENT, program,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, PYTHONPATH=path.strip(os.pathsep)),
+    )  # fmt: skip
+    assert (done.status, done.out) == (0, "")
+    rows = [row for row in jsonl_rows(tmp_path, "e") if "trainer/loss" in row.values]
+    assert [row.step for row in rows] == list(range(50))
 
 
 def test_a_program_that_records_nothing_is_no_worker(sink: Sink, tmp_path: Path) -> None:
