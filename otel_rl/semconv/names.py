@@ -70,6 +70,21 @@ Single measurements refused while the point that carried them was taken.
 OTEL_RL_BRIDGE_JOURNAL_SIZE: Final = "otel_rl.bridge.journal.size"
 """Metric (gauge, By). What the journal holds, of journal.max_bytes."""
 
+OTEL_RL_BRIDGE_LOGS_ACCEPTED: Final = "otel_rl.bridge.logs.accepted"
+"""Metric (counter, {record}).
+
+Log records acknowledged to the sender that are events of otel_rl.
+"""
+
+OTEL_RL_BRIDGE_LOGS_IGNORED: Final = "otel_rl.bridge.logs.ignored"
+"""Metric (counter, {record}).
+
+Log records acknowledged and not kept, because they are no events of otel_rl.
+"""
+
+OTEL_RL_BRIDGE_LOGS_REFUSED: Final = "otel_rl.bridge.logs.refused"
+"""Metric (counter, {record}). Log records refused by partial success; the sender was told why."""
+
 OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
 """Metric (counter, {point}). Data points acknowledged to the sender."""
 
@@ -864,6 +879,34 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="What the journal holds, of journal.max_bytes.",
             reduction=Reduction.MAX,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_LOGS_ACCEPTED: MetricSpec(
+            name=OTEL_RL_BRIDGE_LOGS_ACCEPTED,
+            instrument=Instrument.COUNTER,
+            unit="{record}",
+            brief="Log records acknowledged to the sender that are events of otel_rl.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_LOGS_IGNORED: MetricSpec(
+            name=OTEL_RL_BRIDGE_LOGS_IGNORED,
+            instrument=Instrument.COUNTER,
+            unit="{record}",
+            brief="Log records acknowledged and not kept, because they are no events of otel_rl.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_LOGS_REFUSED: MetricSpec(
+            name=OTEL_RL_BRIDGE_LOGS_REFUSED,
+            instrument=Instrument.COUNTER,
+            unit="{record}",
+            brief="Log records refused by partial success; the sender was told why.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),

@@ -51,6 +51,7 @@ from tests.otlp_requests import (
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+PROFILES = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
 GAUGE = metrics_request().SerializeToString()
 
 
@@ -110,8 +111,8 @@ def test_32_traces_are_stored_as_sent(receiver: Receiver, channel: grpc.Channel)
     assert (batch.signal, batch.payload) == (Signal.TRACES, message)
 
 
-def test_32_logs_are_not_implemented(channel: grpc.Channel) -> None:
-    assert refusal(channel, b"", LOGS).code() is grpc.StatusCode.UNIMPLEMENTED
+def test_15_an_unknown_service_is_not_implemented(channel: grpc.Channel) -> None:
+    assert refusal(channel, b"", PROFILES).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

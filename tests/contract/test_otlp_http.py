@@ -66,7 +66,7 @@ from tests.otlp_requests import (
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
-PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces"}
+PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces", Signal.LOGS: "/v1/logs"}
 LIMIT_BYTES = 4096
 NOW_NS = time.time_ns()
 JSON_GAUGE = json.dumps(
@@ -391,7 +391,7 @@ class TestErrors:
         assert response.headers["content-type"].startswith("text/plain")
         assert "application/x-protobuf" in response.text
 
-    @pytest.mark.parametrize("path", ["/", "/v1/logs", "/v1/metrics/", "/docs", "/openapi.json"])
+    @pytest.mark.parametrize("path", ["/", "/v1/profiles", "/v1/metrics/", "/docs"])
     def test_15_unknown_path_is_not_found(self, client: httpx.Client, path: str) -> None:
         response = client.post(path, content=b"x", headers=PROTOBUF)
         assert response.status_code == 404

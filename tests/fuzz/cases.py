@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from otel_rl.bridge.receive.admit import REQUEST_TYPES
+from otel_rl.bridge.receive.signals import SIGNALS
 from otel_rl.records import Signal
 from tests.fuzz.corpus import Seed, otlp_json
 from tests.fuzz.mutations import damaged_bytes, mutated_json, mutated_protobuf
@@ -64,7 +64,7 @@ def _body(random: Random, seed: Seed, media: str, corpus: Sequence[Seed]) -> tup
         spliced = other.protobuf if media == PROTOBUF else other.json
         return "damaged", damaged_bytes(random, sound, spliced)
     if media == PROTOBUF:
-        descriptor = REQUEST_TYPES[seed.signal].DESCRIPTOR
+        descriptor = SIGNALS[seed.signal].request.DESCRIPTOR
         return "mutated", mutated_protobuf(random, seed.protobuf, descriptor)
     return "mutated", mutated_json(random, seed.json)
 

@@ -22,12 +22,12 @@ from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive import Experiments, GrpcServer, HttpServer, Intake, ReceiveLimits
-from otel_rl.bridge.receive.admit import ExportRequest
 from otel_rl.bridge.receive.body import Held, decompress
 from otel_rl.bridge.receive.grpc import SERVICES
 from otel_rl.bridge.receive.http import PATHS
 from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.response import export_response
+from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import status_message
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import OtelRLError

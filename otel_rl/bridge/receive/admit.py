@@ -8,12 +8,9 @@ nothing to refuse keeps its bytes.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import cast
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.counters import Refusal
@@ -21,20 +18,12 @@ from otel_rl.bridge.otlp.view import MetricsView
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals, by_reason
 from otel_rl.bridge.receive.screen import Admission, Screen
+from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.wire import check_message_count
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["REQUEST_TYPES", "Admitted", "ExportRequest", "admit"]
-
-ExportRequest = ExportMetricsServiceRequest | ExportTraceServiceRequest
-"""The request messages that the bridge takes."""
-
-REQUEST_TYPES: Mapping[Signal, type[ExportRequest]] = {
-    Signal.METRICS: ExportMetricsServiceRequest,
-    Signal.TRACES: ExportTraceServiceRequest,
-}
-"""The protobuf type of each signal that the bridge takes."""
+__all__ = ["Admitted", "admit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +32,11 @@ class Admitted:
 
     Attributes:
         batches: The request without what was refused, one batch for each experiment in it.
-        accepted: Data points or spans in ``batches``.
-        refused_of_runs: Data points or spans left out, by experiment, if that is known and welcome,
-            and reason.
+        accepted: Data points, spans or events in ``batches``.
+        refused_of_runs: Data points, spans or events left out, by experiment, if that is known and
+            welcome, and reason.
         exemplars_refused: Exemplars left out of points that were taken, by reason.
+        ignored: Log records left out because the bridge has no use for them.
         message: For the sender: what was refused, why, and what to do. Empty if nothing was.
     """
 
@@ -56,11 +46,12 @@ class Admitted:
         default_factory=dict
     )
     exemplars_refused: Mapping[Refusal, int] = field(default_factory=dict)
+    ignored: int = 0
     message: str = ""
 
     @property
     def refused(self) -> Mapping[Refusal, int]:
-        """Data points or spans left out, by reason."""
+        """Data points, spans or events left out, by reason."""
         return by_reason(self.refused_of_runs)
 
 
@@ -74,7 +65,7 @@ def admit(
     """Hold a request to the limits.
 
     Args:
-        signal: METRICS or TRACES.
+        signal: Whose request it is.
         request: As protobuf bytes or as a message.
         limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
@@ -82,42 +73,54 @@ def admit(
 
     Raises:
         MalformedRequest: The bytes are not a request of this signal.
-        RequestTooLarge: It holds too many messages, points or spans.
+        RequestTooLarge: It holds too many messages, points, spans or log records.
     """
     payload = request if isinstance(request, bytes) else request.SerializeToString()
-    request_type = REQUEST_TYPES[signal]
-    parsed_as = MetricsView if signal is Signal.METRICS else request_type
+    spec = SIGNALS[signal]
+    parsed_as = MetricsView if signal is Signal.METRICS else spec.request
     check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
-    refusals = Refusals("data points" if signal is Signal.METRICS else "spans")
+    refusals = Refusals(spec.items)
     screen = Screen(limits, now_ns, refusals, admission, size_bytes=len(payload))
     message: ExportRequest
     try:
         if signal is Signal.METRICS:
             message = metrics = MetricsView.FromString(payload)
             screen.metrics(metrics)
-        else:
+        elif signal is Signal.TRACES:
             message = traces = ExportTraceServiceRequest.FromString(payload)
             screen.traces(traces)
+        else:
+            message = logs = ExportLogsServiceRequest.FromString(payload)
+            screen.logs(logs)
     except DecodeError as exc:
-        msg = f"The body is not a protobuf {request_type.DESCRIPTOR.name}."
+        msg = f"The body is not a protobuf {spec.request.DESCRIPTOR.name}."
         raise MalformedRequest(msg) from exc
     batches: list[Batch] = []
     if screen.accepted:
         unchanged = None if screen.has_changed else payload
-        parts = _by_experiment(message, screen.experiments, unchanged)
+        parts = _by_experiment(message, spec.resources, screen.experiments, unchanged)
         batches = [Batch(key, signal, part, now_ns) for key, part in parts]
     return Admitted(
-        batches, screen.accepted, refusals.of_runs, refusals.exemplars, refusals.message()
+        batches,
+        screen.accepted,
+        refusals.of_runs,
+        refusals.exemplars,
+        screen.ignored,
+        refusals.message(),
     )
 
 
 def _by_experiment(
-    request: ExportRequest, experiments: Sequence[ExperimentKey], unchanged: bytes | None
+    request: ExportRequest,
+    resources: str,
+    experiments: Sequence[ExperimentKey],
+    unchanged: bytes | None,
 ) -> Iterator[tuple[ExperimentKey, bytes]]:
     """The request cut by experiment. A collector joins what different experiments sent.
 
     Args:
         request: What is kept.
+        resources: Its field that holds its resources.
         experiments: Of each of its resources.
         unchanged: Its bytes, if they are known.
     """
@@ -128,10 +131,5 @@ def _by_experiment(
     for key in keys:
         part = type(request)()
         selected = [experiment == key for experiment in experiments]
-        if isinstance(part, ExportTraceServiceRequest):
-            traces = cast("ExportTraceServiceRequest", request)
-            part.resource_spans.extend(compress(traces.resource_spans, selected))
-        else:
-            metrics = cast("ExportMetricsServiceRequest", request)
-            part.resource_metrics.extend(compress(metrics.resource_metrics, selected))
+        getattr(part, resources).extend(compress(getattr(request, resources), selected))
         yield key, part.SerializeToString()

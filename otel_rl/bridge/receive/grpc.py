@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 SERVICES = {
     Signal.METRICS: "opentelemetry.proto.collector.metrics.v1.MetricsService",
     Signal.TRACES: "opentelemetry.proto.collector.trace.v1.TraceService",
+    Signal.LOGS: "opentelemetry.proto.collector.logs.v1.LogsService",
 }
-"""Where each signal is sent, as OTLP names it. Logs are not taken: UNIMPLEMENTED."""
+"""Where each signal is sent, as OTLP names it."""
 
 _STATUS_DETAILS = "grpc-status-details-bin"  # where gRPC keeps a google.rpc.Status
 
@@ -44,7 +45,7 @@ _MIN_PING_INTERVAL_MS = 10_000  # what Go's and Python's exporters can be set to
 
 
 class GrpcServer:
-    """Serves ``Export`` of metrics and traces.
+    """Serves ``Export`` of each of ``SERVICES``.
 
     The port is bound by the constructor, so a port in use is an error at start and ``address`` is
     final; ``start`` begins to answer.

@@ -20,17 +20,21 @@ from starlette.requests import ClientDisconnect
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive import body, otlp_json
-from otel_rl.bridge.receive.admit import ExportRequest
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.response import export_response
+from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Signal
 
 __all__ = ["PATHS", "create_app"]
 
-PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces"}
-"""Where each signal is posted, as OTLP names it. Logs are not taken."""
+PATHS = {
+    Signal.METRICS: "/v1/metrics",
+    Signal.TRACES: "/v1/traces",
+    Signal.LOGS: "/v1/logs",
+}
+"""Where each signal is posted, as OTLP names it."""
 
 
 class _Media(StrEnum):
@@ -44,7 +48,7 @@ _NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
 
 
 def create_app(intake: Intake) -> FastAPI:
-    """The application: ``POST /v1/metrics``, ``POST /v1/traces`` and ``GET /healthz``.
+    """The application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.

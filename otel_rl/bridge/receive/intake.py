@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
-from otel_rl.bridge.receive.admit import Admitted, ExportRequest, admit
+from otel_rl.bridge.receive.admit import Admitted, admit
 from otel_rl.bridge.receive.body import Held, InFlight
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.rules import Problem
+from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -35,7 +36,7 @@ class Intake:
             at once, so that those which wait for the disk together share one fsync. Raises
             JournalFull or JournalClosed where it cannot; then the sender tries again.
         limits: Bounds on requests.
-        counters: Counts every request, point and span.
+        counters: Counts every request and what is in it.
         clock_ns: The bridge's own clock.
         tokens: Says who may write what; nobody is asked if not given.
         experiments: Bounds their number.
@@ -90,11 +91,11 @@ class Intake:
     ) -> Admitted:
         """Admit a request and make it durable. Blocks for the disk.
 
-        Counts points and spans once they are durable: those of a request that is sent again
-        because of an error are not counted twice.
+        Counts what is in it once it is durable: what is sent again because of an error is not
+        counted twice.
 
         Args:
-            signal: METRICS or TRACES.
+            signal: Whose request it is.
             parse: Gives the request as protobuf bytes or as a message. Few are called at a time.
             grant: What it may write.
 
@@ -133,15 +134,14 @@ class Intake:
         return answer, "The bridge failed to store the request. Its log says why."
 
     def _count(self, signal: Signal, admitted: Admitted) -> None:
-        is_metrics = signal is Signal.METRICS
-        accepted = Counter.POINTS_ACCEPTED if is_metrics else Counter.SPANS_ACCEPTED
-        refused = Counter.POINTS_REFUSED if is_metrics else Counter.SPANS_REFUSED
+        spec = SIGNALS[signal]
         self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
-        self._counters.add(accepted, admitted.accepted)
+        self._counters.add(spec.accepted_counter, admitted.accepted)
+        self._counters.add(Counter.LOGS_IGNORED, admitted.ignored)
         for (run, reason), n in admitted.refused_of_runs.items():
             # A run that is only ever refused is none, and would be remembered for ever.
             known = run if run is not None and self._experiments.knows(run) else None
-            self._counters.add(refused, n, reason=reason, run=known)
+            self._counters.add(spec.refused_counter, n, reason=reason, run=known)
         for reason, n in admitted.exemplars_refused.items():
             self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
 

@@ -25,8 +25,8 @@ class ReceiveLimits(BaseModel):
     bound on bytes alone lets 64 MiB become 2.7 GiB."""
 
     max_points_per_request: int = Field(200_000, ge=1)
-    """Most data points or spans in one request, so that none keeps the others waiting for seconds.
-    A collector's batches have 8,192."""
+    """Most data points, spans or log records in one request, so that none keeps the others waiting
+    for seconds. A collector's batches have 8,192."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
     """Most bytes of request bodies held at once, as they came and decompressed, over HTTP and gRPC
@@ -65,13 +65,14 @@ class ReceiveLimits(BaseModel):
     """Most attributes of a resource."""
 
     max_attributes: int = Field(64, ge=1)
-    """Most attributes of a scope, a data point or an exemplar."""
+    """Most attributes of a scope, a data point, an exemplar or a log event, and most fields of a
+    text sample."""
 
     max_span_attributes: int = Field(128, ge=1)
     """Most attributes of a span. The default is the limit of OpenTelemetry SDKs."""
 
     max_attribute_key_bytes: int = Field(256, ge=1)
-    """Longest attribute key, in UTF-8."""
+    """Longest attribute key, in UTF-8, and longest key within a log event."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
     """Longest attribute value of a resource, scope, data point or exemplar, as protobuf. Those of
@@ -84,8 +85,18 @@ class ReceiveLimits(BaseModel):
     """Most bytes of the attributes of a scope, data point or exemplar together, as protobuf. Those
     of a point are kept for as long as its series is known."""
 
+    max_event_bytes: int = Field(1 << 20, ge=1 << 10)
+    """Largest log event, as protobuf. Whatever it says stands in the run, or is lost with it."""
+
+    max_event_text_bytes: int = Field(128 << 10, ge=1)
+    """Longest text in a log event, in UTF-8. Workers of otel_rl cut what is over 16,384
+    characters."""
+
+    max_event_depth: int = Field(16, ge=1, le=25)
+    """Most maps and arrays within each other in a log event. Protobuf itself ends at 30."""
+
     max_name_chars: int = Field(128, ge=1)
-    """Longest experiment, trial or role."""
+    """Longest experiment, trial or role, and longest table, tag, group or job type of an event."""
 
     max_metric_name_bytes: int = Field(255, ge=1)
     """Longest metric name, in UTF-8. The default is OpenTelemetry's own limit."""

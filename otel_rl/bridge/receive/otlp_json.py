@@ -17,7 +17,7 @@ import orjson
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from otel_rl.bridge.receive.admit import REQUEST_TYPES, ExportRequest
+from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import Signal
 
@@ -44,7 +44,7 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     """Parse a JSON request.
 
     Args:
-        signal: METRICS or TRACES.
+        signal: Whose request it is.
         payload: UTF-8.
         max_objects: Objects and arrays at every depth, counted before any of them is made. Members
             and elements are held to a multiple of it.
@@ -66,7 +66,7 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
         value: Json = orjson.loads(payload)
     except orjson.JSONDecodeError as exc:
         raise MalformedRequest(f"The body is not JSON: {exc}.") from exc
-    request = REQUEST_TYPES[signal]()
+    request = SIGNALS[signal].request()
     _fill(request, value, "$", _MAX_DEPTH)
     return request
 

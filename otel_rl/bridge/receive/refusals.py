@@ -21,6 +21,8 @@ _HINTS = {
     Refusal.INVALID_NAME: "Use a string of printable characters within the limit.",
     Refusal.INVALID_METRIC_NAME: "Name the instrument, with few characters.",
     Refusal.INVALID_ID: "Send 16 bytes of trace id and 8 bytes of span id, not all zero.",
+    Refusal.INVALID_EVENT: "docs/semantic-conventions.md lists what each event has.",
+    Refusal.EVENT_TOO_LARGE: "Shorten it, or raise the bridge's limit.",
     Refusal.INVALID_BUCKETS: "Bounds ascend and are one fewer than the counts.",
     Refusal.TOO_MANY_ATTRIBUTES: "Send what varies as a value, or raise the bridge's limit.",
     Refusal.ATTRIBUTE_TOO_LONG: "Shorten it, or raise the bridge's limit.",
@@ -34,7 +36,7 @@ class Refusals:
     """Counts what was refused, and remembers the first example of each reason.
 
     Args:
-        unit: What is counted, in the plural: "data points" or "spans".
+        unit: What is counted, in the plural, e.g. "data points".
     """
 
     def __init__(self, unit: str) -> None:

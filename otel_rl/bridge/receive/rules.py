@@ -1,4 +1,4 @@
-"""The rules that resources, points, exemplars and spans are held to, one function each.
+"""The rules that resources, points, exemplars, spans and events are held to, one function each.
 
 Each rule gives the first thing that is wrong as (reason, detail), or None. They run for every
 measurement that a bridge takes, so they look at sizes first: a message shorter than the shortest
@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Exemplar,
     ExponentialHistogramDataPoint,
@@ -25,6 +26,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.view import exemplars_of
+from otel_rl.bridge.receive.events import LARGE_ATTRIBUTES, Problem, event_problem
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.semconv import names
 
@@ -32,9 +34,6 @@ __all__ = ["DataPoint", "Problem", "Rules"]
 
 DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 """A point of any of the five metric types."""
-
-Problem = tuple[Refusal, str] | None
-"""The first thing that is wrong, as reason and detail."""
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
@@ -206,6 +205,19 @@ class Rules:
                     ),
                 )
         return None
+
+    def event(self, name: str, record: LogRecord) -> Problem:
+        """Of a time near now, not too large, and of the shape that the registry gives it."""
+        limits, owner = self._limits, f"Event {name}"
+        time_ns = record.time_unix_nano or record.observed_time_unix_nano
+        if not self._is_near(time_ns):
+            return self._time_problem(owner, time_ns)
+        size_bytes = record.ByteSize()
+        if size_bytes > limits.max_event_bytes:
+            detail = f"{owner} has {size_bytes} bytes, over {limits.max_event_bytes}"
+            return Refusal.EVENT_TOO_LARGE, detail
+        small = [pair for pair in record.attributes if pair.key not in LARGE_ATTRIBUTES]
+        return self._pairs(owner, small) or event_problem(name, record, limits)
 
     def _pairs(self, owner: str, attributes: Sequence[KeyValue]) -> Problem:
         limits = self._limits

@@ -5,10 +5,12 @@ from functools import partial
 from typing import Literal, TypeVar, cast
 
 from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Exemplar,
     Metric,
@@ -20,7 +22,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.otlp.attributes import experiment_of
+from otel_rl.bridge.otlp.attributes import event_name, experiment_of
 from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
@@ -52,7 +54,8 @@ class Screen:
         size_bytes: Of the request.
 
     Attributes:
-        accepted: Data points or spans that stayed.
+        accepted: Data points, spans or events that stayed.
+        ignored: Log records that are no events of the bridge and did not stay.
         has_changed: Whether the request differs from what was sent.
         experiments: Of each resource that stayed, in their order.
     """
@@ -67,6 +70,7 @@ class Screen:
         size_bytes: int,
     ) -> None:
         self.accepted = 0
+        self.ignored = 0
         self.has_changed = False
         self.experiments: list[ExperimentKey] = []
         self._max_items = limits.max_points_per_request
@@ -105,10 +109,30 @@ class Screen:
             )
         self._filter(request.resource_spans, self._keeps_resource_spans)
 
+    def logs(self, request: ExportLogsServiceRequest) -> None:
+        """Leave out what is no event of the bridge, and screen the events.
+
+        A collector may send every log of a site: nobody is asked, and nothing refused, for the sake
+        of a record that is not kept.
+
+        Raises:
+            RequestTooLarge: It has too many records.
+        """
+        if self._may_hold_too_many:
+            self._check_number(map(_count_records, request.resource_logs))
+        before = sum(map(_count_records, request.resource_logs))
+        for resource_logs in request.resource_logs:
+            for scope_logs in resource_logs.scope_logs:
+                self._filter(scope_logs.log_records, _is_event)
+            self._filter(resource_logs.scope_logs, lambda part: bool(part.log_records))
+        self._filter(request.resource_logs, lambda part: bool(part.scope_logs))
+        self.ignored = before - sum(map(_count_records, request.resource_logs))
+        self._filter(request.resource_logs, self._keeps_resource_logs)
+
     def _check_number(self, numbers: Iterable[int]) -> None:
         most = self._max_items
         if sum(numbers) > most:
-            msg = f"The request holds more than {most} data points or spans."
+            msg = f"The request holds more than {most} data points, spans or log records."
             raise RequestTooLarge(
                 msg, hint="Send smaller batches, or raise receive.max_points_per_request."
             )
@@ -181,6 +205,25 @@ class Screen:
         problem = self._rules.span(span)
         return problem is None or self._refuse(problem)
 
+    def _keeps_resource_logs(self, resource_logs: ResourceLogs) -> bool:
+        problem = self._resource_problem(resource_logs.resource)
+        if problem is not None:
+            return self._refuse(problem, _count_records(resource_logs))
+        self._filter(resource_logs.scope_logs, self._keeps_scope_logs)
+        return True
+
+    def _keeps_scope_logs(self, scope_logs: ScopeLogs) -> bool:
+        problem = self._rules.scope(scope_logs.scope.attributes)
+        if problem is not None:
+            return self._refuse(problem, len(scope_logs.log_records))
+        self._filter(scope_logs.log_records, self._keeps_event)
+        self.accepted += len(scope_logs.log_records)
+        return True
+
+    def _keeps_event(self, record: LogRecord) -> bool:
+        problem = self._rules.event(event_name(record), record)
+        return problem is None or self._refuse(problem)
+
     def _resource_problem(self, resource: Resource) -> Problem:
         """Why nothing of a resource is taken; else its experiment is the one looked at."""
         self._experiment = None
@@ -228,3 +271,11 @@ def _points(metric: Metric, kind: str | None) -> MutableSequence[DataPoint]:
 
 def _count_points(scope_metrics: ScopeMetrics) -> int:
     return sum(len(_points(metric, metric.WhichOneof("data"))) for metric in scope_metrics.metrics)
+
+
+def _count_records(resource_logs: ResourceLogs) -> int:
+    return sum(len(scope_logs.log_records) for scope_logs in resource_logs.scope_logs)
+
+
+def _is_event(record: LogRecord) -> bool:
+    return event_name(record) in names.EVENTS

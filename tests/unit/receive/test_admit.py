@@ -538,5 +538,5 @@ def test_points_and_spans_are_bounded_before_they_are_looked_at(signal: Signal) 
 
     now_ns = NOW_NS if signal is Signal.METRICS else time.time_ns()
     assert admit(signal, request(5), limits, now_ns).accepted == 5
-    with pytest.raises(RequestTooLarge, match="more than 5 data points or spans"):
+    with pytest.raises(RequestTooLarge, match="more than 5 data points, spans or log records"):
         admit(signal, request(6), limits, now_ns)

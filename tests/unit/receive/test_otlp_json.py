@@ -17,6 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.receive.otlp_json import parse_json
+from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
@@ -24,7 +25,7 @@ from tests.otlp_requests import gauge, key_values, metrics_request, trace_reques
 MAX_OBJECTS = 100_000
 
 
-def parse(signal: Signal, value: object) -> ExportMetricsServiceRequest | ExportTraceServiceRequest:
+def parse(signal: Signal, value: object) -> ExportRequest:
     payload = value if isinstance(value, bytes) else json.dumps(value).encode()
     return parse_json(signal, payload, max_objects=MAX_OBJECTS)
 
