@@ -19,7 +19,7 @@ from otel_rl.bridge.track.contract import DeliverySettings
 from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.wandb import WandbTracker
 from otel_rl.errors import JournalFull, TrackerError, TrackerUnavailable
-from otel_rl.records import ExperimentKey, Row, Signal
+from otel_rl.records import Description, ExperimentKey, Row, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.simulation.clock import Clock
 from tests.simulation.journal import Crash
@@ -98,6 +98,10 @@ class Writer:
 
     def location(self) -> str:
         return self._tracker.location()
+
+    def describe(self, description: Description, /) -> None:
+        self._may_die()
+        self._tracker.describe(description)
 
     def close(self, *, exit_code: int) -> int | None:
         self._may_die()

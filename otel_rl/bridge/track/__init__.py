@@ -6,11 +6,11 @@ that a tracker library that hangs, exits or dies takes nothing else with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = ["RunInfo", "Tracker", "writer_file"]
 
@@ -27,6 +27,7 @@ class RunInfo:
         scratch: Where the writer's log and lock are; ``directory`` if not given.
         journal: Identity of the journal that the rows are in. The tracker keeps it with the run,
             and refuses a run with rows of another one. Empty if it is not to be compared.
+        description: What is known of the run beside its rows, as of the opening.
     """
 
     key: ExperimentKey
@@ -35,6 +36,7 @@ class RunInfo:
     attributes: tuple[tuple[str, str], ...] = ()
     scratch: Path | None = None
     journal: str = ""
+    description: Description = field(default_factory=Description)
 
 
 def writer_file(run: RunInfo, suffix: str, /) -> Path:
@@ -47,7 +49,8 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
 class Tracker(Protocol):
     """Writes the rows of one run to one place.
 
-    All calls come from one thread, in the order ``open``, (``write`` | ``flush``)*, ``close``.
+    All calls come from one thread, in the order ``open``, (``write`` | ``describe`` | ``flush``)*,
+    ``close``.
     """
 
     def open(self, run: RunInfo, /) -> int:
@@ -69,6 +72,15 @@ class Tracker(Protocol):
         Raises:
             TrackerUnavailable: The loop opens the run again and goes on from where it stands.
             TrackerRejected: The loop keeps the rows, reports why, and asks again now and then.
+        """
+        ...
+
+    def describe(self, description: Description, /) -> None:
+        """Show what is known of the run, as far as the tracker can change it while it is open.
+
+        Raises:
+            TrackerUnavailable: The loop opens the run again.
+            TrackerRejected: As ``write``.
         """
         ...
 

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.track import Tracker
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = ["Count", "DeliverySettings", "RowSource", "RunState", "RunStatus", "Writer"]
 
@@ -53,6 +53,10 @@ class RowSource(Protocol):
 
     def next_row(self, key: ExperimentKey, /) -> int:
         """The number that the next row of the run will get."""
+        ...
+
+    def description(self, key: ExperimentKey, /) -> Description:
+        """What is known of the run beside its rows; the same object until that changes."""
         ...
 
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
@@ -109,6 +113,8 @@ class DeliverySettings:
         first_retry_s: Pause after the first failure; it doubles from there.
         max_retry_s: Longest pause.
         rejected_retry_s: Pause after the tracker has refused settings or credentials.
+        end_grace_s: How long no row may come after the end of an experiment before its run is
+            closed.
         scratch: Where the logs and locks of writers are; ``directory`` if not given.
     """
 
@@ -124,6 +130,7 @@ class DeliverySettings:
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0
     rejected_retry_s: float = 60.0
+    end_grace_s: float = 15.0
     scratch: Path | None = None
 
 

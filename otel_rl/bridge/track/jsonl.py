@@ -5,23 +5,28 @@ The file is ``<directory>/<run id>.jsonl``; each line is one row:
     {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
      "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
 
-Beside it, ``<run id>.journal`` names the journal that the rows come from.
+A row of text samples has no values but ``"tables": {"trainer/samples": {"columns": ["step", ...],
+"data": [[3, ...], ...]}}``.
+
+Beside it, ``<run id>.run.json`` holds what is known of the run: config, notes, tags, group, job
+type and status. ``<run id>.journal`` names the journal that the rows come from.
 
 JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
 which ``float()`` reads in Python and ``Number()`` in JavaScript.
 """
 
+import dataclasses
 import json
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BufferedRandom
 from pathlib import Path
 
 from otel_rl.bridge.track import RunInfo
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
-from otel_rl.records import Row
+from otel_rl.records import Description, Row, Value
 
 __all__ = ["JsonLinesTracker"]
 
@@ -49,7 +54,18 @@ class JsonLinesTracker:
                 f"{self._path}: cannot be opened ({exc.strerror}).",
                 hint="Give the bridge a directory that it may write to.",
             ) from exc
+        self.describe(run.description)
         return self._next_row
+
+    def describe(self, description: Description, /) -> None:
+        """Write it to a file beside that of the rows."""
+        path = self._path.with_suffix(".run.json")
+        new = path.with_suffix(".json.new")
+        try:
+            new.write_text(json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n")
+            new.replace(path)
+        except OSError as exc:
+            raise TrackerUnavailable(f"{path}: {exc.strerror}.") from exc
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Append the rows; the operating system has them when this returns."""
@@ -115,23 +131,39 @@ def _sync_names(directory: Path) -> None:
 
 
 def _line(row: Row) -> bytes:
-    values = {
-        key: value if math.isfinite(value) else _name(value) for key, value in row.values.items()
-    }
-    record = {
+    values = {key: _named(value) for key, value in row.values.items()}
+    record: dict[str, object] = {
         "number": row.number,
         "step": row.step,
         "time_ns": row.time_ns,
         "policy_version": row.policy_version,
         "values": values,
     }
+    if row.tables:
+        record["tables"] = {
+            key: {
+                "columns": table.columns,
+                "data": [[_named(v) for v in line] for line in table.rows],
+            }
+            for key, table in row.tables.items()
+        }
     return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _name(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+def _named(value: Value) -> Value:
+    """The value as JSON has it."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case str():
+            return value
+        case Mapping():
+            return {key: _named(item) for key, item in value.items()}
+        case Sequence():
+            return [_named(item) for item in value]
+    return value
 
 
 def _end_of_rows(file: BufferedRandom) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """What the delivery loop and a writer process say to each other, one reply to each request.
 
-    Open   -> Ready   | Unavailable | Rejected
-    Write  -> Written | Unavailable | Rejected
-    Flush  -> Flushed | Unavailable | Rejected
-    Close  -> Closed  | Unavailable | Rejected
+    Open     -> Ready     | Unavailable | Rejected
+    Write    -> Written   | Unavailable | Rejected
+    Describe -> Described | Unavailable | Rejected
+    Flush    -> Flushed   | Unavailable | Rejected
+    Close    -> Closed    | Unavailable | Rejected
 
 The messages travel pickled over a socket pair between a parent and the child that it started.
 Nothing else can connect to it, so nothing foreign is ever unpickled.
@@ -13,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otel_rl.bridge.track import RunInfo
-from otel_rl.records import Row
+from otel_rl.records import Description, Row
 
 __all__ = [
     "Close",
     "Closed",
+    "Describe",
+    "Described",
     "Flush",
     "Flushed",
     "Open",
@@ -59,6 +62,18 @@ class Written:
     """All rows below ``next_row`` are handed to the tracker."""
 
     next_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Show what is known of the run."""
+
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The tracker has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +120,5 @@ class Rejected:
     hint: str = ""
 
 
-Request = Open | Write | Flush | Close
-Reply = Ready | Written | Flushed | Closed | Unavailable | Rejected
+Request = Open | Write | Describe | Flush | Close
+Reply = Ready | Written | Described | Flushed | Closed | Unavailable | Rejected

@@ -13,6 +13,7 @@ What keeps rows from being lost or doubled is here, in this order:
 * Rows are handed over without a gap, and never more than ``max_unconfirmed_rows`` ahead of what the
   tracker has confirmed.
 * Only what this very opening has handed over, or found at its beginning, counts as confirmed.
+* What is known of the run beside its rows is told at the opening and whenever it changes.
 * Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
 """
 
@@ -20,12 +21,13 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.contract import Count, DeliverySettings, RowSource, Writer
 from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
-from otel_rl.records import Row
+from otel_rl.records import Description, Row
 
 __all__ = ["OpenRun"]
 
@@ -74,6 +76,7 @@ class OpenRun:
         self._settings = settings
         self._count = count
         self._monotonic = monotonic
+        self._described: Description | None = None  # what the tracker was told last
         self._asked_at: float | None = None
         # Below it the tracker has everything; None for one that will never say so.
         self._confirmed_row: int | None = 0
@@ -94,7 +97,8 @@ class OpenRun:
             TrackerRejected: They cannot.
             TrackerUnavailable: Try again later.
         """
-        position = self._writer.open(self._info)
+        self._described = self._source.description(self._info.key)
+        position = self._writer.open(replace(self._info, description=self._described))
         self._check(position)
         self.next_row = self._confirmed_row = self._position = position
         if self.counted_row is None:
@@ -106,6 +110,7 @@ class OpenRun:
         Returns:
             Whether there may be more to hand over at once.
         """
+        self._describe()
         room = self._room()
         rows = self._rows(room) if room > 0 else ()
         if rows:
@@ -132,6 +137,12 @@ class OpenRun:
     def close(self, *, exit_code: int) -> None:
         """Finish the run. Call it when ``step`` has returned False."""
         self._confirm(self._writer.close(exit_code=exit_code))
+
+    def _describe(self) -> None:
+        description = self._source.description(self._info.key)
+        if description is not self._described:
+            self._writer.describe(description)
+            self._described = description
 
     def _check(self, position: int) -> None:
         """Refuse a run whose end is not where our rows can go on."""

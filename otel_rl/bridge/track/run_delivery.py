@@ -1,6 +1,6 @@
 """The delivery of one run: a thread and a writer, for as long as there is work.
 
-WAITING -> OPENING -> LIVE -> FINISHED     all rows written, run closed
+WAITING -> OPENING -> LIVE -> FINISHED     all rows written, run closed, as the experiment ended
    ^          |         |
    |          v         v
    |       RETRYING, REJECTED -> OPENING   after a pause, by a new writer
@@ -32,7 +32,7 @@ from otel_rl.errors import (
     TrackerRejected,
     TrackerUnavailable,
 )
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.semconv.run_id import run_id
 
 __all__ = ["RunDelivery", "Shared"]
@@ -42,6 +42,14 @@ _log = logging.getLogger(__name__)
 _REPORT_INTERVAL_S = 60.0  # a tracker that is away is worth one line a minute
 _KILL_JOIN_S = 5.0  # a thread whose writer was killed has only to notice it
 _MAX_STOP_RETRY_S = 2.0  # while somebody waits for the end
+
+# What a run ends with, unless the bridge itself ends it with an error. W&B's own SDK says 255 when
+# a person has stopped the run.
+_EXIT_CODES = {
+    ExperimentStatus.COMPLETE: 0,
+    ExperimentStatus.CRASHED: 1,
+    ExperimentStatus.ABORTED: 255,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +199,8 @@ class RunDelivery:
             with self._changed:
                 self._news = False
             numbered = self._shared.source.next_row(self.key)
+            exit_code = self._exit_code()
             with self._changed:
-                exit_code = self._wanted_exit_code
                 if self._killed or not numbered:
                     work = False
                 elif self._closed_at is None:
@@ -250,14 +258,15 @@ class RunDelivery:
 
     def _pump(self, opened: OpenRun) -> None:
         """Write rows as they come, until the run is to be closed."""
-        opened_at = self._shared.monotonic()
+        opened_at = wrote_at = self._shared.monotonic()
         while True:
             # Read before the rows: those that came before the wish to close are then seen.
-            exit_code = self._exit_code_if_drained(opened_at)
+            exit_code = self._exit_code_if_drained(opened_at, wrote_at)
             before = opened.next_row
             more = opened.step()
             if opened.next_row > before:
                 self._shared.slots.used(self.key)
+                wrote_at = self._shared.monotonic()
             if opened.is_well():
                 self._recovered()
             if self._shared.monotonic() - opened_at > self._settings.max_retry_s:
@@ -268,25 +277,39 @@ class RunDelivery:
                 opened.close(exit_code=exit_code)
                 self._closed(opened.next_row, exit_code)
                 return
-            self._wait_for_news(opened.due_in_s(), opened_at)
+            self._wait_for_news(opened.due_in_s(), opened_at, wrote_at)
 
-    def _exit_code_if_drained(self, opened_at: float) -> int | None:
-        held_s = self._shared.monotonic() - opened_at
+    def _exit_code(self) -> int | None:
+        """What the run is to end with; None while neither the experiment nor the bridge ends."""
+        ended = _EXIT_CODES.get(self._shared.source.description(self.key).status)
+        with self._changed:
+            wanted = self._wanted_exit_code
+        return ended if wanted is None else ended or wanted
+
+    def _exit_code_if_drained(self, opened_at: float, wrote_at: float) -> int | None:
+        now = self._shared.monotonic()
+        exit_code = self._exit_code()
+        has_ended = exit_code is not None and now - wrote_at >= self._settings.end_grace_s
         with self._changed:
             self._news = False
-            if self._wanted_exit_code is not None:
-                return self._wanted_exit_code
-            return 0 if self._room_wanted and held_s >= self._settings.min_hold_s else None
+            is_asked = self._room_wanted and now - opened_at >= self._settings.min_hold_s
+            if has_ended or is_asked or self._wanted_exit_code is not None:
+                return exit_code or 0
+        return None
 
     def _closed(self, position: int, exit_code: int) -> None:
         self._failures = 0
         with self._changed:
             self._closed_at = (position, exit_code)
-            asked = self._wanted_exit_code is not None
-            self._state = RunState.FINISHED if asked else RunState.WAITING
+        has_ended = self._exit_code() is not None
+        with self._changed:
+            self._state = RunState.FINISHED if has_ended else RunState.WAITING
 
-    def _wait_for_news(self, due_in_s: float, opened_at: float) -> None:
-        hold_s = opened_at + self._settings.min_hold_s - self._shared.monotonic()
+    def _wait_for_news(self, due_in_s: float, opened_at: float, wrote_at: float) -> None:
+        now = self._shared.monotonic()
+        if self._exit_code() is not None:
+            due_in_s = min(due_in_s, wrote_at + self._settings.end_grace_s - now)
+        hold_s = opened_at + self._settings.min_hold_s - now
         with self._changed:
             asked = self._room_wanted
             timeout_s = min(due_in_s, hold_s) if asked else due_in_s

@@ -26,6 +26,8 @@ from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.messages import (
     Close,
     Closed,
+    Describe,
+    Described,
     Flush,
     Flushed,
     Open,
@@ -86,6 +88,9 @@ class _Session:
                 self._tracker.write(rows)
                 self._next_row = rows[-1].number + 1 if rows else self._next_row
                 return Written(self._next_row)
+            case Describe(description):
+                self._tracker.describe(description)
+                return Described()
             case Flush(timeout_s):
                 return Flushed(self._tracker.flush(timeout_s=timeout_s))
             case Close(exit_code):

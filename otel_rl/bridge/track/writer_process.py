@@ -17,6 +17,8 @@ from otel_rl.bridge.track.backends import Patience, backend
 from otel_rl.bridge.track.messages import (
     Close,
     Closed,
+    Describe,
+    Described,
     Flush,
     Flushed,
     Open,
@@ -29,7 +31,7 @@ from otel_rl.bridge.track.messages import (
     Written,
 )
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
-from otel_rl.records import Row
+from otel_rl.records import Description, Row
 
 __all__ = ["WriterProcess"]
 
@@ -87,6 +89,10 @@ class WriterProcess:
     def write(self, rows: Sequence[Row], /) -> None:
         """Hand over rows; returns when the tracker has taken them."""
         self._ask(Write(rows), Written, timeout_s=_WRITE_TIMEOUT_S)
+
+    def describe(self, description: Description, /) -> None:
+        """See ``Tracker.describe``."""
+        self._ask(Describe(description), Described, timeout_s=_WRITE_TIMEOUT_S)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """See ``Tracker.flush``."""

@@ -10,8 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.track.contract import Writer
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunStatus
-from otel_rl.records import ExperimentKey, Row
+from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.semconv.run_id import run_id
 
 __all__ = ["DEADLINE_S", "Bench", "Rows"]
@@ -30,6 +31,7 @@ class Rows:
         self.room = True
         self.confirmations: dict[ExperimentKey, int] = {}
         self.errors: list[tuple[str, str]] = []
+        self.descriptions: dict[ExperimentKey, Description] = {}
 
     def add(self, key: ExperimentKey, n: int) -> None:
         with self._lock:
@@ -69,15 +71,25 @@ class Rows:
         with self._lock:
             return len(self._rows.get(key, []))
 
+    def description(self, key: ExperimentKey, /) -> Description:
+        with self._lock:
+            return self.descriptions.setdefault(key, Description())
+
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
         with self._lock:
             self.confirmations[key] = next_row
 
 
 class Bench:
-    """A delivery under test."""
+    """A delivery under test.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Of the trackers' files.
+        writer: Makes what drives the tracker; a real process if not given.
+    """
+
+    def __init__(self, directory: Path, writer: Callable[[], Writer] | None = None) -> None:
+        self._writer = writer
         self.source = Rows()
         self.counts: Tally[str] = Tally()
         self.reasons: Tally[str] = Tally()
@@ -95,7 +107,7 @@ class Bench:
     @property
     def delivery(self) -> Delivery:
         if self._delivery is None:
-            self._delivery = Delivery(self.source, self.settings, self.count)
+            self._delivery = Delivery(self.source, self.settings, self.count, writer=self._writer)
         return self._delivery
 
     def count(
@@ -112,6 +124,10 @@ class Bench:
 
     def feed(self, key: ExperimentKey, n: int) -> None:
         self.source.add(key, n)
+        self.delivery.notify(key)
+
+    def describe(self, key: ExperimentKey, description: Description) -> None:
+        self.source.descriptions[key] = description
         self.delivery.notify(key)
 
     def status(self, key: ExperimentKey) -> RunStatus:

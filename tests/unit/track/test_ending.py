@@ -1,0 +1,168 @@
+"""A run ends as its experiment does, while the bridge lives on."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.delivery import RunState
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
+from otel_rl.semconv.run_id import run_id
+from tests.unit.track.bench import Bench
+
+A = ExperimentKey("a")
+
+RUNNING = Description()
+COMPLETE = Description(status=ExperimentStatus.COMPLETE)
+ABORTED = Description(status=ExperimentStatus.ABORTED)
+CRASHED = Description(status=ExperimentStatus.CRASHED)
+
+
+@dataclass
+class Tracker:
+    """What a tracker of one run would have seen, over all its openings."""
+
+    rows: int = 0
+    endings: list[int] = field(default_factory=list)
+    descriptions: list[Description] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    def open(self, run: RunInfo, /) -> int:
+        self.descriptions.append(run.description)
+        return self.rows
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self.rows += len(rows)
+
+    def describe(self, description: Description, /) -> None:
+        self.descriptions.append(description)
+
+    def flush(self, *, timeout_s: float) -> int:
+        return self.rows
+
+    def location(self) -> str:
+        return "here"
+
+    def close(self, *, exit_code: int) -> int:
+        self.endings.append(exit_code)
+        return self.rows
+
+
+@pytest.fixture
+def tracker() -> Tracker:
+    return Tracker()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tracker: Tracker) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "runs", lambda: tracker)
+    bench.settings = replace(bench.settings, end_grace_s=0.2)
+    yield bench
+    bench.stop(timeout_s=5)
+
+
+def is_finished(bench: Bench) -> bool:
+    return bench.wait_for(A, lambda status: status.state is RunState.FINISHED).pending == 0
+
+
+@pytest.mark.parametrize(
+    ("description", "exit_code"), [(COMPLETE, 0), (CRASHED, 1), (ABORTED, 255)]
+)
+def test_a_run_is_closed_as_its_experiment_ended(
+    bench: Bench, tracker: Tracker, description: Description, exit_code: int
+) -> None:
+    bench.feed(A, 3)
+    bench.wait_until_written(A)
+    bench.describe(A, description)
+    assert is_finished(bench)
+    assert (tracker.rows, tracker.endings) == (3, [exit_code])
+
+
+def test_a_tracker_is_told_what_is_known_at_the_opening_and_what_changes(
+    bench: Bench, tracker: Tracker
+) -> None:
+    first = Description(config={"lr": 0.1})
+    second = Description(config={"lr": 0.1, "tp": 8})
+    bench.source.descriptions[A] = first
+    bench.feed(A, 1)
+    bench.wait_until_written(A)
+    bench.describe(A, second)
+    bench.describe(A, COMPLETE)
+    assert is_finished(bench)
+    assert tracker.descriptions[0] == first
+    assert tracker.descriptions[-1] == COMPLETE
+
+
+def test_rows_that_come_after_the_end_open_the_run_once_more(
+    bench: Bench, tracker: Tracker
+) -> None:
+    bench.feed(A, 1)
+    bench.describe(A, COMPLETE)
+    assert is_finished(bench)
+    bench.feed(A, 2)
+    bench.wait_until_written(A)
+    assert is_finished(bench)
+    assert (tracker.rows, tracker.endings) == (3, [0, 0])
+
+
+def test_an_experiment_that_goes_on_is_left_open_after_its_rows(
+    bench: Bench, tracker: Tracker
+) -> None:
+    bench.feed(A, 1)
+    bench.describe(A, CRASHED)
+    assert is_finished(bench)
+    bench.source.descriptions[A] = RUNNING
+    bench.feed(A, 1)
+    bench.wait_for(A, lambda status: status.state is RunState.LIVE and status.pending == 0)
+    assert tracker.endings == [1]
+
+
+def test_the_end_of_the_bridge_does_not_change_how_an_experiment_ended(
+    bench: Bench, tracker: Tracker
+) -> None:
+    bench.feed(A, 1)
+    bench.describe(A, CRASHED)
+    assert is_finished(bench)
+    assert bench.stop(exit_code=0)["a"].state is RunState.FINISHED
+    assert tracker.endings == [1]
+
+
+def test_a_command_that_fails_is_no_success_whatever_its_workers_said(
+    bench: Bench, tracker: Tracker
+) -> None:
+    bench.settings = replace(bench.settings, end_grace_s=60)
+    bench.feed(A, 1)
+    bench.describe(A, COMPLETE)
+    bench.wait_until_written(A)
+    bench.stop(exit_code=3)
+    assert tracker.endings == [3]
+
+
+@pytest.mark.process
+def test_a_file_of_rows_has_what_is_known_of_the_run_beside_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "runs")
+    bench.source.descriptions[A] = Description({"lr": 0.1}, "why", ("a",), "sweep", "train")
+    bench.feed(A, 1)
+    bench.wait_until_written(A)
+    bench.stop()
+    about = tmp_path / "runs" / f"{run_id(A.experiment, A.trial)}.run.json"
+    assert json.loads(about.read_text()) == {
+        "config": {"lr": 0.1},
+        "notes": "why",
+        "tags": ["a"],
+        "group": "sweep",
+        "job_type": "train",
+        "status": "running",
+    }
