@@ -1,0 +1,76 @@
+"""The W&B SDK as a bridge needs it: its errors as ours, and nothing of the machine in the run."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from otel_rl.bridge.track.wandb_account import Account, WandbSettings
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["quiet_settings", "translated"]
+
+_log = logging.getLogger(__name__)
+
+# Answers that a retry does not change. W&B puts the status into the message only.
+_REFUSAL = re.compile(r"\b(400|401|403|404|409|410|422|501)\b|permission denied", re.IGNORECASE)
+
+
+def quiet_settings(settings: WandbSettings, account: Account, **others: object) -> "wandb.Settings":
+    """What every run of a bridge has in common, and ``others`` of its own kind."""
+    import wandb
+
+    return wandb.Settings(
+        base_url=account.base_url,
+        init_timeout=settings.init_timeout_s,
+        finish_timeout=settings.finish_timeout_s,
+        finish_timeout_raises=True,
+        # The default raises KeyboardInterrupt when somebody presses Stop in the UI. Training is not
+        # ours to stop, and its rows are still wanted.
+        stop_fn=_ignore_stop,
+        silent=True,
+        console="off",
+        symlink=False,
+        # The run describes the training, not the machine and checkout of the bridge.
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+        # Online the journal is the copy; a second one on the disk would serve nobody.
+        x_skip_transaction_log=account.online,
+        x_file_stream_transmit_interval=settings.transmit_interval_s or None,
+        **others,
+    )
+
+
+def _ignore_stop() -> None:
+    _log.warning("Stop was pressed in the W&B UI. The bridge does not stop training.")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what the SDK raises into the two errors that the delivery loop knows."""
+    import wandb
+    from wandb.errors import AuthenticationError, CommError, UsageError
+
+    try:
+        yield
+    except (AuthenticationError, UsageError) as exc:
+        raise TrackerRejected(
+            f"W&B refuses the run: {exc}", hint="Check the API key, the entity and the project."
+        ) from exc
+    except CommError as exc:
+        if _REFUSAL.search(str(exc)):
+            raise TrackerRejected(
+                f"W&B refuses the run: {exc}", hint="Check the entity and the project."
+            ) from exc
+        raise TrackerUnavailable(f"W&B cannot be reached: {exc}") from exc
+    except (wandb.Error, OSError) as exc:  # TimeoutError and ConnectionResetError are OSErrors
+        raise TrackerUnavailable(f"W&B: {type(exc).__name__}: {exc}") from exc
