@@ -1,6 +1,6 @@
 """Walks a request from the outside in, and leaves out what breaks a rule."""
 
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, MutableSequence
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -41,6 +41,8 @@ _MIN_ITEM_BYTES = 2  # a tag and a length of 0
 _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
 M = TypeVar("M", bound=Message | bytes)
+R = TypeVar("R", bound=ResourceMetrics | ResourceSpans | ResourceLogs)
+S = TypeVar("S", bound=ScopeMetrics | ScopeSpans | ScopeLogs)
 
 
 class Screen:
@@ -74,7 +76,6 @@ class Screen:
         self.has_changed = False
         self.experiments: list[ExperimentKey] = []
         self._max_items = limits.max_points_per_request
-        # Nearly no request is so long that it has to be counted.
         self._may_hold_too_many = size_bytes > self._max_items * _MIN_ITEM_BYTES
         self._admission = admission
         # Of the resource that is looked at.
@@ -90,11 +91,9 @@ class Screen:
             DecodeError: What stands for an exemplar is none.
             RequestTooLarge: It has too many points.
         """
-        if self._may_hold_too_many:
-            self._check_number(
-                sum(map(_count_points, part.scope_metrics)) for part in request.resource_metrics
-            )
-        self._filter(request.resource_metrics, self._keeps_resource_metrics)
+        self._walk(
+            request.resource_metrics, lambda part: part.scope_metrics, _count_points, self._metrics
+        )
 
     def traces(self, request: ExportTraceServiceRequest) -> None:
         """Screen the spans of a request.
@@ -102,12 +101,7 @@ class Screen:
         Raises:
             RequestTooLarge: It has too many.
         """
-        if self._may_hold_too_many:
-            self._check_number(
-                sum(len(scope_spans.spans) for scope_spans in part.scope_spans)
-                for part in request.resource_spans
-            )
-        self._filter(request.resource_spans, self._keeps_resource_spans)
+        self._walk(request.resource_spans, lambda part: part.scope_spans, _count_spans, self._spans)
 
     def logs(self, request: ExportLogsServiceRequest) -> None:
         """Leave out what is no event of the bridge, and screen the events.
@@ -118,39 +112,63 @@ class Screen:
         Raises:
             RequestTooLarge: It has too many records.
         """
-        if self._may_hold_too_many:
-            self._check_number(map(_count_records, request.resource_logs))
-        before = sum(map(_count_records, request.resource_logs))
-        for resource_logs in request.resource_logs:
+        resources = request.resource_logs
+        n_records = sum(map(_count_all_records, resources))
+        self._check_number(n_records)
+        for resource_logs in resources:
             for scope_logs in resource_logs.scope_logs:
                 self._filter(scope_logs.log_records, _is_event)
-            self._filter(resource_logs.scope_logs, lambda part: bool(part.log_records))
-        self._filter(request.resource_logs, lambda part: bool(part.scope_logs))
-        self.ignored = before - sum(map(_count_records, request.resource_logs))
-        self._filter(request.resource_logs, self._keeps_resource_logs)
+            self._filter(resource_logs.scope_logs, _count_records)
+        self._filter(resources, _count_all_records)
+        self.ignored = n_records - sum(map(_count_all_records, resources))
+        self._walk(resources, lambda part: part.scope_logs, _count_records, self._events)
 
-    def _check_number(self, numbers: Iterable[int]) -> None:
+    def _walk(
+        self,
+        resources: MutableSequence[R],
+        scopes_of: Callable[[R], MutableSequence[S]],
+        count: Callable[[S], int],
+        screen: Callable[[S], None],
+    ) -> None:
+        """Screen a request of any signal.
+
+        Args:
+            resources: Its parts, each of one resource.
+            scopes_of: The parts of such a part, each of one scope.
+            count: How many items such a part has.
+            screen: Leaves out items of it.
+        """
+
+        def keeps_resource(part: R) -> bool:
+            problem = self._resource_problem(part.resource)
+            if problem is not None:
+                return self._refuse(problem, sum(map(count, scopes_of(part))))
+            self._filter(scopes_of(part), keeps_scope)
+            return True
+
+        def keeps_scope(part: S) -> bool:
+            problem = self._rules.scope(part.scope.attributes)
+            if problem is not None:
+                return self._refuse(problem, count(part))
+            screen(part)
+            self.accepted += count(part)
+            return True
+
+        # Nearly no request is so long that it has to be counted.
+        if self._may_hold_too_many:
+            self._check_number(sum(count(scope) for part in resources for scope in scopes_of(part)))
+        self._filter(resources, keeps_resource)
+
+    def _check_number(self, n: int) -> None:
         most = self._max_items
-        if sum(numbers) > most:
+        if n > most:
             msg = f"The request holds more than {most} data points, spans or log records."
             raise RequestTooLarge(
                 msg, hint="Send smaller batches, or raise receive.max_points_per_request."
             )
 
-    def _keeps_resource_metrics(self, resource_metrics: ResourceMetrics) -> bool:
-        problem = self._resource_problem(resource_metrics.resource)
-        if problem is not None:
-            points = sum(map(_count_points, resource_metrics.scope_metrics))
-            return self._refuse(problem, points)
-        self._filter(resource_metrics.scope_metrics, self._keeps_scope_metrics)
-        return True
-
-    def _keeps_scope_metrics(self, scope_metrics: ScopeMetrics) -> bool:
-        problem = self._rules.scope(scope_metrics.scope.attributes)
-        if problem is not None:
-            return self._refuse(problem, _count_points(scope_metrics))
+    def _metrics(self, scope_metrics: ScopeMetrics) -> None:
         self._filter(scope_metrics.metrics, self._keeps_metric)
-        return True
 
     def _keeps_metric(self, metric: Metric) -> bool:
         kind = metric.WhichOneof("data")
@@ -163,7 +181,6 @@ class Screen:
         )
         if not is_sound:
             self._filter(points, partial(self._keeps_point, metric.name, kind or ""))
-        self.accepted += len(points)
         return True
 
     def _keeps_point(self, metric: str, kind: str, point: DataPoint) -> bool:
@@ -185,40 +202,15 @@ class Screen:
             self._refusals.add_exemplars(*problem, 1)
         return problem is None
 
-    def _keeps_resource_spans(self, resource_spans: ResourceSpans) -> bool:
-        problem = self._resource_problem(resource_spans.resource)
-        if problem is not None:
-            spans = sum(len(scope_spans.spans) for scope_spans in resource_spans.scope_spans)
-            return self._refuse(problem, spans)
-        self._filter(resource_spans.scope_spans, self._keeps_scope_spans)
-        return True
-
-    def _keeps_scope_spans(self, scope_spans: ScopeSpans) -> bool:
-        problem = self._rules.scope(scope_spans.scope.attributes)
-        if problem is not None:
-            return self._refuse(problem, len(scope_spans.spans))
+    def _spans(self, scope_spans: ScopeSpans) -> None:
         self._filter(scope_spans.spans, self._keeps_span)
-        self.accepted += len(scope_spans.spans)
-        return True
 
     def _keeps_span(self, span: Span) -> bool:
         problem = self._rules.span(span)
         return problem is None or self._refuse(problem)
 
-    def _keeps_resource_logs(self, resource_logs: ResourceLogs) -> bool:
-        problem = self._resource_problem(resource_logs.resource)
-        if problem is not None:
-            return self._refuse(problem, _count_records(resource_logs))
-        self._filter(resource_logs.scope_logs, self._keeps_scope_logs)
-        return True
-
-    def _keeps_scope_logs(self, scope_logs: ScopeLogs) -> bool:
-        problem = self._rules.scope(scope_logs.scope.attributes)
-        if problem is not None:
-            return self._refuse(problem, len(scope_logs.log_records))
+    def _events(self, scope_logs: ScopeLogs) -> None:
         self._filter(scope_logs.log_records, self._keeps_event)
-        self.accepted += len(scope_logs.log_records)
-        return True
 
     def _keeps_event(self, record: LogRecord) -> bool:
         problem = self._rules.event(event_name(record), record)
@@ -251,7 +243,7 @@ class Screen:
         self._refusals.add(*problem, n, run=self._experiment)
         return False
 
-    def _filter(self, messages: MutableSequence[M], keeps: Callable[[M], bool]) -> None:
+    def _filter(self, messages: MutableSequence[M], keeps: Callable[[M], object]) -> None:
         kept = [message for message in messages if keeps(message)]
         if len(kept) != len(messages):
             # Deleting one by one would move the rest each time.
@@ -273,8 +265,16 @@ def _count_points(scope_metrics: ScopeMetrics) -> int:
     return sum(len(_points(metric, metric.WhichOneof("data"))) for metric in scope_metrics.metrics)
 
 
-def _count_records(resource_logs: ResourceLogs) -> int:
-    return sum(len(scope_logs.log_records) for scope_logs in resource_logs.scope_logs)
+def _count_spans(scope_spans: ScopeSpans) -> int:
+    return len(scope_spans.spans)
+
+
+def _count_records(scope_logs: ScopeLogs) -> int:
+    return len(scope_logs.log_records)
+
+
+def _count_all_records(resource_logs: ResourceLogs) -> int:
+    return sum(map(_count_records, resource_logs.scope_logs))
 
 
 def _is_event(record: LogRecord) -> bool:
