@@ -778,6 +778,23 @@ class TestRobustness:
             wait_until(lambda: receiver.counts() == {("requests", "disconnected"): 1})
             assert receiver.journal.batches == []
 
+    @pytest.mark.parametrize(
+        ("path", "media", "outcome"),
+        [
+            ("/v1/nothing", "application/x-protobuf", "not_found"),
+            ("/v1/metrics", "text/plain", "unsupported_media_type"),
+        ],
+    )
+    def test_sender_that_disconnects_before_it_is_refused_is_no_error_of_ours(
+        self, path: str, media: str, outcome: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with http_receiver() as receiver:
+            with connection(receiver) as gone:
+                sent = head(100).replace(b"/v1/metrics", path.encode())
+                gone.sendall(sent.replace(b"application/x-protobuf", media.encode()) + b"half")
+            wait_until(lambda: receiver.counts() == {("requests", outcome): 1})
+        assert caplog.records == []
+
     def test_too_many_bytes_in_flight_are_back_pressure(self) -> None:
         limits = ReceiveLimits(max_body_bytes=LIMIT_BYTES, max_in_flight_bytes=2 * LIMIT_BYTES)
         durable, arrived = threading.Event(), list[None]()

@@ -5,8 +5,11 @@ the tracker is missing, the clock is an argument, and batches are made durable a
 time, so that a million requests take minutes.
 """
 
+import errno
 import http.client
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +53,18 @@ LIMITS = ReceiveLimits(
 ALIGN = AlignSettings(max_series=300, max_open_steps=100, max_remembered=10_000)
 
 
+class _Errors(logging.Handler):
+    """Counts what anything logs as an error: the server's own, for example, of an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        sys.stderr.write(f"{self.format(record)}\n")
+
+
 class Stack:
     """A bridge without a tracker, on one directory.
 
@@ -62,6 +77,7 @@ class Stack:
 
     def __init__(self, directory: Path, now_ns: int) -> None:
         self.now_ns = now_ns
+        self._errors = _Errors()
         self.counters = Counters()
         self._touched: set[ExperimentKey] = set()
         self._journal = Journal(directory)
@@ -97,9 +113,11 @@ class Stack:
             grpc.insecure_channel(self._grpc.address) as self._channel,
         ):
             self._connection = http.client.HTTPConnection(self._http.address, timeout=20)
+            logging.getLogger().addHandler(self._errors)
             try:
                 yield self
             finally:
+                logging.getLogger().removeHandler(self._errors)
                 self._connection.close()
         self._journal.close()
 
@@ -154,6 +172,10 @@ class Stack:
                 received = connection.recv(1 << 16)
             except (ConnectionResetError, BrokenPipeError, TimeoutError):
                 pass
+            except OSError as error:
+                # Between its answer and our shutdown the bridge may close the connection.
+                if error.errno != errno.ENOTCONN:
+                    raise
         status = received[9:12].decode()
         if status.startswith("5"):
             raise AssertionError(f"HTTP {status}")
@@ -204,6 +226,7 @@ class Stack:
                 Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE
             ),
             "damaged": self.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.DAMAGED),
+            "logged errors": self._errors.count,
         }
         return {name: n for name, n in counts.items() if n}
 

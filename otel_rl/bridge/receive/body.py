@@ -6,6 +6,8 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
+from starlette.requests import ClientDisconnect
+
 from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
 
 __all__ = ["ENCODINGS", "Held", "InFlight", "decompress", "drain", "read"]
@@ -106,8 +108,8 @@ async def drain(chunks: AsyncIterator[bytes], *, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             async for _ in chunks:
                 pass
-    except TimeoutError:
-        pass
+    except (TimeoutError, ClientDisconnect):
+        pass  # nobody reads the answer, which is given and counted all the same
 
 
 def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> bytes:
