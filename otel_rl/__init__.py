@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_rl.worker.exact import exact_view as exact_view
+    from otel_rl.worker.experiment import finish as finish
+    from otel_rl.worker.experiment import log_config as log_config
+    from otel_rl.worker.experiment import log_samples as log_samples
     from otel_rl.worker.mlogger import mlogger as mlogger
     from otel_rl.worker.phases import phase as phase
     from otel_rl.worker.phases import step as step
@@ -23,14 +26,29 @@ if TYPE_CHECKING:
     from otel_rl.worker.session import init as init
     from otel_rl.worker.session import shutdown as shutdown
 
-__all__ = ["__version__", "exact_view", "flush", "init", "mlogger", "phase", "shutdown", "step"]
+__all__ = [
+    "__version__",
+    "exact_view",
+    "finish",
+    "flush",
+    "init",
+    "log_config",
+    "log_samples",
+    "mlogger",
+    "phase",
+    "shutdown",
+    "step",
+]
 
 __version__ = "0.1.0"
 
 _HOME = {
     "exact_view": "otel_rl.worker.exact",
+    "finish": "otel_rl.worker.experiment",
     "flush": "otel_rl.worker.session",
     "init": "otel_rl.worker.session",
+    "log_config": "otel_rl.worker.experiment",
+    "log_samples": "otel_rl.worker.experiment",
     "mlogger": "otel_rl.worker.mlogger",
     "phase": "otel_rl.worker.phases",
     "shutdown": "otel_rl.worker.session",

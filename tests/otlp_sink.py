@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -32,31 +33,58 @@ class Measurement:
     span_id: str
 
 
+@dataclass(frozen=True)
+class Event:
+    """One event as a bridge would read it."""
+
+    name: str
+    attributes: dict[str, object]
+    body: object
+    resource: dict[str, object]
+    time_ns: int
+
+
 @dataclass
 class Sink:
-    """What arrived, in order. ``answer`` decides each reply and may block."""
+    """What arrived, in order. ``answer`` decides each reply and may block.
+
+    Requests of log events are answered by ``answer_events`` and not counted in ``requests``: their
+    number is nothing that a test of measurements depends on.
+    """
 
     answer: Callable[[int], Answer] = lambda _number: OK
+    answer_events: Callable[[int], Answer] = lambda _number: OK
     metrics: list[ExportMetricsServiceRequest] = field(default_factory=list)
     traces: list[ExportTraceServiceRequest] = field(default_factory=list)
+    logs: list[ExportLogsServiceRequest] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    """The path of each request that was taken."""
     headers: list[dict[str, str]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     trace_ports: list[int] = field(default_factory=list)
     """The sender's port of each trace request: one port is one connection."""
     requests: int = 0
+    event_requests: int = 0
     url: str = ""
     _changed: Condition = field(default_factory=Condition)
 
     def receive(self, path: str, headers: dict[str, str], body: bytes, port: int) -> Answer:
+        is_events = path == "/v1/logs"
         with self._changed:
-            number = self.requests
-            self.requests += 1
+            number = self.event_requests if is_events else self.requests
+            self.event_requests += is_events
+            self.requests += not is_events
             self._changed.notify_all()
-        status, reply_headers, reply = self.answer(number)
+        status, reply_headers, reply = (self.answer_events if is_events else self.answer)(number)
         with self._changed:
             if status == 200:
-                self.headers.append(headers)
                 payload = gzip.decompress(body) if headers.get("content-encoding") else body
+                self.order.append(path)
+                if is_events:
+                    self.logs.append(ExportLogsServiceRequest.FromString(payload))
+                    self._changed.notify_all()
+                    return status, reply_headers, reply
+                self.headers.append(headers)
                 if path == "/v1/metrics":
                     self.metrics.append(ExportMetricsServiceRequest.FromString(payload))
                     self.sizes.append(len(payload))
@@ -75,6 +103,10 @@ class Sink:
         with self._changed:
             return [m for m in measurements(self.metrics) if name in (None, m.name)]
 
+    def events(self, name: str | None = None) -> list[Event]:
+        with self._changed:
+            return [event for event in events(self.logs) if name in (None, event.name)]
+
     def resources(self) -> list[dict[str, object]]:
         with self._changed:
             return [
@@ -82,6 +114,20 @@ class Sink:
                 for request in self.metrics
                 for resource in request.resource_metrics
             ]
+
+
+def events(requests: list[ExportLogsServiceRequest]) -> Iterator[Event]:
+    for request in requests:
+        for resource in request.resource_logs:
+            for scope in resource.scope_logs:
+                for record in scope.log_records:
+                    yield Event(
+                        record.event_name,
+                        pairs(record.attributes),
+                        plain(record.body),
+                        pairs(resource.resource.attributes),
+                        record.time_unix_nano,
+                    )
 
 
 def measurements(requests: list[ExportMetricsServiceRequest]) -> Iterator[Measurement]:

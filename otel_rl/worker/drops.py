@@ -24,7 +24,13 @@ class DropReason(StrEnum):
         BAD_REDUCE: The reduction is not one of ``Reduction``.
         BAD_NAME: The name was no text of 1 to 255 characters.
         BAD_ATTRIBUTES: The attributes were no mapping.
-        TOO_LARGE: One point alone was larger than a request may be.
+        TOO_LARGE: One point alone was larger than a request may be, or one setting of a config
+            larger than a config.
+        TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``.
+        BAD_SAMPLE: The sample was no mapping.
+        TEXT_CUT: A text of a sample was longer than 16,384 characters, or all of them than 65,536;
+            its beginning is in the run.
+        BAD_STATUS: ``finish`` was given a status that is none.
         REJECTED: The endpoint answered that it will never take it.
         TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
         UNCLOSED_PHASE: A step or phase was still open when its thread or the process ended, or 64
@@ -44,6 +50,10 @@ class DropReason(StrEnum):
     BAD_NAME = "bad_name"
     BAD_ATTRIBUTES = "bad_attributes"
     TOO_LARGE = "too_large"
+    TOO_MANY_SAMPLES = "too_many_samples"
+    BAD_SAMPLE = "bad_sample"
+    TEXT_CUT = "text_cut"
+    BAD_STATUS = "bad_status"
     REJECTED = "rejected"
     TOO_MANY_PHASES = "too_many_phases"
     UNCLOSED_PHASE = "unclosed_phase"

@@ -51,6 +51,7 @@ class Source:
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
         heartbeat: What to send if there was nothing to collect; None to be silent.
+        greeting: What to send before anything else.
         goodbye: What to send when everything else has been delivered and nothing will follow.
     """
 
@@ -60,6 +61,7 @@ class Source:
     flush_spans: Callable[[float], None]
     close: Callable[[], None]
     heartbeat: Callable[[], Request | None] = lambda: None
+    greeting: Callable[[], list[Request]] = list
     goodbye: Callable[[], Request | None] = lambda: None
 
 
@@ -182,6 +184,8 @@ class Exporter:
             context.set_value("suppress_instrumentation", value=True, context=context.Context())
         )
         self._next_collect_s = time.monotonic() + self._interval_s
+        with self._guard:
+            self._greet()
         while True:
             ticket, stopping = self._wait()
             if ticket or stopping:
@@ -206,6 +210,11 @@ class Exporter:
                     self._source.close()
                 self._end()
                 return
+
+    def _greet(self) -> None:
+        for request in self._source.greeting():
+            self._put(request)
+        self._send_queued()
 
     def _end(self) -> None:
         with self._condition:
@@ -234,13 +243,16 @@ class Exporter:
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
         for request in self._source.collect():
-            for oldest in self._lanes.put(request):
-                self._guard.drop(
-                    DropReason.QUEUE_FULL,
-                    "The endpoint has been away for longer than the queue lasts; the oldest "
-                    "measurements are dropped.",
-                    oldest.measurements,
-                )
+            self._put(request)
+
+    def _put(self, request: Request) -> None:
+        for oldest in self._lanes.put(request):
+            self._guard.drop(
+                DropReason.QUEUE_FULL,
+                "The endpoint has been away for longer than the queue lasts; the oldest "
+                "measurements are dropped.",
+                oldest.measurements,
+            )
 
     def _beat(self) -> None:
         """Say that the worker lives though it has nothing to say.
@@ -314,7 +326,7 @@ class Exporter:
             self._has_delivered = True
         request = self._source.goodbye()
         if request is not None:
-            self._lanes.put(request)
+            self._put(request)
             self._send_all()
 
     def _deadline_s(self) -> float:

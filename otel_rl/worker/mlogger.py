@@ -46,9 +46,11 @@ class MLogger:
                 max, std or last. Applies to every metric of the call.
             at_ns: When it was measured, in ns since the Unix epoch, if not now.
         """
-        current = session.running() or self._start(metrics)
+        current = session.running()
         if current is None:
-            return
+            current = session.started_or_dropped("mlogger.log", _size(metrics))
+            if current is None:
+                return
         guard = session.GUARD
         try:
             values: dict[str, object] = dict(metrics)
@@ -69,19 +71,9 @@ class MLogger:
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             guard.caught(error)
 
-    def _start(self, metrics: object) -> "session.Session | None":
-        """The session that the environment describes; None, and a drop, if it describes none."""
-        started = session.start_from_environment()
-        if started is not None or session.is_disabled():
-            return started
-        session.GUARD.drop(
-            DropReason.NOT_STARTED,
-            "mlogger.log was called before otel_rl.init() or after otel_rl.shutdown(); the call "
-            'is dropped. Call otel_rl.init(experiment="...", role="...") first, or set '
-            "OTEL_RL_EXPERIMENT.",
-            len(metrics) if isinstance(metrics, Mapping) else 1,
-        )
-        return None
+
+def _size(metrics: object) -> int:
+    return len(metrics) if isinstance(metrics, Mapping) else 1
 
 
 mlogger = MLogger()

@@ -8,8 +8,9 @@ or the zero-code plug-ins guess it from the environment; a later ``init`` then c
 import atexit
 import os
 import socket
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from time import monotonic
@@ -22,9 +23,20 @@ from opentelemetry.util.types import AttributeValue
 from otel_rl import __version__
 from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
-from otel_rl.semconv.names import RL_WORKER_COUNT, RL_WORKER_INDEX, RL_WORKER_TAG
-from otel_rl.worker.drops import Drops
+from otel_rl.semconv.names import (
+    ERROR_TYPE,
+    RL_EXPERIMENT_START,
+    RL_WORKER_COUNT,
+    RL_WORKER_END,
+    RL_WORKER_INDEX,
+    RL_WORKER_STATUS,
+    RL_WORKER_TAG,
+    RlWorkerStatusValues,
+)
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request
+from otel_rl.worker.ending import type_name, uncaught
+from otel_rl.worker.events import Events, around
 from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.export import Exporter, Source
 from otel_rl.worker.guard import Guard
@@ -32,6 +44,7 @@ from otel_rl.worker.identity import Identity, identify
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.liveness import count_open, show_phases
 from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.said import Said, what_is_said
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
 from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
 from otel_rl.worker.transport import open_transport
@@ -47,6 +60,7 @@ __all__ = [
     "running",
     "shutdown",
     "start_from_environment",
+    "started_or_dropped",
 ]
 
 GUARD: Final = Guard(Drops())
@@ -76,6 +90,7 @@ class Session:
         settings: Where it exports.
         providers: Those of an earlier session of this process, whose instruments live on.
         is_guess: Whether ``init`` may still say otherwise.
+        said: What ``init`` was told of the run.
     """
 
     def __init__(
@@ -85,6 +100,7 @@ class Session:
         providers: "_Providers",
         *,
         is_guess: bool,
+        said: Said | None = None,
     ) -> None:
         self.identity = identity
         self.settings = settings
@@ -96,14 +112,18 @@ class Session:
             providers.tracer.add_span_processor(self._spans.processor)
         buffer = providers.meter.buffer
         crowded = int(buffer.capacity * _CROWDED)
+        events = providers.events
+        self._has_spoken = False
         self._exporter = Exporter(
             Source(
                 self._collect,
-                buffer.abandon,
-                lambda: len(buffer.entries) >= crowded,
+                lambda: buffer.abandon() + len(events.take_all()),
+                lambda: len(buffer.entries) >= crowded or events.is_crowded,
                 self._flush_spans,
                 self._close,
                 self._heartbeat,
+                self._greeting,
+                self._goodbye,
             ),
             lambda signal: open_transport(
                 settings.logs if signal is Signal.LOGS else settings.metrics
@@ -111,9 +131,21 @@ class Session:
             settings.interval_s,
             GUARD,
         )
-        self._has_spoken = False
+        self._has_started = False
+        self._ends_silently = False
+        self.failure: str | None = None
+        """The error for which the worker will say that it has failed, when it ends."""
         self._started_s = monotonic()
+        if not is_guess:
+            self.say_start(said or {})
         self._exporter.start()
+
+    def say_start(self, said: Said) -> None:
+        """Say that the run is running, and what is to be said of it. Never raises."""
+        with GUARD:
+            self._has_started = True
+            if not self.providers.events.say(RL_EXPERIMENT_START, said):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too much was said of the run in one interval.")
 
     def correct(self, identity: Identity) -> None:
         """Take the identity that ``init`` gives for the one that was guessed."""
@@ -127,7 +159,8 @@ class Session:
         """Become a worker of one's own in a forked child."""
         self.identity = self.identity.without_place()
         self.is_guess = True  # it may call init and say who it is
-        self._has_spoken = False
+        self._has_spoken = self._has_started = False
+        self.failure = None
         GUARD.drops.reset()
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
@@ -138,8 +171,10 @@ class Session:
         """See ``flush`` of the module."""
         return self._exporter.flush(timeout_s)
 
-    def shutdown(self, timeout_s: float) -> bool:
+    def shutdown(self, timeout_s: float, *, says_goodbye: bool = True) -> bool:
         """See ``shutdown`` of the module."""
+        self._ends_silently = not says_goodbye
+        self._note_failure(uncaught())
         return self._exporter.shutdown(timeout_s)
 
     def shutdown_at_exit(self) -> bool:
@@ -148,24 +183,55 @@ class Session:
         One that was named gets its full time even if it never listened, counted from the start of
         the session: a bridge may be starting too.
         """
+        # Of a multiprocessing child: its finalizers run while what its target raised is on its way.
+        self._note_failure(sys.exception() or uncaught())
         unreached_s = UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + EXIT_TIMEOUT_S - monotonic())
         return self._exporter.shutdown(EXIT_TIMEOUT_S, unreached_s)
 
+    @property
+    def _is_worker(self) -> bool:
+        # A forked data loader, or whatever else a launcher starts, is no worker unless it says so.
+        return self._has_spoken or not self.is_guess
+
     def _collect(self) -> list[Request]:
-        if not self.settings.metrics.enabled:
+        measured: list[Request] = []
+        if self.settings.metrics.enabled:
+            measured = self.providers.meter.collect()
+        else:
             self.providers.meter.buffer.clear()
-            return []
-        requests = self.providers.meter.collect()
-        self._has_spoken = self._has_spoken or bool(requests)
-        return requests
+        said = self.providers.events.take_all()
+        self._has_spoken = self._has_spoken or bool(measured or said)
+        if self._is_worker and not self._has_started:
+            self.say_start({})
+            said = self.providers.events.take_all() + said
+        if not self.settings.logs.enabled:
+            return measured
+        before, after = map(self.providers.events.requests, around(said))
+        return [*before, *measured, *after]
 
     def _heartbeat(self) -> Request | None:
-        # A forked data loader, or whatever else a launcher starts, is no worker unless it says so.
-        is_worker = self._has_spoken or not self.is_guess
-        is_heard = is_worker and self.settings.metrics.enabled
+        is_heard = self._is_worker and self.settings.metrics.enabled
         return self.providers.meter.heartbeat() if is_heard else None
+
+    def _greeting(self) -> list[Request]:
+        said = self.providers.events.take_all() if self.settings.logs.enabled else []
+        return self.providers.events.requests(said)
+
+    def _goodbye(self) -> Request | None:
+        if self._ends_silently or not self._is_worker or not self.settings.logs.enabled:
+            return None
+        said: dict[str, str] = {RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE}
+        if self.failure is not None:
+            said = {RL_WORKER_STATUS: RlWorkerStatusValues.FAILED, ERROR_TYPE: self.failure}
+        self.providers.events.say(RL_WORKER_END, said)
+        (request,) = self.providers.events.requests(self.providers.events.take_all())
+        return request
+
+    def _note_failure(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, SystemExit):
+            self.failure = type_name(error)
 
     def _flush_spans(self, timeout_s: float) -> None:
         if self._spans is not None:
@@ -183,11 +249,15 @@ class _Providers:
     def __init__(self, resource: Resource) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
         show_phases(self.meter.get_meter(SCOPE_NAME, __version__), GUARD)
+        self.events = Events(resource)
         self.tracer = WorkerTracerProvider(resource)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         self.meter.restart(resource, keep_buffer=keep_buffer)
         self.tracer.change_resource(resource)
+        self.events.bind(resource)
+        if not keep_buffer:
+            self.events.forget()
 
     def install(self) -> None:
         """Make these the global providers, unless the program has its own."""
@@ -215,6 +285,11 @@ def init(
     endpoint: str | None = None,
     export_interval_s: float | None = None,
     resource_attributes: Mapping[str, AttributeValue] | None = None,
+    config: Mapping[str, object] | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
 ) -> None:
     """Start reporting as a worker of an experiment. Raises here or never again.
 
@@ -231,6 +306,11 @@ def init(
         endpoint: Base URL of the bridge or collector; default ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         export_interval_s: Seconds; default ``OTEL_METRIC_EXPORT_INTERVAL``, else 1.
         resource_attributes: Further attributes of the process.
+        config: Hyper-parameters of the run. See ``log_config``.
+        notes: Prose about the run.
+        tags: Words to find the run by, together with those of the other workers.
+        group: A name that several runs share.
+        job_type: What kind of run it is within its group.
 
     Raises:
         ConfigError: An argument or variable is wrong, or the process reports as another worker
@@ -249,11 +329,14 @@ def init(
     )
     settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
     _check_files(settings.metrics)
+    said = what_is_said(
+        GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
+    )
     with _lock:
         if _session is None:
-            _start(identity, settings, is_guess=False)
+            _start(identity, settings, is_guess=False, said=said)
         elif _session.is_guess:
-            _replace_guess(_session, identity, settings)
+            _replace_guess(_session, identity, settings, said)
         elif _session.identity != identity or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
@@ -261,6 +344,8 @@ def init(
                 f"{settings.metrics.url}).",
                 hint="Call otel_rl.shutdown() first, or call init() once.",
             )
+        elif said:
+            _session.say_start(said)
         if not settings.disabled and _providers is not None:
             with GUARD:
                 _providers.install()
@@ -356,21 +441,45 @@ def start_from_environment() -> Session | None:
         return None
 
 
+def started_or_dropped(call: str, lost: int = 1) -> Session | None:
+    """The session, started from the environment if need be. Never raises.
+
+    Args:
+        call: What the program has called.
+        lost: How much of it is lost, and counted, if there is no session.
+    """
+    started = _session or start_from_environment()
+    if started is None and not is_disabled():
+        GUARD.drop(
+            DropReason.NOT_STARTED,
+            f"{call} was called before otel_rl.init() or after otel_rl.shutdown(); the call "
+            'is dropped. Call otel_rl.init(experiment="...", role="...") first, or set '
+            "OTEL_RL_EXPERIMENT.",
+            lost,
+        )
+    return started
+
+
 def is_disabled() -> bool:
     """Whether ``OTEL_SDK_DISABLED`` is set."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def _replace_guess(guess: Session, identity: Identity, settings: Settings) -> None:
+def _replace_guess(guess: Session, identity: Identity, settings: Settings, said: Said) -> None:
     """Go on as the worker that ``init`` names. The caller holds the lock."""
     if guess.settings == settings:
         guess.correct(identity)
+        guess.say_start(said)
     else:
-        shutdown(timeout_s=_CHANGE_TIMEOUT_S)
-        _start(identity, settings, is_guess=False)
+        ended = _ended_session()
+        if ended is not None:
+            ended.shutdown(_CHANGE_TIMEOUT_S, says_goodbye=False)
+        _start(identity, settings, is_guess=False, said=said)
 
 
-def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session | None:
+def _start(
+    identity: Identity, settings: Settings, *, is_guess: bool, said: Said | None = None
+) -> Session | None:
     """Start the session. The caller holds the lock."""
     global _session, _providers, _has_ended  # one session per process
     if settings.disabled:
@@ -382,7 +491,7 @@ def _start(identity: Identity, settings: Settings, *, is_guess: bool) -> Session
         atexit.register(_shutdown_at_exit)
     else:
         _providers.restart(_resource(identity), keep_buffer=True)
-    _session = Session(identity, settings, _providers, is_guess=is_guess)
+    _session = Session(identity, settings, _providers, is_guess=is_guess, said=said)
     _has_ended = False
     _flush_at_end_of_multiprocessing_child(_session)
     multiprocessing_util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)

@@ -1,0 +1,169 @@
+"""What a program says of its run while it runs: config, samples, the end."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+from otel_rl.semconv.names import (
+    RL_EXPERIMENT_END,
+    RL_EXPERIMENT_STATUS,
+    RL_LOOP_ITERATION,
+    RL_ROLLOUT_SAMPLE,
+    RL_SAMPLE_TABLE,
+    RlExperimentStatusValues,
+)
+from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.plain import Plain, cut, is_array, text_of
+from otel_rl.worker.said import said_config
+from otel_rl.worker.values import PLAIN, as_step, hold
+
+__all__ = ["finish", "log_config", "log_samples"]
+
+MAX_SAMPLES: Final = 256
+"""Of one call: more than anybody reads of one step."""
+
+MAX_FIELDS: Final = 64
+"""Of one sample."""
+
+MAX_TEXT_CHARS: Final = 16_384
+"""Of one text: a long chain of thought. Beyond it a table cannot be read anyway."""
+
+MAX_SAMPLE_CHARS: Final = 4 * MAX_TEXT_CHARS
+"""Of all texts of a sample, so that no record comes near the size of a request."""
+
+MAX_NAME_CHARS: Final = 64
+
+
+def log_config(config: Mapping[str, object]) -> None:
+    """Add to the run's config, or change it. Never raises, never waits.
+
+    The run's config is what all its workers have said; of a key of the uppermost level, what was
+    said last counts.
+
+    Args:
+        config: Name to value, nested as one likes. What is no text, number, boolean, list or
+            mapping is written as text. Read before the call returns.
+    """
+    current = session.running() or session.started_or_dropped("log_config")
+    if current is None:
+        return
+    with session.GUARD:
+        current.say_start(said_config(config, session.GUARD))
+
+
+def log_samples(
+    samples: Iterable[Mapping[str, object]], step: int | None = None, name: str = "samples"
+) -> None:
+    """Write samples, such as prompts and their completions, into a table. Never raises or waits.
+
+    Args:
+        samples: At most 256 mappings of field to text, number or boolean; a tensor of one element
+            is a number. Anything else is written as text.
+        step: The training step that they belong to.
+        name: Of the table, which the run has as ``<role>/<name>``.
+    """
+    current = session.running() or session.started_or_dropped("log_samples")
+    if current is None:
+        return
+    with session.GUARD:
+        taken = [*islice(samples, MAX_SAMPLES + 1)]
+        if len(taken) > MAX_SAMPLES:
+            session.GUARD.drop(
+                DropReason.TOO_MANY_SAMPLES,
+                f"log_samples takes {MAX_SAMPLES} samples in one call; the rest is dropped. Log a "
+                "choice of them.",
+                max(1, _size(samples) - MAX_SAMPLES),
+            )
+        attributes = _attributes(step, name)
+        if attributes is None:
+            session.GUARD.drop(
+                DropReason.BAD_STEP,
+                "log_samples: the step must be an integer of 64 bits "
+                f"(got {text_of(step)[:80]!r}). The samples are dropped.",
+                len(taken[:MAX_SAMPLES]),
+            )
+            return
+        for sample in taken[:MAX_SAMPLES]:
+            with session.GUARD:
+                _say(current, sample, attributes)
+
+
+def finish(status: str = "complete") -> None:
+    """Say that the experiment has ended, for all of its workers. Never raises, never waits.
+
+    The worker goes on reporting; call ``shutdown`` to end it. A later ``init`` of any worker makes
+    the run running again.
+
+    Args:
+        status: ``complete``, ``aborted`` or ``crashed``.
+    """
+    current = session.running() or session.started_or_dropped("finish")
+    if current is None:
+        return
+    with session.GUARD:
+        if status not in tuple(RlExperimentStatusValues):
+            words = ", ".join(RlExperimentStatusValues)
+            session.GUARD.drop(
+                DropReason.BAD_STATUS,
+                f"finish: the status must be one of {words} (got {text_of(status)[:80]!r}). "
+                "It is not said.",
+            )
+            return
+        current.providers.events.say(RL_EXPERIMENT_END, {RL_EXPERIMENT_STATUS: str(status)})
+
+
+def _attributes(step: object, name: str) -> dict[str, Plain] | None:
+    """Of each sample of a call; None if the step is none."""
+    attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: text_of(name)[:MAX_NAME_CHARS] or "samples"}
+    if step is not None:
+        number = as_step(step)
+        if number is None:
+            return None
+        attributes[RL_LOOP_ITERATION] = number
+    return attributes
+
+
+def _say(current: session.Session, sample: object, attributes: dict[str, Plain]) -> None:
+    guard = session.GUARD
+    if not isinstance(sample, Mapping):
+        guard.drop(
+            DropReason.BAD_SAMPLE,
+            "log_samples: a sample must be a mapping "
+            f"(got {type(sample).__name__}). It is dropped.",
+        )
+        return
+    fields: dict[str, object] = {}
+    room = MAX_SAMPLE_CHARS
+    for key, value in islice(sample.items(), MAX_FIELDS):
+        held = _held(value)
+        if isinstance(held, str):
+            allowed = min(room, MAX_TEXT_CHARS)
+            if len(held) > allowed:
+                guard.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")
+            room -= min(len(held), allowed)
+            held = cut(held, allowed)
+        fields[text_of(key)[:MAX_NAME_CHARS]] = held
+    said = current.providers.events.say(
+        RL_ROLLOUT_SAMPLE, attributes, fields, text_chars=MAX_SAMPLE_CHARS - room
+    )
+    if not said:
+        guard.drop(
+            DropReason.BUFFER_FULL,
+            "More samples were logged between two exports than there is room for; the newest are "
+            "dropped. Log fewer of them.",
+        )
+
+
+def _held(value: object) -> object:
+    """A field's value as it is now; of a tensor, a copy that is read later."""
+    if type(value) in PLAIN or value is None:
+        return value
+    if is_array(value):
+        return hold(value)
+    return value if type(value) is str else text_of(value)
+
+
+def _size(samples: object) -> int:
+    size = getattr(samples, "__len__", None)
+    return int(size()) if callable(size) else 0
