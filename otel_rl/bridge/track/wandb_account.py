@@ -19,11 +19,16 @@ _DEFAULT_BASE_URL = "https://api.wandb.ai"
 # `wandb login` of 0.31 files the key for the public service under this second name of it.
 _OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
 
+_OFFLINE = frozenset({"offline", "dryrun"})  # dryrun is W&B's old word
+_SHARED = "shared"
+
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 _DEFAULT_PROJECT = "otel_rl"
 _MAX_PROJECT_LENGTH = 128  # the server's limit
 _FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
+_FORBIDDEN_IN_RUN_ID = frozenset(":;,#?/'")
+_MAX_PATH_PARTS = 3
 
 # What of the bridge's environment concerns the run of a writer. Everything else that starts with
 # WANDB_ belongs to a run of the user's own: WANDB_RUN_ID would name our run, WANDB_SERVICE would
@@ -54,22 +59,28 @@ class WandbSettings:
             and offline without.
         project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
         entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
+        attach: The run of your own process to join, as ``[[ENTITY/]PROJECT/]RUN_ID``. Empty for
+            ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``, else for a run of the bridge's own.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: For creating or resuming the run.
         finish_timeout_s: For the upload of what is left when the run ends.
         stall_timeout_s: The server took no row for this long: the run is opened again. W&B stops
             an upload for good, and without an exception, on a single answer of 401 or 404.
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's own choice (15 s).
+        settle_s: A run that was attached to and not left in order is joined again once W&B's
+            answers have stood still for this long.
     """
 
     mode: str = "auto"
     project: str = ""
     entity: str = ""
+    attach: str = ""
     base_url: str = ""
     init_timeout_s: float = 60.0
     finish_timeout_s: float = 120.0
     stall_timeout_s: float = 120.0
     transmit_interval_s: int = 0
+    settle_s: float = 10.0
 
     @classmethod
     def parse(cls, attributes: Mapping[str, str]) -> "WandbSettings":
@@ -89,6 +100,7 @@ class WandbSettings:
             mode=attributes.get("mode", default.mode),
             project=attributes.get("project", default.project),
             entity=attributes.get("entity", default.entity),
+            attach=attributes.get("attach", default.attach),
             base_url=attributes.get("base_url", default.base_url),
             init_timeout_s=_seconds(attributes, "init_timeout_s", default.init_timeout_s),
             finish_timeout_s=_seconds(attributes, "finish_timeout_s", default.finish_timeout_s),
@@ -96,6 +108,7 @@ class WandbSettings:
             transmit_interval_s=int(
                 _seconds(attributes, "transmit_interval_s", default.transmit_interval_s)
             ),
+            settle_s=_seconds(attributes, "settle_s", default.settle_s),
         )
 
 
@@ -123,6 +136,7 @@ class Account:
         entity: The W&B team or user, or empty for the key's default.
         api_key: The secret.
         verify_tls: Whether the server must have a certificate that this machine trusts.
+        attached_run: The run of somebody else's to join; empty for one of the bridge's own.
     """
 
     online: bool
@@ -131,6 +145,7 @@ class Account:
     entity: str
     api_key: str = field(default="", repr=False)
     verify_tls: bool = True
+    attached_run: str = ""
 
 
 def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account:
@@ -151,7 +166,10 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
             f'wandb.base_url: must start with http:// or https:// (got "{base_url}").'
         )
     api_key = _api_key(base_url, environ)
-    online = _is_online(settings.mode, environ.get("WANDB_MODE", ""), bool(api_key))
+    entity, project, attached_run = _attached(settings.attach, environ)
+    online = _is_online(
+        settings.mode, environ.get("WANDB_MODE", ""), bool(api_key), attached=bool(attached_run)
+    )
     if online and not api_key:
         raise ConfigError(
             f"wandb.mode: is online, but there is no API key for {base_url}.",
@@ -160,11 +178,16 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
     return Account(
         online=online,
         base_url=base_url,
-        project=_project(settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT),
-        entity=settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", ""),
+        project=_project(
+            project or settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT
+        ),
+        entity=(
+            entity or settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", "")
+        ),
         api_key=api_key if online else "",
         # As the SDK reads it.
         verify_tls=environ.get("WANDB_INSECURE_DISABLE_SSL", "").lower() not in _TRUE,
+        attached_run=attached_run,
     )
 
 
@@ -175,21 +198,54 @@ def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if not name.startswith("WANDB_") or name in _KEPT
     }
+    # In this mode it is said of a run that several processes write, the bridge's being one of them.
+    if environ.get("WANDB_MODE") == _SHARED and "WANDB_RUN_ID" in environ:
+        kept["WANDB_RUN_ID"] = environ["WANDB_RUN_ID"]
     # Otherwise the SDK sends its own telemetry, with our OTEL_* headers, and an offline run may
     # hang for 10 s at exit.
     return kept | {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
-def _is_online(setting: str, variable: str, has_key: bool) -> bool:  # noqa: FBT001  # private
+def _is_online(setting: str, variable: str, has_key: bool, *, attached: bool) -> bool:  # noqa: FBT001  # private
     source, mode = ("wandb.mode", setting) if setting != "auto" else ("WANDB_MODE", variable)
-    if mode in {"online", "offline", "dryrun"}:  # dryrun is W&B's old word for offline
+    if attached:
+        if mode in _OFFLINE:
+            raise ConfigError(
+                f"{source}: a run of another process can only be joined online (got {mode!r}).",
+                hint="Set WANDB_MODE=shared, or let the bridge write a run of its own.",
+            )
+        return True
+    if mode in {"online", *_OFFLINE}:
         return mode == "online"
     if mode == "" and source == "WANDB_MODE":
         return has_key
+    if mode == _SHARED:
+        raise ConfigError(
+            f"{source}: is shared, but no run to join is named.",
+            hint="Set WANDB_RUN_ID for your process and the bridge, or the option attach.",
+        )
     raise ConfigError(
-        f'{source}: must be online or offline for this tracker (got "{mode}").',
+        f'{source}: must be online, offline or shared for this tracker (got "{mode}").',
         hint="Choose the tracker jsonl to write no W&B run.",
     )
+
+
+def _attached(setting: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
+    """Entity, project and id of the run to join; empty where nothing says so."""
+    source, path = "wandb.attach", setting
+    if not path and environ.get("WANDB_MODE") == _SHARED:
+        source, path = "WANDB_RUN_ID", environ.get("WANDB_RUN_ID", "")
+    parts = path.split("/")
+    if parts[-2:-1] == ["runs"]:  # as in the run's URL
+        del parts[-2]
+    is_path = len(parts) <= _MAX_PATH_PARTS and all(parts)
+    if path and (not is_path or _FORBIDDEN_IN_RUN_ID & set(parts[-1])):
+        raise ConfigError(
+            f'{source}: must be [[ENTITY/]PROJECT/]RUN_ID (got "{path}").',
+            hint="It is the end of the run's URL.",
+        )
+    entity, project, run_id = ["", "", *parts][-3:]
+    return entity, project, run_id
 
 
 def _project(project: str) -> str:

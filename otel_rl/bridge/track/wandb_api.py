@@ -10,6 +10,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException
@@ -18,7 +19,7 @@ from typing import IO
 from otel_rl.bridge.track.wandb_account import Account
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["JOURNAL_KEY", "RemoteRun", "ask"]
+__all__ = ["JOURNAL_KEY", "RemoteRun", "ask", "config_entry", "query"]
 
 JOURNAL_KEY = "otel_rl_journal"
 """Key of the run's config that says which journal the run is a copy of."""
@@ -63,18 +64,48 @@ class RemoteRun:
 
 
 def ask(account: Account, run_id: str, *, timeout_s: float) -> RemoteRun:
-    """What the server has of the run.
+    """What the server has of the run. Raises as ``query``."""
+    variables = {"project": account.project, "entity": account.entity or None, "name": run_id}
+    found = query(account, "RunLineCount", _QUERY, variables, timeout_s=timeout_s)
+    for name in ("model", "bucket"):
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return RemoteRun()
+    lines = found.get("historyLineCount")
+    journal = config_entry(found.get("config"), JOURNAL_KEY)
+    return RemoteRun(
+        lines if isinstance(lines, int) else 0, journal if isinstance(journal, str) else ""
+    )
+
+
+def config_entry(config: object, key: str) -> object:
+    """An entry of a run's config, which is JSON of ``{key: {"value": ...}}``; None without one."""
+    try:
+        entry = json.loads(config).get(key) if isinstance(config, str) else None
+    except (ValueError, AttributeError):
+        return None
+    return entry.get("value") if isinstance(entry, dict) else entry
+
+
+def query(
+    account: Account,
+    operation: str,
+    text: str,
+    variables: Mapping[str, object],
+    *,
+    timeout_s: float,
+) -> object:
+    """The ``data`` of the server's answer.
 
     Raises:
         TrackerUnavailable: The server cannot be asked now.
         TrackerRejected: It refuses the credentials, or is no W&B server.
     """
-    variables = {"project": account.project, "entity": account.entity or None, "name": run_id}
     token = base64.b64encode(f"api:{account.api_key}".encode()).decode()
     request = urllib.request.Request(  # noqa: S310  # the scheme is checked with the settings
         f"{account.base_url}/graphql",
         data=json.dumps(
-            {"operationName": "RunLineCount", "query": _QUERY, "variables": variables}
+            {"operationName": operation, "query": text, "variables": variables}
         ).encode(),
         headers={
             "Authorization": f"Basic {token}",
@@ -146,8 +177,7 @@ def _untrusted(account: Account, exc: ssl.SSLCertVerificationError) -> TrackerRe
     )
 
 
-def _read(account: Account, answer: object) -> RemoteRun:
-    """Read ``data.model.bucket``; each level may be null for "no such thing"."""
+def _read(account: Account, answer: object) -> object:
     if not isinstance(answer, dict):
         raise TrackerUnavailable(
             f"{account.base_url}: the answer is no JSON object.", hint=_CHECK_URL
@@ -158,23 +188,7 @@ def _read(account: Account, answer: object) -> RemoteRun:
         if "permission" in message.lower():
             raise TrackerRejected(message, hint=_CHECK_KEY)
         raise TrackerUnavailable(message)
-    found: object = answer
-    for name in ("data", "model", "bucket"):
-        found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return RemoteRun()
-    lines = found.get("historyLineCount")
-    return RemoteRun(lines if isinstance(lines, int) else 0, _journal(found.get("config")))
-
-
-def _journal(config: object) -> str:
-    """The entry of a run's config, which is JSON of ``{key: {"value": ...}}``."""
-    try:
-        entry = json.loads(config).get(JOURNAL_KEY) if isinstance(config, str) else None
-    except (ValueError, AttributeError):
-        return ""
-    value = entry.get("value") if isinstance(entry, dict) else entry
-    return value if isinstance(value, str) else ""
+    return answer.get("data")
 
 
 def _message(errors: object) -> str:
