@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -37,7 +38,11 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb import WandbTracker
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
-from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.buffer import Measured
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.encode import Stream, encode_resource
+from otel_rl.worker.expand import Expander
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
 
 WORKERS = 8
@@ -52,27 +57,29 @@ SAMPLE_S = 0.05  # how often memory is looked at
 def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
     """One export of one worker: every series at every step, as otel_rl's workers send it."""
     streams = [Stream(InstrumentationScope("bench"), f"metric.{n}") for n in range(series)]
-    encoder = Encoder(
-        encode_resource(
-            Resource(
-                {
-                    "rl.experiment.name": KEY.experiment,
-                    "rl.worker.role": "trainer",
-                    "rl.worker.index": worker,
-                    "rl.worker.count": WORKERS,
-                    "service.instance.id": f"instance-{worker}",
-                    "telemetry.distro.name": "otel_rl",
-                }
-            )
-        ),
-        Intervals(now_ns - 1),
+    resource = Resource(
+        {
+            "rl.experiment.name": KEY.experiment,
+            "rl.worker.role": "trainer",
+            "rl.worker.index": worker,
+            "rl.worker.count": WORKERS,
+            "service.instance.id": f"instance-{worker}",
+            "telemetry.distro.name": "otel_rl",
+        }
     )
-    encoder.extend(
-        (stream, step * 0.5 + worker, step, None, now_ns + (step - steps.start) * 1_000_000, None)
+    entries: list[Measured] = [
+        (
+            stream,
+            step * 0.5 + worker,
+            {"rl.loop.iteration": step},
+            now_ns + (step - steps.start) * 1_000_000,
+            Context(),
+        )
         for step in steps
         for stream in streams
-    )
-    (only,) = encoder.requests()
+    ]
+    expander = Expander(Guard(Drops()), Intervals(now_ns - 1))
+    (only,) = expander.requests(entries, encode_resource(resource))
     return only.payload
 
 

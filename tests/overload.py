@@ -27,11 +27,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import orjson
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.run_id import run_id
-from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.buffer import Measured
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.encode import Stream, encode_resource
+from otel_rl.worker.expand import Expander
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
 from tests.process.commands import OTEL_RL, clean_environment
 
@@ -121,7 +126,7 @@ def send(port: int, worker: int, first: int, interval_s: float, seconds: float) 
     scope = InstrumentationScope("overload", attributes={"rl.reduce": "sum"})
     streams = [Stream(scope, f"metric.{n}") for n in range(METRICS)]
     encoded = encode_resource(resource)
-    intervals = Intervals(time.time_ns())
+    expander = Expander(Guard(Drops()), Intervals(time.time_ns()))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     refused, step, began = 0, first, time.monotonic()
     due = began
@@ -129,14 +134,13 @@ def send(port: int, worker: int, first: int, interval_s: float, seconds: float) 
         time.sleep(max(0.0, due - time.monotonic()))
         if time.monotonic() >= began + seconds:
             break
-        encoder = Encoder(encoded, intervals)
         now_ns = time.time_ns()
-        encoder.extend(
-            (stream, 4**worker, at, None, now_ns + at - step, None)
+        entries: list[Measured] = [
+            (stream, 4**worker, {"rl.loop.iteration": at}, now_ns + at - step, Context())
             for at in range(step, step + STEPS_PER_REQUEST)
             for stream in streams
-        )
-        (request,) = encoder.requests()
+        ]
+        (request,) = expander.requests(entries, encoded)
         while True:
             connection.request(
                 "POST",

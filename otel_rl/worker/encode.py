@@ -1,7 +1,6 @@
-"""Single measurements to OTLP bytes, per ADR 0000: a gauge point with one exemplar for each.
+"""Exemplars to OTLP requests, per ADR 0000: gauge points, each with the measurements it stands for.
 
-The stock SDK builds and serialises a protobuf object per measurement; writing the bytes costs a
-tenth of that. Field numbers are those of opentelemetry/proto/metrics/v1/metrics.proto:
+Field numbers are those of opentelemetry/proto/metrics/v1/metrics.proto:
 
     ExportMetricsServiceRequest { resource_metrics = 1 }
     ResourceMetrics { resource = 1, scope_metrics = 2, schema_url = 3 }
@@ -9,29 +8,25 @@ tenth of that. Field numbers are those of opentelemetry/proto/metrics/v1/metrics
     Metric { name = 1, description = 2, unit = 3, gauge = 5 { data_points = 1 } }
     NumberDataPoint { start = 2, time = 3, as_double = 4, exemplars = 5, as_int = 6, attrs = 7,
                       flags = 8 }
-    Exemplar { time = 2, as_double = 3, span_id = 4, trace_id = 5, as_int = 6, filtered = 7 }
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import get_current_span
 
 from otel_rl.records import Signal
-from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
+from otel_rl.worker.exemplar import measured
 from otel_rl.worker.intervals import Intervals
 
 __all__ = [
     "MAX_EXEMPLARS_PER_POINT",
     "MAX_REQUEST_BYTES",
     "Encoder",
-    "Measurement",
     "Request",
     "Stream",
     "encode_heartbeat",
@@ -44,21 +39,14 @@ MAX_EXEMPLARS_PER_POINT: Final = 1024
 MAX_REQUEST_BYTES: Final = 3 << 20
 """gRPC servers refuse messages over 4 MiB by default; the rest is room for a collector's edits."""
 
-_MAX_CACHED_ATTRIBUTE_SETS: Final = 4096
-"""Bounds the cache when attribute values never repeat; it then only costs its look-up."""
-
-_EXEMPLAR_DOUBLE = struct.Struct("<BQBd").pack  # time_unix_nano = 2, as_double = 3
-_EXEMPLAR_INT = struct.Struct("<BQBq").pack  # time_unix_nano = 2, as_int = 6
-_MEASURED_BYTES: Final = 18
-"""Of both: two tags, a time and a value."""
-_POINT_DOUBLE = struct.Struct("<BQBQBd").pack  # start_time_unix_nano = 2, time_unix_nano, as_double
-_POINT_INT = struct.Struct("<BQBQBq").pack  # the same with as_int
+_POINT = struct.Struct("<BQBQB").pack  # start_time_unix_nano = 2, time_unix_nano = 3, value's tag
+_AS_DOUBLE: Final = 0x21  # as_double = 4
+_AS_INT: Final = 0x31  # as_int = 6
 _POINT_WITHOUT_VALUE = struct.Struct("<BQBB").pack  # time_unix_nano, flags = 8
 _NO_RECORDED_VALUE: Final = 1  # DataPointFlags
-_SPAN = struct.Struct(">BBQ").pack  # span_id = 4, 8 bytes
-_TRACE = struct.Struct(">BBQQ").pack  # trace_id = 5, 16 bytes
-_EXEMPLAR_HEADS: Final = [bytes((0x2A, n)) for n in range(128)]
-"""Tag and length of ``NumberDataPoint.exemplars``. Ours have at most 84 bytes."""
+
+_SCALARS: Final = frozenset({str, bool, int, float})
+"""Types of attributes that are the same on the wire if they and their types are equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +59,8 @@ class Stream:
         unit: UCUM unit.
         description: For people.
         identity: Scope and name as on the wire: all by which a receiver tells it from others.
+        scope_head: ``ScopeMetrics`` without its metrics.
+        head: ``Metric`` without its points.
     """
 
     scope: InstrumentationScope
@@ -78,9 +68,15 @@ class Stream:
     unit: str = ""
     description: str = ""
     identity: bytes = field(init=False, repr=False)
+    scope_head: bytes = field(init=False, repr=False)
+    head: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "identity", _scope(self.scope) + _metric_name(self.name))
+        scope, name = _scope(self.scope), _text(1, self.name)
+        set_once = object.__setattr__
+        set_once(self, "identity", scope + name)
+        set_once(self, "scope_head", scope + _text(3, self.scope.schema_url))
+        set_once(self, "head", name + _text(2, self.description) + _text(3, self.unit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +94,10 @@ class Request:
     signal: Signal = Signal.METRICS
 
 
-Measurement = tuple[Stream, float, int | None, Mapping[str, object] | None, int, Context | None]
-"""(stream, value, step, attributes without the step, time in ns, context). Integers fit 64 bits."""
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-class _Point:
-    """A point in the making: its exemplars so far, and the last measurement."""
-
-    __slots__ = ("attributes", "exemplars", "stream", "time_ns", "value")
-
-    def __init__(self, stream: Stream, attributes: bytes) -> None:
-        self.stream = stream
-        self.attributes = attributes
-        self.exemplars: list[bytes] = []
-        self.value: float = 0
-        self.time_ns = 0
-
-
 class Encoder:
-    """Collects the measurements of one export and turns them into requests.
+    """Collects the exemplars of one export and turns them into requests.
 
-    Use it once: ``extend``, then ``requests``. One thread.
+    Use it once: ``exemplars``, then ``requests``. One thread.
 
     Args:
         resource: From ``encode_resource``.
@@ -143,131 +118,105 @@ class Encoder:
         self._intervals = intervals
         self._max_request_bytes = max_request_bytes
         self._max_exemplars = max_exemplars
-        # The point of each series that grows now, and those that are full.
-        self._bare: dict[Stream, _Point] = {}
-        self._labelled: dict[tuple[Stream, bytes], _Point] = {}
-        self._full: list[_Point] = []
-        self._attributes: dict[object, bytes] = {}
+        self._series: dict[tuple[Stream, bytes], list[bytes]] = {}
+        # The same lists by attributes as they came, because to encode these costs too much.
+        self._labelled: dict[tuple[object, ...], _Labelled] = {}
         self.too_large = 0
         """Measurements of points that no request can hold, known after ``requests``."""
 
-    def extend(
-        self, measurements: Iterable[Measurement], on_error: Callable[[Exception], None] = _raise
-    ) -> None:
-        """Add measurements in the order in which they were made.
+    def exemplars(
+        self, stream: Stream, attributes: Mapping[str, object] | None = None
+    ) -> list[bytes]:
+        """The exemplars of a series so far; append to it in the order of the measurements.
 
-        One loop over local names instead of a call for each: this is what a training process pays
-        for every measurement.
-
-        Args:
-            measurements: See ``Measurement``.
-            on_error: Told of attributes that cannot be encoded; their measurement is left out.
+        Raises:
+            Exception: An attribute cannot be encoded: a user's ``__str__`` may raise anything.
         """
-        bare, max_exemplars = self._bare, self._max_exemplars
-        double, integer = _EXEMPLAR_DOUBLE, _EXEMPLAR_INT
-        # Consecutive measurements mostly share their step and their span, so what stands before
-        # and after the value in an exemplar is made once for all of them.
-        last_step: int | None = None
-        last_context: Context | None = None
-        step_bytes = after = b""
-        before = _EXEMPLAR_HEADS[_MEASURED_BYTES]
-        for stream, value, step, attributes, time_ns, context in measurements:
-            if step != last_step or context is not last_context:
-                if step != last_step:
-                    last_step, step_bytes = step, _step_bytes(step)
-                if context is not last_context:
-                    last_context, after = context, _span_bytes(context)
-                length = len(step_bytes) + _MEASURED_BYTES + len(after)
-                before = _EXEMPLAR_HEADS[length] + step_bytes
-            if attributes:
-                try:
-                    point = self._labelled_point(stream, attributes)
-                except Exception as error:  # noqa: BLE001  # a user's __str__ may raise anything
-                    on_error(error)
-                    continue
-            else:
-                found = bare.get(stream)
-                point = found if found is not None else self._new_bare_point(stream)
-            if len(point.exemplars) >= max_exemplars:
-                point = self._next_point(point)
-            point.value = value
-            point.time_ns = time_ns
-            measured = (
-                integer(0x11, time_ns, 0x31, value)
-                if isinstance(value, int)
-                else double(0x11, time_ns, 0x19, value)
-            )
-            exemplar = before + measured
-            point.exemplars.append(exemplar + after if after else exemplar)
+        if not attributes:
+            return self._series.setdefault((stream, b""), [])
+        key = (stream, *attributes.values())
+        try:
+            known = self._labelled.get(key)
+        except TypeError:  # a list as a value
+            return self._exemplars_of(stream, attributes)
+        if known is not None and known.is_of(attributes):
+            return known.exemplars
+        exemplars = self._exemplars_of(stream, attributes)
+        if _SCALARS.issuperset(map(type, attributes.values())):
+            self._labelled[key] = _Labelled(attributes, exemplars)
+        return exemplars
 
     def requests(self) -> list[Request]:
         """Serialize everything, in as many requests as the size limit needs."""
-        return list(self._packed(self._encoded_points()))
+        return list(self._packed(self._points()))
 
-    def _labelled_point(self, stream: Stream, attributes: Mapping[str, object]) -> _Point:
-        # 1, 1.0 and True are equal in Python but not in OTLP, so the types are part of the key.
-        key = (*attributes.items(), *map(type, attributes.values()))
-        try:
-            encoded = self._attributes.get(key)
-        except TypeError:  # a list as a value
-            encoded = wire.attributes(7, attributes)
-        else:
-            if encoded is None:
-                if len(self._attributes) >= _MAX_CACHED_ATTRIBUTE_SETS:
-                    self._attributes.clear()
-                encoded = self._attributes[key] = wire.attributes(7, attributes)
-        point = self._labelled.get((stream, encoded))
-        if point is None:
-            point = self._labelled[stream, encoded] = _Point(stream, encoded)
-        return point
+    def _exemplars_of(self, stream: Stream, attributes: Mapping[str, object]) -> list[bytes]:
+        return self._series.setdefault((stream, wire.attributes(7, attributes)), [])
 
-    def _new_bare_point(self, stream: Stream) -> _Point:
-        point = self._bare[stream] = _Point(stream, b"")
-        return point
+    def _points(self) -> Iterator["_Point"]:
+        following, most = self._intervals.following, self._max_exemplars
+        for (stream, attributes), exemplars in self._series.items():
+            key = stream.identity, attributes
+            for first in range(0, len(exemplars), most):
+                some = exemplars[first : first + most]
+                # A point repeats its last measurement.
+                measured_ns, is_integer, value = measured(some[-1])
+                start_ns, time_ns = following(key, measured_ns)
+                tag = _AS_INT if is_integer else _AS_DOUBLE
+                times = _POINT(0x11, start_ns, 0x19, time_ns, tag)
+                yield _Point(stream, b"".join((times, value, *some, attributes)), len(some))
 
-    def _next_point(self, full: _Point) -> _Point:
-        self._full.append(full)
-        point = _Point(full.stream, full.attributes)
-        if full.attributes:
-            self._labelled[full.stream, full.attributes] = point
-        else:
-            self._bare[full.stream] = point
-        return point
-
-    def _encoded_points(self) -> Iterator[tuple[Stream, bytes, int]]:
-        following = self._intervals.following
-        # The full ones first: a series' points must come in the order of their times.
-        for point in (*self._full, *self._bare.values(), *self._labelled.values()):
-            series = point.stream.identity, point.attributes
-            start_ns, time_ns = following(series, point.time_ns)
-            measured = (
-                _POINT_INT(0x11, start_ns, 0x19, time_ns, 0x31, point.value)
-                if isinstance(point.value, int)
-                else _POINT_DOUBLE(0x11, start_ns, 0x19, time_ns, 0x21, point.value)
-            )
-            body = b"".join((measured, *point.exemplars, point.attributes))
-            yield point.stream, wire.field(1, body), len(point.exemplars)
-
-    def _packed(self, points: Iterable[tuple[Stream, bytes, int]]) -> Iterator[Request]:
+    def _packed(self, points: Iterable["_Point"]) -> Iterator[Request]:
         page = _Page(self._resource)
-        for stream, point, measurements in points:
-            if not page.fits(stream, point, self._max_request_bytes):
+        for point in points:
+            if not page.take(point, self._max_request_bytes):
                 if page.measurements:
                     yield page.request()
                     page = _Page(self._resource)
-                if not page.fits(stream, point, self._max_request_bytes):
-                    self.too_large += measurements
-                    continue
-            page.add(stream, point, measurements)
+                if not page.take(point, self._max_request_bytes):
+                    self.too_large += point.measurements
         if page.measurements:
             yield page.request()
+
+
+class _Labelled:
+    """The exemplars of a series with attributes, found without encoding those again.
+
+    1, 1.0 and True are equal in Python but not in OTLP, so types are compared too, unless all are
+    text.
+    """
+
+    __slots__ = ("_attributes", "_types", "exemplars")
+
+    def __init__(self, attributes: Mapping[str, object], exemplars: list[bytes]) -> None:
+        types = _types(attributes)
+        self._attributes = attributes
+        self._types = None if set(types.values()) == {str} else types
+        self.exemplars = exemplars
+
+    def is_of(self, attributes: Mapping[str, object]) -> bool:
+        if self._attributes != attributes:
+            return False
+        return self._types is None or self._types == _types(attributes)
+
+
+def _types(attributes: Mapping[str, object]) -> dict[str, type]:
+    return {name: type(value) for name, value in attributes.items()}
+
+
+class _Point(NamedTuple):
+    """The body of a ``NumberDataPoint``."""
+
+    stream: Stream
+    body: bytes
+    measurements: int
 
 
 class _Page:
     """The points of one request, grouped as OTLP nests them, with an upper bound of their size."""
 
     _NESTING_BYTES: Final = 24
-    """Tags and lengths of a point's parents: four levels of at most six bytes."""
+    """Tags and lengths of a point and its parents: four levels of at most six bytes."""
 
     def __init__(self, resource: bytes) -> None:
         self._resource = resource
@@ -275,33 +224,50 @@ class _Page:
         self._bytes = len(resource) + self._NESTING_BYTES
         self.measurements = 0
 
-    def fits(self, stream: Stream, point: bytes, max_bytes: int) -> bool:
-        return self._bytes + self._cost(stream, point) <= max_bytes
-
-    def add(self, stream: Stream, point: bytes, measurements: int) -> None:
-        self._bytes += self._cost(stream, point)
+    def take(self, point: _Point, max_bytes: int) -> bool:
+        """Add the point if the page then has at most ``max_bytes``."""
+        stream, body, measurements = point
+        streams = self._scopes.get(stream.scope)
+        points = None if streams is None else streams.get(stream)
+        cost = len(body) + self._NESTING_BYTES
+        if points is None:
+            cost += len(stream.head)
+        if streams is None:
+            cost += len(stream.scope_head)
+        if self._bytes + cost > max_bytes:
+            return False
+        self._bytes += cost
         self.measurements += measurements
-        self._scopes.setdefault(stream.scope, {}).setdefault(stream, []).append(point)
+        if streams is None:
+            streams = self._scopes[stream.scope] = {}
+        if points is None:
+            points = streams[stream] = []
+        points += wire.head(1, len(body)), body
+        return True
 
     def request(self) -> Request:
-        scopes = b"".join(
-            wire.field(
-                2,
-                _scope_head(scope)
-                + b"".join(_metric(stream, points) for stream, points in streams.items()),
-            )
-            for scope, streams in self._scopes.items()
-        )
-        return Request(wire.field(1, self._resource + scopes), self.measurements)
+        parts: list[bytes] = []
+        for streams in self._scopes.values():
+            parts += _scope_metrics(streams)
+        parts.insert(0, self._resource)
+        parts.insert(0, wire.head(1, sum(map(len, parts))))
+        # One join of everything: to copy whole levels costs more than to encode them.
+        return Request(b"".join(parts), self.measurements)
 
-    def _cost(self, stream: Stream, point: bytes) -> int:
-        cost = len(point) + self._NESTING_BYTES
-        streams = self._scopes.get(stream.scope)
-        if streams is None:
-            cost += len(_scope_head(stream.scope))
-        if streams is None or stream not in streams:
-            cost += len(_metric_head(stream))
-        return cost
+
+def _scope_metrics(streams: Mapping[Stream, list[bytes]]) -> list[bytes]:
+    """``ScopeMetrics`` of the points of one scope, in pieces."""
+    parts = [next(iter(streams)).scope_head]
+    for stream, points in streams.items():
+        length = sum(map(len, points))
+        gauge = wire.head(5, length)
+        parts += (
+            wire.head(2, len(stream.head) + len(gauge) + length),
+            stream.head,
+            gauge,
+            *points,
+        )
+    return [wire.head(2, sum(map(len, parts))), *parts]
 
 
 def encode_resource(resource: Resource) -> bytes:
@@ -318,55 +284,15 @@ def encode_heartbeat(resource: bytes, stream: Stream, time_ns: int) -> Request:
     A point that is marked to have no value: a collector would drop a request without any point.
     """
     point = wire.field(1, _POINT_WITHOUT_VALUE(0x19, time_ns, 0x40, _NO_RECORDED_VALUE))
-    scope = wire.field(2, _scope_head(stream.scope) + _metric(stream, [point]))
+    scope = b"".join(_scope_metrics({stream: [point]}))
     return Request(wire.field(1, resource + scope), 0)
-
-
-def _step_bytes(step: int | None) -> bytes:
-    """The step as an exemplar's ``filtered_attributes``."""
-    return b"" if step is None else wire.field(7, wire.key_value(RL_LOOP_ITERATION, step))
-
-
-def _span_bytes(context: Context | None) -> bytes:
-    """The ids of the span in ``context``, as an exemplar has them."""
-    if not context:
-        return b""
-    span = get_current_span(context).get_span_context()
-    if not span.is_valid:
-        return b""
-    high, low = divmod(span.trace_id, 1 << 64)
-    return _SPAN(0x22, 8, span.span_id) + _TRACE(0x2A, 16, high, low)
 
 
 def _scope(scope: InstrumentationScope) -> bytes:
     """``InstrumentationScope`` in the field that ``ScopeMetrics`` has for it."""
-    body = wire.field(1, scope.name.encode("utf-8", "replace"))
-    if scope.version:
-        body += wire.field(2, scope.version.encode("utf-8", "replace"))
-    if scope.attributes:
-        body += wire.attributes(3, scope.attributes)
-    return wire.field(1, body)
+    body = wire.field(1, scope.name.encode("utf-8", "replace")) + _text(2, scope.version)
+    return wire.field(1, body + wire.attributes(3, scope.attributes or {}))
 
 
-def _scope_head(scope: InstrumentationScope) -> bytes:
-    head = _scope(scope)
-    if scope.schema_url:
-        head += wire.field(3, scope.schema_url.encode("utf-8", "replace"))
-    return head
-
-
-def _metric_name(name: str) -> bytes:
-    return wire.field(1, name.encode("utf-8", "replace"))
-
-
-def _metric_head(stream: Stream) -> bytes:
-    head = _metric_name(stream.name)
-    if stream.description:
-        head += wire.field(2, stream.description.encode("utf-8", "replace"))
-    if stream.unit:
-        head += wire.field(3, stream.unit.encode("utf-8", "replace"))
-    return head
-
-
-def _metric(stream: Stream, points: list[bytes]) -> bytes:
-    return wire.field(2, _metric_head(stream) + wire.field(5, b"".join(points)))
+def _text(number: int, text: str | None) -> bytes:
+    return wire.field(number, text.encode("utf-8", "replace")) if text else b""

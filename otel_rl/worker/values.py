@@ -7,9 +7,9 @@ thread and may.
 import operator
 import sys
 from collections.abc import Callable
-from typing import Final, Protocol, SupportsIndex, TypeGuard, runtime_checkable
+from typing import Final, Protocol, SupportsIndex, runtime_checkable
 
-__all__ = ["PLAIN", "NotANumber", "as_step", "hold", "is_plain_step", "number"]
+__all__ = ["PLAIN", "NotANumber", "as_step", "hold", "number"]
 
 PLAIN: Final = frozenset({float, int, bool})
 """Types that nobody can change after the call, so that they need no ``hold``."""
@@ -81,22 +81,18 @@ def number(held: object) -> float | NotANumber:
         return NotANumber(held)
 
 
-def is_plain_step(step: object) -> TypeGuard[int]:
-    """Whether a step is an int of 64 bits."""
-    return type(step) is int and _INT64_MIN <= step <= _INT64_MAX
-
-
 def as_step(step: object) -> int | None:
     """An integer of any library, or a float that is one, of 64 bits; None for all else."""
-    found: int | None = None
-    if isinstance(step, float) and step.is_integer():
-        found = int(step)
-    elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
-        try:
-            found = operator.index(step)
-        except (TypeError, ValueError):
-            return None
-    return found if is_plain_step(found) else None
+    found = step
+    if type(step) is not int:  # asked first: what follows costs ten times as much
+        if isinstance(step, float) and step.is_integer():
+            found = int(step)
+        elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
+            try:
+                found = operator.index(step)
+            except (TypeError, ValueError):
+                return None
+    return found if type(found) is int and _INT64_MIN <= found <= _INT64_MAX else None
 
 
 def _as_python(value: object) -> float | NotANumber:

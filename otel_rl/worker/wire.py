@@ -7,10 +7,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["attributes", "field", "key_value", "varint"]
+__all__ = ["attributes", "field", "head", "key_value", "varint"]
 
 _LENGTH_DELIMITED: Final = 2
 _ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
+_TWO_BYTES = struct.Struct("<H").pack
 _DOUBLE = struct.Struct("<Bd").pack
 _UINT64_MASK: Final = (1 << 64) - 1
 
@@ -19,6 +20,8 @@ def varint(value: int) -> bytes:
     """Base-128 encoding; negative numbers as protobuf's int64 does, in ten bytes."""
     if 0 <= value < 128:
         return _ONE_BYTE[value]
+    if 0 < value < 1 << 14:  # most steps and lengths: a third of what the loop costs
+        return _TWO_BYTES(value & 0x7F | 0x80 | (value & 0x3F80) << 1)
     value &= _UINT64_MASK
     out = bytearray()
     while value > 127:
@@ -30,7 +33,12 @@ def varint(value: int) -> bytes:
 
 def field(number: int, payload: bytes) -> bytes:
     """A length-delimited field: a message, string or bytes."""
-    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
+    return head(number, len(payload)) + payload
+
+
+def head(number: int, length: int) -> bytes:
+    """Tag and length of such a field, for a payload that is written piece by piece."""
+    return varint(number << 3 | _LENGTH_DELIMITED) + varint(length)
 
 
 def attributes(number: int, pairs: Mapping[str, object]) -> bytes:

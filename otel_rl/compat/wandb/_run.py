@@ -20,7 +20,7 @@ from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
 from otel_rl.compat.wandb._summary import Summary
 from otel_rl.compat.wandb._values import Skipped, flat_row
-from otel_rl.worker.values import as_step, is_plain_step
+from otel_rl.worker.values import as_step
 
 __all__ = ["Metric", "Run"]
 
@@ -233,7 +233,7 @@ class Run:
 
     def _add(self, logged: Row, given: SupportsIndex | None, commit: bool | None) -> list[Row]:
         """The rows that are complete with this call. The caller holds the lock."""
-        step = given if given is None or is_plain_step(given) else as_step(given)
+        step = None if given is None else as_step(given)
         if step is None and given is not None:
             guard.drop(
                 DropReason.BAD_STEP,

@@ -14,8 +14,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext
+from opentelemetry.util.types import AnyValue
 
-from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.buffer import Measured
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.encode import Request, Stream, encode_resource
+from otel_rl.worker.expand import Expander
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.wire import varint
 from tests.otlp_sink import measurements, pairs
@@ -36,8 +42,40 @@ MEASUREMENT = st.tuples(
 )
 
 
-def parse(encoder: Encoder) -> list[ExportMetricsServiceRequest]:
-    return [ExportMetricsServiceRequest.FromString(r.payload) for r in encoder.requests()]
+def encode(
+    entries: list[Measured],
+    drops: Drops | None = None,
+    *,
+    max_exemplars: int = 1024,
+    max_request_bytes: int = 3 << 20,
+) -> list[Request]:
+    expander = Expander(
+        Guard(drops or Drops()),
+        Intervals(0),
+        max_exemplars=max_exemplars,
+        max_request_bytes=max_request_bytes,
+    )
+    return expander.requests(entries, encode_resource(RESOURCE))
+
+
+Made = tuple[int, float, int | None, dict[str, AnyValue], int, tuple[int, int] | None]
+
+
+def parse(requests: list[Request]) -> list[ExportMetricsServiceRequest]:
+    return [ExportMetricsServiceRequest.FromString(request.payload) for request in requests]
+
+
+def entry(
+    stream: Stream,
+    value: float,
+    step: int | None = None,
+    attributes: dict[str, AnyValue] | None = None,
+    time_ns: int = 1,
+    ids: tuple[int, int] | None = None,
+) -> Measured:
+    """One call of ``gauge.set``, as the buffer holds it."""
+    given = {**(attributes or {})} | ({} if step is None else {RL_LOOP_ITERATION: step})
+    return stream, value, given or None, time_ns, in_span(ids)
 
 
 def in_span(ids: tuple[int, int] | None) -> Context:
@@ -55,13 +93,11 @@ def key(*facts: object) -> str:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(MEASUREMENT, max_size=30), st.integers(1, 5))
 def test_every_measurement_is_read_back_as_it_was_made(
-    made: list[tuple[int, float, int | None, dict[str, object], int, tuple[int, int] | None]],
+    made: list[Made],
     max_exemplars: int,
 ) -> None:
     streams = [Stream(SCOPE, f"metric.{n}", "1", "about") for n in range(3)]
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_exemplars=max_exemplars)
-    for which, value, step, attributes, time_ns, ids in made:
-        encoder.extend([(streams[which], value, step, attributes, time_ns, in_span(ids))])
+    entries = [entry(streams[made_by[0]], *made_by[1:]) for made_by in made]
     expected = sorted(
         key(
             f"metric.{which}",
@@ -76,21 +112,19 @@ def test_every_measurement_is_read_back_as_it_was_made(
     )
     assert expected == sorted(
         key(m.name, m.value, m.step, sorted(m.attributes.items()), m.time_ns, m.trace_id, m.span_id)
-        for m in measurements(parse(encoder))
+        for m in measurements(parse(encode(entries, max_exemplars=max_exemplars)))
     )
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(MEASUREMENT, min_size=1, max_size=30), st.integers(1, 5))
 def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
-    made: list[tuple[int, float, int | None, dict[str, object], int, tuple[int, int] | None]],
+    made: list[Made],
     max_exemplars: int,
 ) -> None:
     stream = Stream(SCOPE, "m")
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_exemplars=max_exemplars)
-    for _, value, step, attributes, time_ns, _ in made:
-        encoder.extend([(stream, value, step, attributes, time_ns, None)])
-    for request in parse(encoder):
+    entries = [entry(stream, *made_by[1:]) for made_by in made]
+    for request in parse(encode(entries, max_exemplars=max_exemplars)):
         for point in request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points:
             last = point.exemplars[-1]
             assert 1 <= len(point.exemplars) <= max_exemplars
@@ -100,32 +134,26 @@ def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 200), st.integers(600, 4000))
 def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_bytes: int) -> None:
-    encoder = Encoder(
-        encode_resource(RESOURCE), Intervals(0), max_request_bytes=max_bytes, max_exemplars=4
-    )
     streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]
-    for step in range(count):
-        encoder.extend([(streams[step % 7], float(step), step, {"k": step % 3}, step, None)])
-    requests = encoder.requests()
+    entries = [
+        entry(streams[step % 7], float(step), step, {"k": step % 3}, step) for step in range(count)
+    ]
+    requests = encode(entries, max_request_bytes=max_bytes, max_exemplars=4)
     assert all(len(request.payload) <= max_bytes for request in requests)
     assert sum(request.measurements for request in requests) == count
-    parsed = [ExportMetricsServiceRequest.FromString(request.payload) for request in requests]
-    assert sorted(m.value for m in measurements(parsed)) == list(range(count))
+    assert sorted(m.value for m in measurements(parse(requests))) == list(range(count))
 
 
 def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0), max_request_bytes=2000)
-    stream = Stream(SCOPE, "m")
-    encoder.extend([(stream, 1.0, 1, {"text": "x" * 3000}, 1, None)])
-    encoder.extend([(stream, 2.0, 2, None, 2, None)])
-    assert [m.value for m in measurements(parse(encoder))] == [2.0]
-    assert encoder.too_large == 1
+    stream, drops = Stream(SCOPE, "m"), Drops()
+    entries = [entry(stream, 1.0, 1, {"text": "x" * 3000}), entry(stream, 2.0, 2, None, 2)]
+    requests = encode(entries, drops, max_request_bytes=2000)
+    assert [m.value for m in measurements(parse(requests))] == [2.0]
+    assert drops.counts() == {DropReason.TOO_LARGE: 1}
 
 
 def test_resource_and_scope_arrive_whole() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
-    encoder.extend([(Stream(SCOPE, "m", "By", "what it is"), 1, None, None, 1, None)])
-    (request,) = parse(encoder)
+    (request,) = parse(encode([entry(Stream(SCOPE, "m", "By", "what it is"), 1)]))
     resource = request.resource_metrics[0]
     assert pairs(resource.resource.attributes) == {
         "service.name": "s",
@@ -145,29 +173,36 @@ def test_resource_and_scope_arrive_whole() -> None:
 
 
 def test_attributes_that_python_calls_equal_are_different_series() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
-    for value in (1, 1.0, True):
-        encoder.extend([(stream, 0.5, None, {"a": value}, 1, None)])
-    (request,) = parse(encoder)
-    assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 3
+    sets: list[dict[str, AnyValue]] = [
+        {"a": 1},
+        {"a": 1.0},
+        {"a": True},
+        {"a": "1"},
+        {"a": 1, "b": 1.0},
+        {"a": 1.0, "b": 1},
+        {"a": (1,)},
+        {"a": (True,)},
+    ]
+    (request,) = parse(encode([entry(stream, 0.5, None, found) for found in sets * 2]))
+    points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    assert [len(point.exemplars) for point in points] == [2] * len(sets)
 
 
 def test_the_order_of_attributes_makes_no_new_series() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
-    encoder.extend([(stream, 1.0, None, {"a": 1, "b": 2}, 1, None)])
-    encoder.extend([(stream, 2.0, None, {"b": 2, "a": 1}, 2, None)])
-    (request,) = parse(encoder)
+    entries = [
+        entry(stream, 1.0, None, {"a": 1, "b": 2}, 1),
+        entry(stream, 2.0, None, {"b": 2, "a": 1}, 2),
+    ]
+    (request,) = parse(encode(entries))
     assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 1
 
 
 def test_measurements_of_a_series_stay_in_order() -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
     stream = Stream(SCOPE, "m")
-    for step in range(3000):
-        encoder.extend([(stream, math.sqrt(step), step, None, step, None)])
-    steps = [m.step for m in measurements(parse(encoder))]
+    entries = [entry(stream, math.sqrt(step), step, None, step) for step in range(3000)]
+    steps = [m.step for m in measurements(parse(encode(entries)))]
     assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
     assert len(steps) == 3000
 
@@ -179,6 +214,8 @@ def test_measurements_of_a_series_stay_in_order() -> None:
         (127, b"\x7f"),
         (128, b"\x80\x01"),
         (300, b"\xac\x02"),
+        ((1 << 14) - 1, b"\xff\x7f"),
+        (1 << 14, b"\x80\x80\x01"),
         (-1, b"\xff" * 9 + b"\x01"),
     ],
 )
@@ -188,6 +225,5 @@ def test_varints_are_protobufs(value: int, expected: bytes) -> None:
 
 @given(st.text())
 def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
-    encoder = Encoder(encode_resource(RESOURCE), Intervals(0))
-    encoder.extend([(Stream(SCOPE, text or "m"), 1.0, None, {"label": text}, 1, None)])
-    assert len(list(measurements(parse(encoder)))) == 1
+    requests = encode([entry(Stream(SCOPE, text or "m"), 1.0, None, {"label": text})])
+    assert len(list(measurements(parse(requests)))) == 1

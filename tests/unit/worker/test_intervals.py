@@ -5,13 +5,18 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.context import Context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.worker.encode import Encoder, Stream, encode_resource
+from otel_rl.worker.buffer import Measured
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.encode import Stream, encode_resource
+from otel_rl.worker.expand import Expander
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
 
 BEGIN_NS = 1_000
@@ -26,7 +31,7 @@ MEASURED = st.tuples(st.sampled_from(STREAMS), st.sampled_from([None, {"k": 1}, 
 EXPORTS = st.lists(st.lists(MEASURED, max_size=12), max_size=12)
 
 Interval = tuple[int, int]
-Exports = list[list[tuple[Stream, dict[str, object] | None, int]]]
+Exports = list[list[tuple[Stream, dict[str, int] | None, int]]]
 Found = dict[tuple[bytes, ...], list[Interval]]
 
 
@@ -53,14 +58,16 @@ def exported(
     max_exemplars: int = 3,
     max_request_bytes: int = 1 << 20,
 ) -> Found:
+    expander = Expander(
+        Guard(Drops()), intervals, max_exemplars=max_exemplars, max_request_bytes=max_request_bytes
+    )
     payloads = []
     for measured in exports:
-        encoder = Encoder(
-            RESOURCE, intervals, max_exemplars=max_exemplars, max_request_bytes=max_request_bytes
-        )
-        for stream, attributes, time_ns in measured:
-            encoder.extend([(stream, 1.0, None, attributes, time_ns, None)])
-        payloads += [request.payload for request in encoder.requests()]
+        entries: list[Measured] = [
+            (stream, 1.0, {**attributes} if attributes else None, time_ns, Context())
+            for stream, attributes, time_ns in measured
+        ]
+        payloads += [request.payload for request in expander.requests(entries, RESOURCE)]
     return points(payloads)
 
 
@@ -101,7 +108,7 @@ def test_a_clock_set_back_moves_a_point_by_one_nanosecond() -> None:
 
 
 def test_a_series_in_use_is_not_forgotten_for_the_sake_of_new_ones() -> None:
-    def label(n: int) -> tuple[Stream, dict[str, object] | None, int]:
+    def label(n: int) -> tuple[Stream, dict[str, int] | None, int]:
         return STREAMS[0], {"id": n}, 2_000 + n
 
     exports = [[(STREAMS[2], None, 2_000 + n), label(n)] for n in range(50)]

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from otel_rl.worker.values import NotANumber, hold, number
+from otel_rl.worker.values import NotANumber, as_step, hold, number
 
 
 class FakeTensor:
@@ -86,3 +86,28 @@ def test_a_large_tensor_is_refused_without_a_copy() -> None:
     held = hold(FakeTensor([0.0], count=1 << 30))
     assert isinstance(held, NotANumber)
     assert held.description == f"FakeTensor of shape ({1 << 30},)"
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (7, 7),
+        (-1, -1),
+        (7.0, 7),
+        (np.int32(7), 7),
+        (np.array(7), 7),
+        ((1 << 63) - 1, (1 << 63) - 1),
+        (1 << 63, None),
+        (-(1 << 63) - 1, None),
+        (7.5, None),
+        (float("nan"), None),
+        (True, None),
+        ("7", None),
+        (None, None),
+        (np.array([7, 8]), None),
+    ],
+)
+def test_a_step_is_an_integer_of_64_bits_of_any_library(step: object, expected: int | None) -> None:
+    found = as_step(step)
+    assert found == expected
+    assert type(found) is type(expected)

@@ -1,0 +1,109 @@
+"""One measurement as OTLP bytes, per ADR 0000: an exemplar in the field that a point has for it.
+
+The stock SDK builds and serialises a protobuf object per measurement; writing the bytes costs a
+tenth of that. What stands around the time and the value is the same for most neighbours:
+
+    | tag, length, filtered_attributes, tag | time | tag | value | span_id, trace_id |
+    '--------------- before ----------------'                    '------ after ------'
+
+Field numbers are those of opentelemetry/proto/metrics/v1/metrics.proto:
+
+    NumberDataPoint { exemplars = 5 }
+    Exemplar { time = 2, as_double = 3, span_id = 4, trace_id = 5, as_int = 6, filtered = 7 }
+"""
+
+import struct
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import get_current_span
+
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker import wire
+
+__all__ = ["AS_DOUBLE", "AS_INT", "PACK_DOUBLE", "PACK_INT", "Framing", "measured"]
+
+AS_DOUBLE: Final = 0x19  # as_double = 3
+AS_INT: Final = 0x31  # as_int = 6
+
+_TIME: Final = b"\x11"  # time_unix_nano = 2
+_MEASURED_BYTES: Final = 18
+"""Two tags, a time and a value."""
+
+_FILTERED: Final = 0x3A  # filtered_attributes = 7
+
+_SPAN_BYTES: Final = 28
+"""Two tags and lengths, a span id and a trace id."""
+
+
+def _heads(after_bytes: int) -> list[bytes]:
+    """An exemplar up to the digits of its step, by how many those are; 0 for no step.
+
+    Tag and length of ``NumberDataPoint.exemplars``, at most 80, which is one byte; then the step in
+    ``filtered_attributes``.
+    """
+    samples = (0, *(1 << 7 * n for n in range(9)), -1)  # the last has ten digits
+    steps = [
+        b"" if n == 0 else wire.field(7, wire.key_value(RL_LOOP_ITERATION, sample))
+        for n, sample in enumerate(samples)
+    ]
+    return [
+        bytes((0x2A, len(step) + _MEASURED_BYTES + after_bytes)) + step[: len(step) - n]
+        for n, step in enumerate(steps)
+    ]
+
+
+_HEADS: Final = _heads(0)
+_HEADS_IN_SPAN: Final = _heads(_SPAN_BYTES)
+
+_BEFORE_LENGTHS: Final = range(max(map(len, _HEADS)) + 10 + len(_TIME) + 1)
+
+PACK_DOUBLE: Final = [struct.Struct(f"<{n}sQBd").pack for n in _BEFORE_LENGTHS]
+"""By the length of what stands before: ``pack(before, time_ns, AS_DOUBLE, value)``."""
+
+PACK_INT: Final = [struct.Struct(f"<{n}sQBq").pack for n in _BEFORE_LENGTHS]
+"""The same for integers, with ``AS_INT``."""
+
+_TIME_AND_TAG: Final = struct.Struct("<QB").unpack_from
+
+
+class Framing:
+    """Makes what stands before and after a measurement. Remembers the last span."""
+
+    __slots__ = ("_after", "_context", "_heads")
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+        self._after = b""
+        self._heads = _HEADS
+
+    def __call__(self, step: int | None, context: Context | None) -> tuple[bytes, bytes]:
+        """(before, after) of measurements with this step, made in this context."""
+        if context is not self._context:
+            self._context, self._after = context, _span(context)
+            self._heads = _HEADS_IN_SPAN if self._after else _HEADS
+        if step is None:
+            return self._heads[0] + _TIME, self._after
+        digits = wire.varint(step)
+        return self._heads[len(digits)] + digits + _TIME, self._after
+
+
+def measured(exemplar: bytes) -> tuple[int, bool, bytes]:
+    """(time in ns, whether the value is an integer, the value's eight bytes) of an exemplar."""
+    time_at = 3 if exemplar[2] != _FILTERED else 5 + exemplar[3]
+    time_ns, tag = _TIME_AND_TAG(exemplar, time_at)
+    return time_ns, tag == AS_INT, exemplar[time_at + 9 : time_at + 17]
+
+
+def _span(context: Context | None) -> bytes:
+    """The ids of the span in ``context``, as an exemplar has them."""
+    if not context:
+        return b""
+    span = get_current_span(context).get_span_context()
+    if not span.is_valid:
+        return b""
+    # span_id = 4, 8 bytes; trace_id = 5, 16 bytes
+    return b"\x22\x08%b\x2a\x10%b" % (
+        span.span_id.to_bytes(8, "big"),
+        span.trace_id.to_bytes(16, "big"),
+    )
