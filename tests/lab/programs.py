@@ -1,0 +1,242 @@
+"""The programs of the lab: which, of which version, where they are, and how they are built.
+
+They are built from Go modules once, and kept for all checkouts in
+``$XDG_CACHE_HOME/otel_rl/lab`` (``~/.cache/otel_rl/lab``). A program's directory is named by
+everything that it is made of, so a changed manifest makes another one. Needs no package but
+Python's own.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["COLLECTOR", "JAEGER", "PROGRAMS", "CannotBuild", "Program", "build", "lab_directory"]
+
+_MANIFEST = Path(__file__).parents[2] / "collector_config" / "builder.yaml"
+_BUILDER = "go.opentelemetry.io/collector/cmd/builder"
+
+_GO = (1, 25)
+"""What the modules below need; each `go.mod` says it."""
+
+_FETCHES_ITSELF = (1, 21)
+"""Since this version go can replace itself by a newer one, if `GOTOOLCHAIN` lets it."""
+
+_TELL_EVERY_S = 10.0
+
+_LINK = "-s -w"  # without what only a debugger reads
+
+
+class CannotBuild(Exception):
+    """A program cannot be built here; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program of the lab.
+
+    Attributes:
+        name: Of the file.
+        version: That it has to say of itself, or that its module has.
+        asks_version: The arguments to which it says it.
+        made_of: Everything that decides what the file holds.
+        make: Builds it into a directory, as a file of its name.
+    """
+
+    name: str
+    version: str
+    asks_version: tuple[str, ...]
+    made_of: str
+    make: Callable[[Path], None]
+
+    @property
+    def path(self) -> Path:
+        """Where it is once it is built."""
+        digest = hashlib.sha256(self.made_of.encode()).hexdigest()[:12]
+        return lab_directory() / f"{self.name}-{self.version}-{digest}" / self.name
+
+    def is_built(self) -> bool:
+        """Whether it is there and says that it is this version."""
+        if not self.path.is_file():
+            return False
+        try:
+            said = subprocess.run(
+                [self.path, *self.asks_version], capture_output=True, text=True, timeout=30
+            )
+        except OSError:  # of another kind of machine
+            return False
+        return said.returncode == 0 and self.version in said.stdout
+
+
+def lab_directory() -> Path:
+    """Where the programs of the lab are kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "otel_rl" / "lab"
+
+
+def build(program: Program) -> bool:
+    """Build a program unless it is there. Returns whether it had to be built.
+
+    Interrupted, it goes on where it was: go keeps each package that it has compiled. Two at a
+    time wait for each other.
+
+    Raises:
+        CannotBuild: Go is missing, too old, or fails.
+    """
+    if program.is_built():
+        return False
+    with _alone():
+        if program.is_built():  # by whoever was first
+            return False
+        _check_go()
+        work = lab_directory() / "work" / program.path.parent.name
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        program.make(work)
+        program.path.parent.mkdir(exist_ok=True)
+        (work / program.name).replace(program.path)
+        shutil.rmtree(work)
+        if not program.is_built():
+            raise CannotBuild(f"{program.path} does not say that it is {program.version}.")
+        return True
+
+
+def _make_collector(work: Path) -> None:
+    shutil.copy(_MANIFEST, work)
+    builder = f"{_BUILDER}@v{COLLECTOR.version}"
+    _run("its builder", ["go", "install", "-trimpath", builder], work, GOBIN=str(work))
+    # The builder writes the sources only, because go itself can say how far it is.
+    command = ["./builder", f"--config={_MANIFEST.name}", "--skip-compilation"]
+    _run("its modules", command, work)
+    tags = _manifest_field("build_tags")
+    _compile(work / "source", ["-tags", tags, f"-ldflags={_LINK}"], work / COLLECTOR.name, ".")
+
+
+def _make_jaeger(work: Path) -> None:
+    # In the module's own directory, so that all versions are those that Jaeger was released with.
+    command = ["go", "mod", "download", "-json", _JAEGER_MODULE]
+    source = Path(json.loads(_run("its modules", command, work))["Dir"])
+    _compile(source, _JAEGER_FLAGS, work / JAEGER.name, "./cmd/jaeger")
+
+
+def _compile(source: Path, flags: Sequence[str], target: Path, package: str) -> None:
+    command = ["go", "build", "-v", "-trimpath", *flags, "-o", str(target), package]
+    _run("its packages", command, source)
+
+
+def _run(what: str, command: Sequence[str], directory: Path, **extra: str) -> str:
+    """Run a command and tell how far it is. Returns what it wrote to its standard output."""
+    begin_s = told_s = time.monotonic()
+    _say(f"  {what}")
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        env=_environment() | extra,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            now_s = time.monotonic()
+            if now_s - told_s > _TELL_EVERY_S:
+                told_s = now_s
+                _say(f"    {now_s - begin_s:4.0f} s  {len(said):5d}  {line.strip()[:70]}")
+        out = process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        last = "".join(said[-20:])
+        raise CannotBuild(f"{' '.join(command)} failed in {directory}:\n{last}")
+    return out
+
+
+def _environment() -> dict[str, str]:
+    """CGO would make the programs depend on the machine. A checkout above is none of go's."""
+    flags = f"{os.environ.get('GOFLAGS', '')} -buildvcs=false".strip()
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": flags, "GOWORK": "off"}
+
+
+def _check_go() -> None:
+    needed = f"{_GO[0]}.{_GO[1]}"
+    if shutil.which("go") is None:
+        raise CannotBuild(
+            f"Go {needed} or newer is needed to build the lab, and there is no `go` on the PATH. "
+            "Install it from your system's packages or from the Go project."
+        )
+    asked = subprocess.run(
+        ["go", "env", "GOVERSION", "GOTOOLCHAIN"], capture_output=True, text=True, check=True
+    )
+    said, toolchain = asked.stdout.split()
+    found = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
+    if found < (_GO if toolchain == "local" else _FETCHES_ITSELF):
+        hint = "" if found < _FETCHES_ITSELF else ", or let go fetch it: GOTOOLCHAIN=auto make lab"
+        raise CannotBuild(
+            f"Go {needed} or newer is needed to build the lab, and this is {said}. "
+            f"Install a newer one{hint}."
+        )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    lab_directory().mkdir(parents=True, exist_ok=True)
+    with (lab_directory() / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("  waiting for another build of the lab")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _manifest_field(name: str) -> str:
+    match = re.search(rf"^  {name}: (.+)$", _MANIFEST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert match, name
+    return match[1]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+COLLECTOR = Program(
+    name="otelcol-rl",
+    version=_manifest_field("version"),
+    asks_version=("--version",),
+    made_of=_MANIFEST.read_text(encoding="utf-8") + _LINK,
+    make=_make_collector,
+)
+"""The OpenTelemetry Collector, with the components of the manifest."""
+
+# v2.13.0 has no module version of its own: it is the same commit as v1.76.0.
+_JAEGER_MODULE = "github.com/jaegertracing/jaeger@v1.76.0"
+_JAEGER_VERSION = "2.13.0"
+_SAYS = f"-X github.com/jaegertracing/jaeger/internal/version.latestVersion=v{_JAEGER_VERSION}"
+_JAEGER_FLAGS = ["-tags", "grpcnotrace", f"-ldflags={_LINK} {_SAYS}"]
+
+JAEGER = Program(
+    name="jaeger",
+    version=_JAEGER_VERSION,
+    asks_version=("version",),
+    made_of=" ".join([_JAEGER_MODULE, *_JAEGER_FLAGS]),
+    make=_make_jaeger,
+)
+"""Jaeger v2, all in one; a placeholder stands for its web page, the query API is complete."""
+
+PROGRAMS = (COLLECTOR, JAEGER)

@@ -1,0 +1,252 @@
+"""Starts, kills and ends the real programs, each on ports that it keeps over its restarts."""
+
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from tests.faults.keeper import wait_for
+from tests.lab.programs import COLLECTOR, JAEGER
+from tests.process.commands import OTEL_RL, clean_environment
+
+__all__ = ["CONFIGURATIONS", "Bridge", "Collector", "Jaeger", "Running", "free_ports"]
+
+CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+_ROOT = Path(__file__).parents[2]
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of loopback that nobody listens on. They differ, and are soon used."""
+    sockets = [socket.socket() for _ in range(n)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Running:
+    """A program that runs inside its context, unless a test ends it.
+
+    Args:
+        name: Of its log.
+        command: That starts it.
+        environment: Of the process.
+        health: Answers 200 when it can be used.
+        directory: Of its log; it works in there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        health: str,
+        directory: Path,
+    ) -> None:
+        self._name = name
+        self._command = list(map(str, command))
+        self._environment = {**environment, "PYTHONPATH": str(_ROOT)}
+        self._health = health
+        self._directory = directory
+        self._log = directory / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def directory(self) -> Path:
+        """Where it works."""
+        return self._directory
+
+    def start(self, *, waits: bool = True) -> None:
+        """Start it; unless told otherwise, wait until it is healthy."""
+        assert self._process is None
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        if waits:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until it is healthy."""
+        assert wait_for(self._is_healthy, _START_TIMEOUT_S), self._explained("is not healthy")
+
+    def kill(self) -> None:
+        """End it with no warning, as the kernel or a loss of power does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> int:
+        """End it in order. Returns its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(_STOP_TIMEOUT_S)
+        finally:
+            self.kill()
+        return status
+
+    def said(self) -> str:
+        """Everything that it has written, over all its lives."""
+        return self._log.read_text(errors="replace")
+
+    def _is_healthy(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._explained("has ended")
+        try:
+            return httpx.get(self._health, timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def _explained(self, what: str) -> str:
+        return f"{self._name} {what}:\n{self.said()[-4000:]}"
+
+
+class Collector(Running):
+    """The real Collector with one of the files that users get.
+
+    Args:
+        name: Of the file: ``agent``, ``gateway``, ``scale``.
+        directory: For its queue and its log.
+        settings: Its variables, but for ports and the queue's directory.
+        overlay: A file that changes some of its settings.
+    """
+
+    def __init__(
+        self, name: str, directory: Path, settings: Mapping[str, str], overlay: str = ""
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        http, grpc, health, self._metrics_port = free_ports(4)
+        self.url = f"http://127.0.0.1:{http}"
+        self.grpc_address = f"127.0.0.1:{grpc}"
+        prefix = f"OTEL_RL_{'ROUTER' if name == 'scale' else name.upper()}"
+        files = [CONFIGURATIONS / f"{name}.yaml"]
+        if overlay:
+            files.append(directory / "overlay.yaml")
+            files[-1].write_text(overlay)
+        super().__init__(
+            name,
+            [COLLECTOR.path, *(f"--config={file}" for file in files)],
+            {
+                **clean_environment(directory),
+                f"{prefix}_HTTP": f"127.0.0.1:{http}",
+                f"{prefix}_GRPC": f"127.0.0.1:{grpc}",
+                f"{prefix}_HEALTH": f"127.0.0.1:{health}",
+                f"{prefix}_METRICS_PORT": str(self._metrics_port),
+                "OTEL_RL_QUEUE": str(directory / "queue"),
+                **settings,
+            },
+            f"http://127.0.0.1:{health}/",
+            directory,
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of one of its own metrics over all label sets that have these labels."""
+        page = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10).text
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in page.splitlines()
+            if line.startswith(f"{name}{{") and all(label in line for label in wanted)
+        )
+
+
+class Bridge(Running):
+    """The real bridge, writing JSON lines.
+
+    Args:
+        directory: For its data, its runs and its log.
+        settings: A TOML file.
+    """
+
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        http, grpc = free_ports(2)
+        self.url = f"http://127.0.0.1:{http}"
+        file = directory / "bridge.toml"
+        file.write_text(settings)
+        super().__init__(
+            "bridge",
+            [
+                *OTEL_RL, "bridge", "--config", file, "--data", directory / "data",
+                "--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}",
+                "--tracker", "jsonl",
+            ],
+            clean_environment(directory),
+            f"{self.url}/healthz",
+            directory,
+        )  # fmt: skip
+
+
+class Jaeger(Running):
+    """The real Jaeger, with the file that users get."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        http, grpc, health, query, query_grpc, metrics = free_ports(6)
+        self.url = f"http://127.0.0.1:{http}"
+        self.query_url = f"http://127.0.0.1:{query}"
+        super().__init__(
+            "jaeger",
+            [JAEGER.path, f"--config={CONFIGURATIONS / 'jaeger.yaml'}"],
+            {
+                **clean_environment(directory),
+                "OTEL_RL_JAEGER_HTTP": f"127.0.0.1:{http}",
+                "OTEL_RL_JAEGER_GRPC": f"127.0.0.1:{grpc}",
+                "OTEL_RL_JAEGER_HEALTH": f"127.0.0.1:{health}",
+                "OTEL_RL_JAEGER_QUERY": f"127.0.0.1:{query}",
+                "OTEL_RL_JAEGER_QUERY_GRPC": f"127.0.0.1:{query_grpc}",
+                "OTEL_RL_JAEGER_METRICS_PORT": str(metrics),
+                "OTEL_RL_JAEGER_DATA": str(directory / "traces"),
+            },
+            f"http://127.0.0.1:{health}/status",
+            directory,
+        )
+
+    def trace(self, trace_id: str) -> list[dict[str, object]]:
+        """The spans of a trace as OTLP/JSON objects, each with its ``resource``; [] if unknown."""
+        answer = httpx.get(f"{self.query_url}/api/v3/traces/{trace_id}", timeout=10)
+        if answer.status_code == 404:
+            return []
+        answer.raise_for_status()
+        return [
+            {**span, "resource": resource_spans.get("resource", {})}
+            for resource_spans in answer.json()["result"].get("resourceSpans", [])
+            for scope_spans in resource_spans.get("scopeSpans", [])
+            for span in scope_spans.get("spans", [])
+        ]
+
+    def services(self) -> list[str]:
+        """The names of all services that have sent spans."""
+        answer = httpx.get(f"{self.query_url}/api/v3/services", timeout=10)
+        answer.raise_for_status()
+        return list(answer.json().get("services", []))

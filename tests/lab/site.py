@@ -1,0 +1,106 @@
+"""A whole site: agent -> gateway -> bridge -> run, and gateway -> Jaeger. All of it is real."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from otel_rl.semconv.run_id import run_id
+from tests.lab.running import Bridge, Collector, Jaeger, Running
+
+__all__ = ["QUICK", "Site"]
+
+# Pauses that are meant for the machines of others, shortened for tests.
+QUICK = """
+exporters:
+  otlp_http/{exporter}:
+    retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
+"""
+
+_BRIDGE = """
+stop_timeout_s = 40
+
+[align]
+per_worker = true
+window_s = 0.5
+allowed_lateness_s = 2.0
+lease_s = 2.0
+quiet_s = 0.2
+settle_s = 0.05
+"""
+
+
+class Site:
+    """Everything between a worker and its run, started inside its context.
+
+    Args:
+        directory: Of all its files.
+        agent_settings: Variables of the agent.
+        gateway_overlay: Changes to the gateway's file.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        agent_settings: Mapping[str, str] | None = None,
+        gateway_overlay: str = "",
+    ) -> None:
+        self.bridge = Bridge(directory / "bridge", _BRIDGE)
+        self.jaeger = Jaeger(directory / "jaeger")
+        self.gateway = Collector(
+            "gateway",
+            directory / "gateway",
+            {"OTEL_RL_BRIDGE_URL": self.bridge.url, "OTEL_RL_JAEGER_URL": self.jaeger.url},
+            gateway_overlay or QUICK.format(exporter="bridge"),
+        )
+        self.agent = Collector(
+            "agent",
+            directory / "agent",
+            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(agent_settings or {})},
+            QUICK.format(exporter="gateway"),
+        )
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            # All at once, then each in turn until it can be used.
+            for part in self.parts:
+                stack.callback(part.kill)
+                part.start(waits=False)
+            for part in self.parts:
+                part.wait()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def parts(self) -> Sequence[Running]:
+        """All of it, from the end of the way to its beginning."""
+        return (self.bridge, self.jaeger, self.gateway, self.agent)
+
+    def history(self, experiment: str, trial: str) -> Sequence[Mapping[str, float]]:
+        """The rows of a run, under the names that W&B gives to number and time; [] if none."""
+        path = self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl"
+        if not path.exists():
+            return []
+        complete = path.read_text().rpartition("\n")[0]  # the last line may be half-written
+        rows = [json.loads(line) for line in complete.splitlines()]
+        return [
+            {
+                **{key: float(value) for key, value in row["values"].items()},
+                "step": row["step"],
+                "_step": row["number"],
+                "_timestamp": row["time_ns"] / 1e9,
+            }
+            for row in rows
+        ]
