@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
     AGGREGATION_TEMPORALITY_DELTA,
@@ -29,21 +31,37 @@ from otel_rl.bridge.receive import (
     Tokens,
     load_tls,
 )
-from otel_rl.records import Batch, Signal
+from otel_rl.records import Batch, Signal, Value
 
-Attributes = Mapping[str, str | int]
+Attributes = Mapping[str, Value]
+
+
+def any_value(value: Value) -> AnyValue:
+    match value:
+        case None:
+            return AnyValue()
+        case bool():
+            return AnyValue(bool_value=value)
+        case int():
+            return AnyValue(int_value=value)
+        case float():
+            return AnyValue(double_value=value)
+        case str():
+            return AnyValue(string_value=value)
+        case Mapping():
+            nested = AnyValue()
+            nested.kvlist_value.SetInParent()  # an empty map is a map
+            nested.kvlist_value.values.extend(key_values(value))
+            return nested
+        case _:
+            array = AnyValue()
+            array.array_value.SetInParent()
+            array.array_value.values.extend(map(any_value, value))
+            return array
 
 
 def key_values(attributes: Attributes) -> list[KeyValue]:
-    pairs = []
-    for key, value in attributes.items():
-        pair = KeyValue(key=key)
-        if isinstance(value, str):
-            pair.value.string_value = value
-        else:
-            pair.value.int_value = value
-        pairs.append(pair)
-    return pairs
+    return [KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()]
 
 
 def metrics_request(
@@ -135,6 +153,66 @@ def trace_request(
             end_time_unix_nano=now_ns,
         )
     return request
+
+
+def event(
+    name: str = "rl.worker.end",
+    attributes: Attributes | None = None,
+    body: Value = None,
+    *,
+    time_ns: int | None = None,
+) -> LogRecord:
+    """A log event, by default of a worker that ends well."""
+    said: Attributes = {"rl.worker.status": "complete"} if attributes is None else attributes
+    record = LogRecord(
+        event_name=name,
+        time_unix_nano=time.time_ns() if time_ns is None else time_ns,
+        attributes=key_values(said),
+    )
+    if body is not None:
+        record.body.CopyFrom(any_value(body))
+    return record
+
+
+def logs_request(
+    *records: LogRecord, resource: Attributes | None = None
+) -> ExportLogsServiceRequest:
+    """One resource, by default of experiment "x", with these records or with one event."""
+    request = ExportLogsServiceRequest()
+    resource_logs = request.resource_logs.add()
+    named: Attributes = {"rl.experiment.name": "x"} if resource is None else resource
+    resource_logs.resource.attributes.extend(key_values(named))
+    resource_logs.scope_logs.add().log_records.extend(records or [event()])
+    return request
+
+
+def every_event() -> list[LogRecord]:
+    """Each of the four events, with everything that it can say."""
+    return [
+        event(
+            "rl.experiment.start",
+            {
+                "rl.experiment.config": {
+                    "lr": 3e-5,
+                    "model": {"name": "qwen", "layers": 28, "tied": True},
+                    "betas": [0.9, 0.999],
+                    "seed": None,
+                },
+                "rl.experiment.notes": "a first try\nof two lines",
+                "rl.experiment.tags": ["grpo", "math"],
+                "rl.experiment.group": "ablation",
+                "rl.experiment.job_type": "train",
+                "log.record.uid": "i/1",
+            },
+        ),
+        event(
+            "rl.rollout.sample",
+            {"rl.loop.iteration": 7, "rl.sample.table": "eval", "log.record.uid": "i/2"},
+            {"prompt": "1 + 1 =\n", "completion": " 2", "reward": 1.0, "n": 3, "is_ok": True},
+        ),
+        event("rl.experiment.end", {"rl.experiment.status": "complete"}),
+        event("rl.worker.end", {"rl.worker.status": "failed", "error.type": "ValueError"}),
+    ]
 
 
 class Journal:

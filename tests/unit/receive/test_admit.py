@@ -17,9 +17,18 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.admit import Admitted, admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
-from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
+from tests.otlp_requests import (
+    Attributes,
+    event,
+    gauge,
+    key_values,
+    logs_request,
+    metrics_request,
+    trace_request,
+)
 
 NOW_NS = 1_800_000_000_000_000_000
 S = 1_000_000_000
@@ -66,7 +75,7 @@ def test_message_is_taken_as_well_as_bytes() -> None:
     assert kept(admitted) == sound_request()
 
 
-@pytest.mark.parametrize("signal", [Signal.METRICS, Signal.TRACES])
+@pytest.mark.parametrize("signal", Signal)
 def test_bytes_that_are_no_protobuf_are_malformed(signal: Signal) -> None:
     with pytest.raises(MalformedRequest, match="not a protobuf Export"):
         admit(signal, b"\xff\xff\xff", LIMITS, NOW_NS)
@@ -142,7 +151,7 @@ class TestExperiment:
     def test_unusable_name_is_refused_and_named(
         self, key: str, name: str | int, fault: str
     ) -> None:
-        resource = {"rl.experiment.name": "x"} | {key: name}
+        resource: Attributes = {"rl.experiment.name": "x", key: name}
         admitted = admit_metrics(metrics_request(gauge(point()), resource=resource))
         assert admitted.refused == {Refusal.INVALID_NAME: 1}
         assert f"Resource attribute {key} {fault}" in admitted.message or fault in admitted.message
@@ -157,7 +166,7 @@ Place = Callable[[dict[str, str | int]], ExportMetricsServiceRequest]
 
 
 def on_resource(attributes: dict[str, str | int]) -> ExportMetricsServiceRequest:
-    return metrics_request(gauge(point()), resource={"rl.experiment.name": "x"} | attributes)
+    return metrics_request(gauge(point()), resource={"rl.experiment.name": "x", **attributes})
 
 
 def on_scope(attributes: dict[str, str | int]) -> ExportMetricsServiceRequest:
@@ -527,13 +536,15 @@ def test_an_exemplar_that_is_too_large_to_be_sound_is_refused_unparsed() -> None
     assert [exemplar.as_double for exemplar in stored.exemplars] == [sound.as_double]
 
 
-@pytest.mark.parametrize("signal", [Signal.METRICS, Signal.TRACES])
-def test_points_and_spans_are_bounded_before_they_are_looked_at(signal: Signal) -> None:
+@pytest.mark.parametrize("signal", Signal)
+def test_points_spans_and_records_are_bounded_before_they_are_looked_at(signal: Signal) -> None:
     limits = ReceiveLimits(max_points_per_request=5)
 
-    def request(n: int) -> ExportMetricsServiceRequest | ExportTraceServiceRequest:
+    def request(n: int) -> ExportRequest:
         if signal is Signal.TRACES:
             return trace_request(n)
+        if signal is Signal.LOGS:
+            return logs_request(*[event() for _ in range(n)])
         return metrics_request(gauge(*[point() for _ in range(n - 2)]), gauge(point(), point()))
 
     now_ns = NOW_NS if signal is Signal.METRICS else time.time_ns()

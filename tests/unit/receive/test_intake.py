@@ -12,7 +12,15 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive import Intake, ReceiveLimits
 from otel_rl.errors import JournalFull, MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.otlp_requests import Journal, gauge, intake, metrics_request, point
+from tests.otlp_requests import (
+    Journal,
+    event,
+    gauge,
+    intake,
+    logs_request,
+    metrics_request,
+    point,
+)
 
 BODY = metrics_request().SerializeToString()
 
@@ -77,6 +85,31 @@ def test_what_is_refused_of_a_known_run_is_counted_for_it() -> None:
     door.take(Signal.METRICS, lambda: late("x"))
     counted = counters.take_run(ExperimentKey("x"))
     assert counted == {("otel_rl.bridge.points.refused", "time_out_of_range"): 1}
+
+
+def test_log_records_are_counted_as_taken_refused_or_ignored() -> None:
+    counters = Counters()
+    door = intake(Journal(), counters)
+    broken = event("rl.experiment.end", {})
+    records = [event(), event(), broken, event("of somebody else"), event("")]
+    door.take(Signal.LOGS, lambda: logs_request(*records))
+    counted = {name: n for (name, _), n in counters.snapshot().items() if n}
+    assert counted == {
+        "otel_rl.bridge.requests": 1,
+        "otel_rl.bridge.logs.accepted": 2,
+        "otel_rl.bridge.logs.refused": 1,
+        "otel_rl.bridge.logs.ignored": 2,
+    }
+    refused = {("otel_rl.bridge.logs.refused", "invalid_event"): 1}
+    assert counters.take_run(ExperimentKey("x")) == refused
+
+
+def test_nothing_is_counted_of_a_logs_request_that_could_not_be_stored() -> None:
+    journal, counters = Journal(), Counters()
+    journal.error = JournalFull("full")
+    with pytest.raises(JournalFull):
+        intake(journal, counters).take(Signal.LOGS, lambda: logs_request(event(), event("x")))
+    assert not any(counters.snapshot().values())
 
 
 def test_experiments_of_a_request_that_could_not_be_stored_take_no_room() -> None:

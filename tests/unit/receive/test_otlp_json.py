@@ -9,10 +9,12 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -20,7 +22,14 @@ from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import Signal
-from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
+from tests.otlp_requests import (
+    every_event,
+    gauge,
+    key_values,
+    logs_request,
+    metrics_request,
+    trace_request,
+)
 
 MAX_OBJECTS = 100_000
 
@@ -48,6 +57,12 @@ def parse_span(span: object) -> Span:
     return request.resource_spans[0].scope_spans[0].spans[0]
 
 
+def parse_record(record: object) -> LogRecord:
+    request = parse(Signal.LOGS, {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]})
+    assert isinstance(request, ExportLogsServiceRequest)
+    return request.resource_logs[0].scope_logs[0].log_records[0]
+
+
 def test_25_ids_are_hexadecimal_in_either_case() -> None:
     span = parse_span(
         {
@@ -65,6 +80,11 @@ def test_25_ids_are_hexadecimal_in_either_case() -> None:
 def test_25_ids_of_exemplars_are_hexadecimal() -> None:
     (exemplar,) = parse_point({"exemplars": [{"traceId": "ab" * 16, "spanId": "cd" * 8}]}).exemplars
     assert (exemplar.trace_id, exemplar.span_id) == (b"\xab" * 16, b"\xcd" * 8)
+
+
+def test_25_ids_of_log_records_are_hexadecimal() -> None:
+    record = parse_record({"traceId": "ab" * 16, "spanId": "CD" * 8})
+    assert (record.trace_id, record.span_id) == (b"\xab" * 16, b"\xcd" * 8)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +341,65 @@ def test_json_of_a_trace_parses_to_that_trace() -> None:
     request = trace_request(3)
     written = as_otlp_json(MessageToDict(request, use_integers_for_enums=True))
     assert parse(Signal.TRACES, written) == request
+
+
+def test_json_of_events_parses_to_those_events() -> None:
+    request = logs_request(*every_event())
+    for record in request.resource_logs[0].scope_logs[0].log_records:
+        record.trace_id, record.span_id = b"\xfe" * 16, b"\xfd" * 8
+        record.attributes.add(key="blob").value.bytes_value = b"\xff\xfe"
+        record.severity_number, record.flags = 9, 1  # type: ignore[assignment]  # INFO
+    written = as_otlp_json(MessageToDict(request, use_integers_for_enums=True))
+    assert "eventName" in written["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    assert parse(Signal.LOGS, written) == request
+
+
+def test_a_log_record_has_the_name_time_and_body_that_json_gives_it() -> None:
+    record = parse_record(
+        {
+            "timeUnixNano": "1800000000000000001",
+            "observedTimeUnixNano": 1_800_000_000_000_000_002,
+            "severityNumber": "SEVERITY_NUMBER_INFO",
+            "eventName": "rl.rollout.sample",
+            "event_name": "another",
+            "body": {
+                "kvlistValue": {
+                    "values": [
+                        {"key": "completion", "value": {"stringValue": "2"}},
+                        {"key": "reward", "value": {"doubleValue": "NaN"}},
+                        {"key": "n", "value": {"intValue": "-7"}},
+                        {"key": "raw", "value": {"bytesValue": "AAE="}},
+                        {"key": "empty", "value": {}},
+                    ]
+                }
+            },
+        }
+    )
+    assert (record.time_unix_nano % 10, record.observed_time_unix_nano % 10) == (1, 2)
+    assert (record.event_name, record.severity_number) == ("rl.rollout.sample", 9)
+    completion, reward, n, raw, empty = [pair.value for pair in record.body.kvlist_value.values]
+    assert completion.string_value == "2"
+    assert math.isnan(reward.double_value)
+    assert (n.int_value, raw.bytes_value) == (-7, b"\x00\x01")
+    assert empty.WhichOneof("value") is None
+
+
+@pytest.mark.parametrize(
+    ("record", "path"),
+    [
+        ({"eventName": 7}, r"logRecords\[0\]\.eventName: must be a string"),
+        ({"body": "text"}, r"logRecords\[0\]\.body must be an object"),
+        ({"body": {"kvlistValue": []}}, r"body\.kvlistValue must be an object"),
+        ({"body": {"kvlistValue": {"values": {}}}}, r"kvlistValue\.values must be an array"),
+        ({"body": {"bytesValue": "Z"}}, r"body\.bytesValue: must be a base64"),
+        ({"body": {"stringValue": "a", "intValue": 1}}, "a second value"),
+        ({"spanId": "ab"}, r"logRecords\[0\]\.spanId: must be 16 hexadecimal"),
+        ({"flags": 2**32}, "flags"),
+    ],
+)
+def test_a_log_record_of_wrong_shape_is_malformed(record: object, path: str) -> None:
+    with pytest.raises(MalformedRequest, match=path):
+        parse_record(record)
 
 
 def test_members_and_elements_are_bounded_before_they_are_made() -> None:
