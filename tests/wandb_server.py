@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -46,6 +46,9 @@ class Run:
     entity: str = ENTITY
     display_name: str = ""
     group: str = ""
+    job_type: str = ""
+    notes: str = ""
+    tags: list[str] = field(default_factory=list)
     config: dict[str, object] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
     files: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -286,7 +289,7 @@ class WandbServer:
             return {"data": None, "errors": [{"message": f"unknown operation {operation}"}]}
         return {"data": answers[operation](variables)}
 
-    def _upsert(self, variables: dict[str, str]) -> Json:
+    def _upsert(self, variables: dict[str, Any]) -> Json:  # as GraphQL has them
         name = variables.get("name") or variables.get("id") or ""
         run = next((r for r in self._runs.values() if name in {r.name, r.id}), None)
         inserted = run is None
@@ -297,6 +300,9 @@ class WandbServer:
             run.config = json.loads(variables["config"])
         run.display_name = variables.get("displayName") or run.display_name
         run.group = variables.get("groupName") or run.group
+        run.job_type = variables.get("jobType") or run.job_type
+        run.notes = variables.get("notes") or run.notes
+        run.tags = variables.get("tags") or run.tags
         if variables.get("summaryMetrics"):
             run.summary = json.loads(variables["summaryMetrics"])
         return {"upsertBucket": {"bucket": _bucket(run, self._stale_lines), "inserted": inserted}}
@@ -334,8 +340,8 @@ def _bucket(run: Run, stale_lines: int) -> dict[str, object]:
         "description": None,
         "config": json.dumps(run.config),
         "sweepName": None,
-        "tags": [],
-        "notes": None,
+        "tags": run.tags,
+        "notes": run.notes or None,
         "project": {
             "id": "x",
             "name": run.project,

@@ -164,7 +164,7 @@ class Bridge:
             JournalClosed: The bridge is stopping; the sender retries.
         """
         # Nothing reads spans yet: they were checked and counted at the door.
-        batches = [batch for batch in batches if batch.signal is Signal.METRICS]
+        batches = [batch for batch in batches if batch.signal is not Signal.TRACES]
         if batches:
             self._spool.append(batches)
             self.counters.add(Counter.BATCHES_SPOOLED, len(batches))

@@ -24,7 +24,7 @@ def show(run: "wandb.Run", description: Description) -> None:
     """
     config = {_key(key): _json(value) for key, value in description.config.items()}
     if config:
-        run.config.update(config, allow_val_change=True)
+        run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # has none
     if description.notes and not run.notes:
         run.notes = description.notes
     tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]

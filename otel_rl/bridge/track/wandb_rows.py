@@ -4,6 +4,7 @@ import json
 import logging
 from functools import lru_cache
 
+from otel_rl.bridge.track.wandb_about import as_table
 from otel_rl.records import Row
 
 __all__ = ["LEFT_OUT", "STEP", "payload"]
@@ -24,8 +25,12 @@ _MAX_CHARACTER_BYTES = 6  # \u003c
 _VALUE_BYTES = 32  # a double has at most 24 digits and signs; quotes, colon and comma
 
 
-def payload(row: Row) -> dict[str, float]:
+def payload(row: Row) -> dict[str, object]:
     """What is logged for a row, in one call."""
+    return {**_numbers(row), **{_key(name): as_table(table) for name, table in row.tables.items()}}
+
+
+def _numbers(row: Row) -> dict[str, float]:
     payload = {_key(name): value for name, value in row.values.items()}
     characters = sum(map(len, payload))
     if characters * _MAX_CHARACTER_BYTES + len(payload) * _VALUE_BYTES > _MAX_LINE_BYTES:

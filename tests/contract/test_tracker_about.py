@@ -1,0 +1,130 @@
+"""What is known of a run beside its numbers reaches every tracker."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
+from otel_rl.semconv.run_id import run_id
+from tests.wandb_offline import read_offline_run, run_directories
+from tests.wandb_server import Run, WandbServer
+
+pytestmark = pytest.mark.process
+
+NOON_NS = 1_700_000_000_250_000_000
+
+KEY = ExperimentKey("grpo")
+
+FIRST = Description(
+    config={"lr": 0.1, "model": {"name": "qwen", "layers": [1, 2]}, "_odd": float("inf")},
+    notes="Why we do it.",
+    tags=("a", "b"),
+    group="sweep",
+    job_type="train",
+)
+LAST = Description(
+    config={"lr": 0.2, "seed": 7, "model": {"name": "qwen", "layers": [1, 2]}},
+    notes="Why we do it.",
+    tags=("a", "b", "c"),
+    group="sweep",
+    job_type="train",
+    status=ExperimentStatus.COMPLETE,
+)
+TEXTS = Table(
+    ["step", "prompt", "reward", "worker"],
+    [[3, "2+2?", 1.0, "0"], [3, "\ud800 größe", None, "1"], [3, {"role": "user"}, "odd", "1"]],
+)
+ROWS = [
+    Row(0, 3, NOON_NS, {"trainer/loss": 0.5}),
+    Row(1, 3, NOON_NS, {}, None, {"trainer/samples": TEXTS}),
+    Row(2, 4, NOON_NS, {"trainer/loss": 0.25}),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+def info(directory: Path, attributes: tuple[tuple[str, str], ...] = ()) -> RunInfo:
+    run = run_id(KEY.experiment, KEY.trial)
+    return RunInfo(KEY, run, directory, attributes, description=FIRST)
+
+
+def session(tracker: str, run: RunInfo) -> None:
+    """One life of a writer, in which more becomes known of the run."""
+    with WriterProcess(tracker) as writer:
+        start = writer.open(run)
+        writer.write([row for row in ROWS if row.number >= start])
+        writer.describe(LAST)
+        writer.close(exit_code=0)
+
+
+def test_jsonl_has_the_tables_and_what_is_known(tmp_path: Path) -> None:
+    run = info(tmp_path)
+    session("jsonl", run)
+    lines = (tmp_path / f"{run.run_id}.jsonl").read_text().splitlines()
+    table = json.loads(lines[1])["tables"]["trainer/samples"]
+    assert (table["columns"], table["data"]) == (TEXTS.columns, TEXTS.rows)
+    about = json.loads((tmp_path / f"{run.run_id}.run.json").read_text())
+    assert (about["config"], about["tags"]) == (LAST.config, [*LAST.tags])
+    assert about["status"] == "complete"
+
+
+def test_an_offline_run_of_wandb_has_them(tmp_path: Path) -> None:
+    run = info(tmp_path)
+    session("wandb", run)
+    (directory,) = run_directories(tmp_path, run.run_id)
+    offline = read_offline_run(directory)
+    assert [line["step"] for line in offline.history] == [3, 3, 4]
+    assert offline.config["lr"] == 0.2
+    assert offline.config["model"] == {"name": "qwen", "layers": [1, 2]}
+    assert offline.config["config_odd"] == "inf"
+    assert offline.group == "sweep"
+    (table,) = directory.glob("files/media/table/trainer/*.table.json")
+    written = json.loads(table.read_text())
+    assert written["columns"] == TEXTS.columns
+    assert written["data"] == [
+        [3, "2+2?", 1.0, "0"],
+        [3, "\\ud800 größe", None, "1"],
+        [3, {"role": "user"}, "odd", "1"],
+    ]
+
+
+def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    run = info(tmp_path, (("transmit_interval_s", "1"),))
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(ROWS[:2])
+        assert writer.flush(timeout_s=20) == 2
+    session("wandb", run)
+    stored: Run = server.run(run.run_id)
+    history = server.history(run.run_id)
+    assert [line["_step"] for line in history] == [0, 1, 2]
+    reference = json.loads(stored.lines()[1])["trainer/samples"]
+    assert (reference["_type"], reference["nrows"]) == ("table-file", 3)
+    assert stored.config["lr"] == {"value": 0.2}
+    assert stored.config["seed"] == {"value": 7}
+    assert stored.summary["status"] == "complete"
+    assert (stored.notes, sorted(stored.tags), stored.job_type) == (
+        "Why we do it.",
+        ["a", "b", "c"],
+        "train",
+    )
