@@ -1,10 +1,11 @@
 """The table of trackers: name, how to make one, how to tell whether it would work."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.bridge.track import Tracker
+from otel_rl.bridge.track import RunInfo, Tracker
 from otel_rl.bridge.track.checks import (
     CheckResult,
     check_jsonl,
@@ -14,7 +15,8 @@ from otel_rl.bridge.track.checks import (
 )
 from otel_rl.bridge.track.jsonl import JsonLinesTracker
 from otel_rl.bridge.track.wandb import WandbTracker
-from otel_rl.bridge.track.wandb_account import WandbSettings, writer_environment
+from otel_rl.bridge.track.wandb_account import WandbSettings, find_account, writer_environment
+from otel_rl.bridge.track.wandb_shared import SharedWandbTracker
 from otel_rl.errors import ConfigError
 
 __all__ = ["BACKENDS", "Backend", "Patience", "backend"]
@@ -42,7 +44,7 @@ class Backend:
 
     Attributes:
         name: As the settings call it.
-        create: Makes a tracker. Called in the writer process; may load heavy libraries.
+        create: Makes the tracker of a run. Called in the writer process; may load heavy libraries.
         validate: Raises ConfigError if a run with these attributes cannot work here.
         check: The same for a person, further checks included. Takes at most a few seconds.
         environment: The environment of a writer process, made from that of the bridge.
@@ -50,7 +52,7 @@ class Backend:
     """
 
     name: str
-    create: Callable[[], Tracker]
+    create: Callable[[RunInfo], Tracker]
     validate: Callable[[Mapping[str, str]], None]
     check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]]
     environment: Callable[[Mapping[str, str]], dict[str, str]]
@@ -71,10 +73,16 @@ def backend(name: str) -> Backend:
         ) from None
 
 
+def _wandb_tracker(run: RunInfo) -> Tracker:
+    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ)
+    return SharedWandbTracker() if account.attached_run else WandbTracker()
+
+
 def _patience_with_wandb(attributes: Mapping[str, str]) -> Patience:
     settings = WandbSettings.parse(attributes)
     return Patience(
-        open_s=2 * settings.init_timeout_s + 60,  # `init` tries a last time after its timeout
+        # `init` tries a last time after its timeout.
+        open_s=2 * settings.init_timeout_s + settings.settle_s + 60,
         close_s=settings.finish_timeout_s + settings.stall_timeout_s + 60,
     )
 
@@ -82,7 +90,7 @@ def _patience_with_wandb(attributes: Mapping[str, str]) -> Patience:
 BACKENDS: Mapping[str, Backend] = {
     "wandb": Backend(
         "wandb",
-        WandbTracker,
+        _wandb_tracker,
         validate_wandb,
         check_wandb,
         writer_environment,
@@ -90,7 +98,7 @@ BACKENDS: Mapping[str, Backend] = {
     ),
     "jsonl": Backend(
         "jsonl",
-        JsonLinesTracker,
+        lambda _: JsonLinesTracker(),
         validate_jsonl,
         check_jsonl,
         dict,

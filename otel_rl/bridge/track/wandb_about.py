@@ -9,7 +9,7 @@ from otel_rl.records import Description, Table, Value
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["as_table", "show"]
+__all__ = ["as_table", "show", "show_config"]
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises beyond it
 
@@ -22,9 +22,7 @@ def show(run: "wandb.Run", description: Description) -> None:
     What a person has written in W&B stays: notes are only given to a run that has none, and tags
     are added.
     """
-    config = {_key(key): _json(value) for key, value in description.config.items()}
-    if config:
-        run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # has none
+    show_config(run, description.config)
     if description.notes and not run.notes:
         run.notes = description.notes
     tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]
@@ -32,6 +30,13 @@ def show(run: "wandb.Run", description: Description) -> None:
     if not set(tags) <= set(known):
         run.tags = tuple(dict.fromkeys((*known, *tags)))
     run.summary[_STATUS] = str(description.status)
+
+
+def show_config(run: "wandb.Run", values: Mapping[str, Value]) -> None:
+    """Add to the config of a run."""
+    config = {_key(key): _json(value) for key, value in values.items()}
+    if config:
+        run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # has none
 
 
 def as_table(table: Table) -> "wandb.Table":

@@ -72,29 +72,34 @@ class _Session:
 
     def __init__(self, opening: Open) -> None:
         self.closed = False
-        self._run = opening.run
-        self._tracker: Tracker = backend(opening.tracker).create()
+        self._opening = opening
+        self._tracker: Tracker | None = None
         self._lock: BinaryIO | None = None
         self._next_row = 0
 
     def open(self) -> Reply:
-        self._lock = _lock(self._run)
-        self._next_row = self._tracker.open(self._run)
+        run = self._opening.run
+        self._lock = _lock(run)
+        self._tracker = backend(self._opening.tracker).create(run)
+        self._next_row = self._tracker.open(run)
         return Ready(self._next_row, self._tracker.location())
 
     def handle(self, request: Request) -> Reply:
+        tracker = self._tracker
+        if tracker is None:
+            return Rejected("The run was not opened.")
         match request:
             case Write(rows):
-                self._tracker.write(rows)
+                tracker.write(rows)
                 self._next_row = rows[-1].number + 1 if rows else self._next_row
                 return Written(self._next_row)
             case Describe(description):
-                self._tracker.describe(description)
+                tracker.describe(description)
                 return Described()
             case Flush(timeout_s):
-                return Flushed(self._tracker.flush(timeout_s=timeout_s))
+                return Flushed(tracker.flush(timeout_s=timeout_s))
             case Close(exit_code):
-                safe_row = self._tracker.close(exit_code=exit_code)
+                safe_row = tracker.close(exit_code=exit_code)
                 self.closed = True
                 return Closed(safe_row)
             case Open():

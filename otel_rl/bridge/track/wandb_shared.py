@@ -1,0 +1,233 @@
+"""Joins a W&B run that a process of the user's own has begun, and adds rows to it.
+
+W&B's shared mode lets several writers append to one run. The bridge is not its primary writer: it
+sends rows, and never a state, a summary, tags, notes or anything of its machine. All its keys begin
+with ``otel_rl/``, and only they get ``otel_rl/step`` as their axis, so that whatever the owner logs
+and defines stays as it is.
+
+A shared run has no resuming: the server appends whatever comes, from whomever. So the bridge asks
+it which rows it has by their marks, see ``wandb_marks``. Rows that were in flight when a writer was
+killed may still come, and nothing would know them again. Therefore an opening leaves a note that
+only its closing changes, and where it finds one, it waits until the answers have stood still.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from otel_rl.bridge.track import RunInfo, writer_file
+from otel_rl.bridge.track.wandb_about import show_config
+from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
+from otel_rl.bridge.track.wandb_marks import JoinedRun, Marks, look_up, mark_key
+from otel_rl.bridge.track.wandb_rows import STEP, payload
+from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
+from otel_rl.bridge.track.wandb_upload import Upload
+from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, Row
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["SharedWandbTracker"]
+
+_PREFIX = "otel_rl/"
+_LABEL = "otel_rl"  # W&B's word for which of the writers of a run it is
+_SETTLE_POLL_S = 1.0
+
+
+class SharedWandbTracker:
+    """One run of somebody else's. See the module."""
+
+    def __init__(self) -> None:
+        self._settings = WandbSettings()
+        self._account = Account(online=True, base_url="", project="", entity="")
+        self._run: wandb.Run | None = None
+        self._mark = ""
+        self._marks = Marks(self._account, "", row=0, step=0)
+        self._upload = Upload("", 0, stall_timeout_s=0)
+        self._note = Path()
+
+    def open(self, run: RunInfo, /) -> int:
+        """Join the run, if it is there and its owner shares it."""
+        try:
+            self._settings = WandbSettings.parse(dict(run.attributes))
+            self._account = find_account(self._settings, os.environ)
+        except ConfigError as exc:
+            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._mark = mark_key(run)
+        self._note = writer_file(run, "joined")
+        # Asked before `init`, which would make a run that is not there, and let W&B overwrite the
+        # first rows of one that is not shared.
+        joined = _shared(self._account)
+        self._marks = self._find_rows(joined)
+        self._leave_note(is_closed=False)
+        with translated():
+            self._run = _join(run, self._settings, self._account)
+            self._run.define_metric(f"{_PREFIX}*", step_metric=_PREFIX + STEP)
+            self._run.define_metric(self._mark, hidden=True)
+        self.describe(run.description)
+        self._upload = Upload(
+            self._account.attached_run,
+            self._marks.row,
+            stall_timeout_s=self._settings.stall_timeout_s,
+        )
+        return self._marks.row
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Log each row in one call, with its number. In shared mode W&B numbers the steps."""
+        run = self._opened()
+        self._upload.begin()
+        for row in rows:
+            line = {_own(key): value for key, value in payload(row).items()}
+            with translated():
+                run.log({**line, self._mark: row.number}, commit=True)
+            self._upload.next_row = row.number + 1
+
+    def describe(self, description: Description, /) -> None:
+        """Put the config under one key of the run's; the rest is its owner's to say."""
+        with translated():
+            config = {_LABEL: description.config} if description.config else {}
+            show_config(self._opened(), config)
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """Ask the server which rows it has, until it has all."""
+        self._opened()
+        safe_row = self._upload.wait(self._rows_there, timeout_s=timeout_s)
+        self._leave_note(is_closed=False)
+        return safe_row
+
+    def location(self) -> str:
+        """The URL of the run."""
+        return str(self._opened().url or "")
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Leave the run as it is, and end ``wandb-core``. Its owner says how the run ended."""
+        if self._run is not None:
+            import wandb
+
+            run, self._run = self._run, None
+            with translated():
+                run.finish(exit_code=exit_code)
+                wandb.teardown(exit_code=exit_code)
+            self._upload.wait(self._rows_there)
+            self._leave_note(is_closed=True)
+        return self._upload.safe_row
+
+    def _find_rows(self, joined: JoinedRun) -> Marks:
+        note = _Note.read(self._note, self._mark)
+        if note is None:
+            return Marks(self._account, self._mark, row=0, step=joined.last_step + 1)
+        marks = Marks(self._account, self._mark, row=note.row, step=note.step)
+        if not marks.are_there():  # the run was emptied or rewound
+            marks = Marks(self._account, self._mark, row=0, step=0)
+        marks.read()
+        if not note.is_closed:
+            self._settle(marks)
+        return marks
+
+    def _settle(self, marks: Marks) -> None:
+        since, row = time.monotonic(), marks.row
+        while time.monotonic() - since < self._settings.settle_s:
+            time.sleep(min(_SETTLE_POLL_S, self._settings.settle_s))
+            if marks.read() > row:
+                since, row = time.monotonic(), marks.row
+
+    def _rows_there(self) -> int:
+        return self._marks.read(handed=self._upload.next_row)
+
+    def _leave_note(self, *, is_closed: bool) -> None:
+        _Note(self._mark, self._marks.row, self._marks.step, is_closed).write(self._note)
+
+    def _opened(self) -> "wandb.Run":
+        if self._run is None:
+            raise TrackerUnavailable(f"The W&B run {self._account.attached_run} is not open.")
+        return self._run
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """How a run was left. Without one no row of ours was ever handed over.
+
+    It lies beside the journal: whoever removes one removes both.
+    """
+
+    mark: str
+    row: int
+    step: int
+    is_closed: bool
+
+    @classmethod
+    def read(cls, path: Path, mark: str) -> Self | None:
+        try:
+            note = cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as exc:
+            raise TrackerUnavailable(f"{path}: cannot be read ({exc}).") from exc
+        return note if note.mark == mark else None
+
+    def write(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        with new.open("w") as file:
+            json.dump(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _shared(account: Account) -> JoinedRun:
+    path = "/".join(filter(None, (account.entity, account.project, account.attached_run)))
+    run = look_up(account)
+    if run is None:
+        raise TrackerUnavailable(
+            f"There is no W&B run {path} yet.",
+            hint="It is joined once wandb.init has made it. Is it in this project? Name it as "
+            "ENTITY/PROJECT/RUN_ID.",
+        )
+    if not run.is_shared:
+        raise TrackerRejected(
+            f"The W&B run {path} is not in shared mode: W&B would overwrite rows of its owner.",
+            hint="Set WANDB_MODE=shared for the process that calls wandb.init, or let it pass "
+            'settings=wandb.Settings(mode="shared", x_primary=True).',
+        )
+    return run
+
+
+def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        id=account.attached_run,
+        project=account.project,
+        entity=account.entity or None,
+        dir=run.directory,
+        # Of the environment, and of the bridge's own runs.
+        tags=[],
+        notes="",
+        reinit="create_new",
+        settings=quiet_settings(
+            settings,
+            account,
+            mode="shared",
+            x_primary=False,
+            x_update_finish_state=False,
+            x_label=_LABEL,
+            # Otherwise the SDK sends a summary of its own beside the owner's.
+            x_server_side_derived_summary=True,
+            program="",
+        ),
+    )
+
+
+def _own(key: str) -> str:
+    """The key in a run that is not ours. W&B's own ones, which begin with "_", stay."""
+    return key if key.startswith(("_", _PREFIX)) else _PREFIX + key
