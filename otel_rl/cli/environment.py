@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
-from otel_rl.worker.identity import parse_resource_attributes
+from otel_rl.worker.naming import parse_resource_attributes
 
 __all__ = ["reporting_environment"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.records import ExperimentKey
-from otel_rl.worker.identity import checked_name
+from otel_rl.worker.naming import checked_name
 
 __all__ = ["add_bridge_options", "experiment_key", "host_and_port", "settings_of"]
 

@@ -14,7 +14,7 @@ from otel_rl.bridge.counters import Counter
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
-from otel_rl.worker.identity import checked_name
+from otel_rl.worker.naming import checked_name
 
 __all__ = ["add_parser"]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["OtelStatsLogger", "attach"]
 
@@ -39,11 +40,12 @@ class OtelStatsLogger:
 
     def __init__(self, original: _StatsLogger) -> None:
         config = getattr(original, "config", None)
-        start(
-            "trainer",
+        known = Who(
             getattr(config, "experiment_name", None),
             getattr(config, "trial_name", None),
+            "trainer",
         )
+        start(known)
         self._original = original
         self._recorder = Recorder("areal")
 

@@ -20,6 +20,7 @@ from forge.observability.metrics import (  # type: ignore[import-not-found]  # n
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
 from otel_rl.semconv.spec import Reduction
+from otel_rl.worker.naming import Who
 
 __all__ = ["NAME", "OtelBackend", "register"]
 
@@ -69,7 +70,7 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
             ConfigError: See ``otel_rl.init``.
         """
         del role, controller_logger_metadata
-        start(role_of(process_name), self.backend_kwargs.get("project"))
+        start(Who(self.backend_kwargs.get("project"), role=role_of(process_name)))
         self._recorder = Recorder("forge")
 
     async def log_batch(

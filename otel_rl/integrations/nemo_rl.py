@@ -12,6 +12,7 @@ from nemo_rl.utils.logger import (  # type: ignore[import-not-found]  # no depen
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["OtelLogger"]
 
@@ -22,18 +23,18 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
     """Records metrics; histograms and plots stay with the other loggers.
 
     Args:
-        role: What the process does.
-        experiment: Names the experiment if the environment does not.
-        trial: One attempt at it.
+        experiment: Default ``OTEL_RL_EXPERIMENT``.
+        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
 
     def __init__(
-        self, role: str = "trainer", experiment: str | None = None, trial: str | None = None
+        self, experiment: str | None = None, trial: str | None = None, role: str | None = None
     ) -> None:
-        start(role, experiment, trial)
+        start(Who(role="trainer"), Who(experiment, trial, role))
         self._recorder = Recorder("nemo_rl")
 
     def log_metrics(

@@ -17,6 +17,7 @@ from prime_rl.monitors.base import Monitor  # type: ignore[import-not-found]  # 
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["OtelMonitor", "install"]
 
@@ -34,7 +35,7 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start("trainer")
+        start(Who(role="trainer"))
         self._recorder = Recorder("prime_rl")
 
     async def log_metrics(self, metrics: Mapping[str, object], step: int) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 from opentelemetry.metrics import Counter, Meter
@@ -13,7 +14,8 @@ from otel_rl.integrations.rename import Meaning, rules_of
 from otel_rl.semconv.names import METRICS, RL_LOOP_ITERATION, RL_REDUCE
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.identity import named_by
+from otel_rl.worker.launcher import process_name
+from otel_rl.worker.naming import NOBODY, Who, who
 from otel_rl.worker.session import GUARD, running
 from otel_rl.worker.values import PLAIN
 
@@ -25,15 +27,12 @@ _MAX_SAID: Final = 1000
 """Bounds the memory against names that carry an id or a step."""
 
 
-def start(role: str, experiment: str | None = None, trial: str | None = None) -> None:
+def start(known: Who, said: Who = NOBODY) -> None:
     """Be a worker, unless the process is one already.
 
-    Whatever the environment names wins: under ``otel-rl run`` that is what joins the processes.
-
     Args:
-        role: What the framework's process does.
-        experiment: What the framework calls it.
-        trial: One attempt at it.
+        known: What the framework calls the process; the environment may know better.
+        said: What the user calls it.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -41,10 +40,7 @@ def start(role: str, experiment: str | None = None, trial: str | None = None) ->
     session = running()
     if session is not None and not session.is_guess:
         return
-    named = named_by(os.environ)
-    if "experiment" in named:
-        experiment = trial = None
-    otel_rl.init(experiment=experiment, trial=trial, role=None if "role" in named else role)
+    otel_rl.init(**asdict(who(os.environ, process_name(), said=said, known=known)))
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["OtelTracker"]
 
@@ -29,17 +30,22 @@ class OtelTracker:
 
     Args:
         original: SkyRL's own tracker.
-        experiment: Names the experiment if the environment does not.
-        trial: One attempt at it.
+        experiment: Default ``OTEL_RL_EXPERIMENT``.
+        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
 
     def __init__(
-        self, original: _Tracking, experiment: str | None = None, trial: str | None = None
+        self,
+        original: _Tracking,
+        experiment: str | None = None,
+        trial: str | None = None,
+        role: str | None = None,
     ) -> None:
-        start("trainer", experiment, trial)
+        start(Who(role="trainer"), Who(experiment, trial, role))
         self._original = original
         self._recorder = Recorder("skyrl")
 

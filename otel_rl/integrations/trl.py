@@ -10,6 +10,7 @@ from transformers import TrainerCallback  # type: ignore[import-not-found]  # no
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["OtelCallback"]
 
@@ -20,15 +21,15 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
     """Records what the trainer logs, in the process that has it: the first of the world.
 
     Args:
-        role: What the process does.
-        experiment: Names the experiment if the environment does not; default ``args.run_name``.
-        trial: One attempt at it.
+        experiment: Default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
+        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
     """
 
     def __init__(
-        self, role: str = "trainer", experiment: str | None = None, trial: str | None = None
+        self, experiment: str | None = None, trial: str | None = None, role: str | None = None
     ) -> None:
-        self._role, self._experiment, self._trial = role, experiment, trial
+        self._said = Who(experiment, trial, role)
         self._recorder = Recorder("trl")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
@@ -37,7 +38,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start(self._role, self._experiment or getattr(args, "run_name", None), self._trial)
+        start(Who(getattr(args, "run_name", None), role="trainer"), self._said)
 
     def on_log(
         self,

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.worker.naming import Who
 
 __all__ = ["NAME", "OtelLogger", "register"]
 
@@ -31,8 +32,8 @@ class OtelLogger:
     """One of the loggers that ``Tracking`` hands its data to.
 
     Args:
-        project: Names the experiment if the environment does not.
-        experiment: Names the trial if the environment does not name the experiment.
+        project: The experiment, if the environment names none.
+        experiment: The trial, if the environment names no experiment.
         config: Hyper-parameters.
 
     Raises:
@@ -42,7 +43,7 @@ class OtelLogger:
     def __init__(
         self, project: str, experiment: str, config: Mapping[str, object] | None = None
     ) -> None:
-        start("trainer", project, experiment)
+        start(Who(project, experiment, "trainer"))
         self._recorder = Recorder("verl")
         if config:
             self._recorder.config(config)

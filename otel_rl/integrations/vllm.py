@@ -17,7 +17,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.integrations.recorder import meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
-from otel_rl.worker.identity import named_by
+from otel_rl.worker.naming import Who, names_an_experiment
 from otel_rl.worker.session import GUARD, running
 
 __all__ = ["OtelStatLogger"]
@@ -37,8 +37,8 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
         del vllm_config, engine_index
         self._instruments: _Instruments | None = None
         try:
-            if running() is not None or "experiment" in named_by(os.environ):
-                start("generator")
+            if running() is not None or names_an_experiment(os.environ):
+                start(Who(role="generator"))
                 meter = meter_of("vllm")
                 self._instruments = None if meter is None else _Instruments(meter)
         except ConfigError as error:  # nobody asked for it here, so it stops nobody

@@ -6,7 +6,7 @@ from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]
     BaseDistro,
 )
 
-from otel_rl.worker.plugin import names_an_experiment
+from otel_rl.worker.naming import names_an_experiment
 
 __all__ = ["WorkerDistro", "distro"]
 
@@ -20,4 +20,4 @@ class WorkerDistro(BaseDistro):  # type: ignore[misc]  # for the same reason
 
 def distro() -> BaseDistro | None:
     """The distro, or None where no experiment is named: then the next one that is installed."""
-    return WorkerDistro() if names_an_experiment() else None
+    return WorkerDistro() if names_an_experiment(os.environ) else None

@@ -1,10 +1,8 @@
 """Who a worker is: from arguments and environment to resource attributes. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import unquote
 
 from opentelemetry.util.types import AttributeValue
 
@@ -17,48 +15,25 @@ from otel_rl.semconv.names import (
     RL_WORKER_INDEX,
     RL_WORKER_ROLE,
     RL_WORKER_TAG,
-    RlWorkerRoleValues,
 )
 from otel_rl.semconv.run_id import run_id
+from otel_rl.worker.naming import (
+    Who,
+    named_place,
+    parse_resource_attributes,
+    tag_of,
+    who,
+)
+from otel_rl.worker.place import place_of
 
 __all__ = [
     "DEFAULT_TRIAL",
     "Identity",
-    "checked_name",
     "detect",
     "identify",
-    "named_by",
-    "parse_resource_attributes",
 ]
 
 DEFAULT_TRIAL: Final = "default"
-
-MAX_NAME_LENGTH: Final = 128
-"""W&B cuts display names at 128 characters; a name that is cut no longer names one thing."""
-
-_RANK_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
-    ("ROLE_RANK", "ROLE_WORLD_SIZE"),
-    ("RANK", "WORLD_SIZE"),
-)
-"""Where torchrun, Ray Train and all who imitate them write a process's place, best first: torchrun
-knows its place among the workers of its own role, too."""
-
-_MPI_AND_SLURM_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-)
-"""The same of Open MPI, MVAPICH, MPICH and Slurm. MPI first: what mpirun starts within a Slurm job
-inherits the place of mpirun. A batch script has the number of tasks of its job, a step its own."""
-
-_RAY_WORKER: Final = "RAY_RAYLET_PID"
-"""Set in what Ray starts: the place of its raylet within a Slurm or MPI job is not the worker's."""
-
-_TORCHRUN_DEFAULT_ROLES: Final = frozenset({"", "default", "default_role"})
-
-_NAMED: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
-"""A process that is called after its role: ``trainer``, ``generator-2``."""
 
 _ARGUMENT_OF: Final = {
     RL_EXPERIMENT_NAME: "experiment",
@@ -132,7 +107,7 @@ def identify(
     default_role: str | None = None,
     process_name: str = "",
 ) -> Identity:
-    """Work out who this worker is. Arguments win over ``OTEL_RL_*`` over resource attributes.
+    """Work out who this worker is; ``who`` and ``place_of`` say from what.
 
     Args:
         environ: The process's environment.
@@ -151,36 +126,33 @@ def identify(
     """
     extra = _extra_attributes(resource_attributes)
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    found_experiment = _name("experiment", experiment, "OTEL_RL_EXPERIMENT", environ, inherited)
-    if found_experiment is None:
+    named = who(environ, process_name, said=Who(experiment, trial, role), default_role=default_role)
+    if named.experiment is None:
         raise ConfigError(
             "experiment: no experiment was named.",
             hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
         )
-    named_role, named_index = _from_name(process_name)
-    stated_role = _stated_role(role, environ, inherited)
-    found_role = stated_role or named_role or default_role
-    if found_role is None:
+    if named.role is None:
         raise ConfigError(
             "role: no role was named.",
             hint='Pass init(role="trainer", ...) (or generator, replay_buffer, reward, any word) '
             "or set OTEL_RL_ROLE.",
         )
-    found_trial = _name("trial", trial, "OTEL_RL_TRIAL", environ, inherited) or DEFAULT_TRIAL
-    place_index, place_count = _place(
-        environ, inherited, index, count, None if stated_role else named_index
+    found_trial = named.trial or DEFAULT_TRIAL
+    place_index, place_count = place_of(
+        environ, inherited, index, count, _named_index(process_name, named.role)
     )
-    default_id = run_id(found_experiment, found_trial)
+    default_id = run_id(named.experiment, found_trial)
     default_service = (
-        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
+        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{named.role}"
     )
     return Identity(
-        experiment=found_experiment,
+        experiment=named.experiment,
         trial=found_trial,
-        role=found_role,
+        role=named.role,
         index=place_index,
         count=place_count,
-        tag=_name("tag", tag, "OTEL_RL_TAG", environ, inherited),
+        tag=tag_of(environ, tag),
         run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
         service_name=str(extra.pop("service.name", None) or default_service),
         extra=tuple(sorted(extra.items())),
@@ -194,185 +166,30 @@ def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, Attr
         ConfigError: What it says is wrong.
     """
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    named_role, named_index = _from_name(process_name)
-    stated_role = _stated_role(None, environ, inherited)
-    role = stated_role or named_role
-    index, count = _place(environ, inherited, None, None, None if stated_role else named_index)
+    named = who(environ, process_name)
+    role = named.role
+    index, count = place_of(environ, inherited, None, None, _named_index(process_name, role))
     found: dict[str, AttributeValue | None] = {
         RL_WORKER_ROLE: role,
         RL_WORKER_INDEX: index,
         RL_WORKER_COUNT: count,
-        RL_WORKER_TAG: _name("tag", None, "OTEL_RL_TAG", environ, inherited),
+        RL_WORKER_TAG: tag_of(environ),
         "service.name": f"otel_rl.{role}" if role else None,
     }
-    experiment = _name("experiment", None, "OTEL_RL_EXPERIMENT", environ, inherited)
-    if experiment is not None:
-        trial = _name("trial", None, "OTEL_RL_TRIAL", environ, inherited) or DEFAULT_TRIAL
+    if named.experiment is not None:
+        trial = named.trial or DEFAULT_TRIAL
         found |= {
-            RL_EXPERIMENT_NAME: experiment,
+            RL_EXPERIMENT_NAME: named.experiment,
             RL_TRIAL_NAME: trial,
-            RL_RUN_ID: run_id(experiment, trial),
+            RL_RUN_ID: run_id(named.experiment, trial),
         }
     return {key: value for key, value in found.items() if value is not None}
 
 
-def named_by(environ: Mapping[str, str]) -> frozenset[str]:
-    """Which of ``experiment``, ``trial``, ``role`` and ``tag`` the environment says."""
-    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    return frozenset(
-        argument
-        for attribute, argument in _ARGUMENT_OF.items()
-        if argument not in ("index", "count")
-        and (environ.get(f"OTEL_RL_{argument.upper()}") or inherited.get(attribute))
-    )
-
-
-def _name(
-    argument: str,
-    value: object,
-    variable: str,
-    environ: Mapping[str, str],
-    inherited: Mapping[str, str],
-) -> str | None:
-    """The first of argument, variable and resource attribute that is given, checked."""
-    if value is not None:
-        return checked_name(argument, value)
-    if environ.get(variable):
-        return checked_name(variable, environ[variable])
-    attribute = next(key for key, name in _ARGUMENT_OF.items() if name == argument)
-    if inherited.get(attribute):
-        return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
-    return None
-
-
-def checked_name(where: str, value: object) -> str:
-    """``value``, if it can name an experiment, a trial, a role or a tag.
-
-    Args:
-        where: The argument or variable that it came from, for the error.
-        value: What was given.
-
-    Raises:
-        ConfigError: It cannot; says why.
-    """
-    if not isinstance(value, str):
-        raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
-    if not value.strip():
-        raise ConfigError(
-            f"{where}: must not be empty (got {value!r}).", hint="Name it, or leave it out."
-        )
-    if len(value) > MAX_NAME_LENGTH:
-        raise ConfigError(
-            f"{where}: must have at most {MAX_NAME_LENGTH} characters (got {len(value)}).",
-            hint="Shorten it; long descriptions belong in the run's config.",
-        )
-    if not value.isprintable():
-        raise ConfigError(
-            f"{where}: must not hold control characters (got {value!r}).",
-            hint="Remove line breaks and tabs.",
-        )
-    return value
-
-
-def _stated_role(
-    role: object, environ: Mapping[str, str], inherited: Mapping[str, str]
-) -> str | None:
-    """The role that somebody has said, torchrun's ``--role`` included."""
-    stated = _name("role", role, "OTEL_RL_ROLE", environ, inherited)
-    if stated is None and "ROLE_RANK" in environ:
-        given = environ.get("ROLE_NAME", "").strip()
-        stated = None if given in _TORCHRUN_DEFAULT_ROLES else checked_name("ROLE_NAME", given)
-    return stated
-
-
-def _from_name(process_name: str) -> tuple[str | None, int | None]:
-    """(role, index) of a process that is called after its role; nothing of any other."""
-    match = _NAMED.fullmatch(process_name.strip().lower())
-    if match is None:
-        return None, None
-    return match[1], int(match[2]) if match[2] else None
-
-
-def _place(
-    environ: Mapping[str, str],
-    inherited: Mapping[str, str],
-    index: int | None,
-    count: int | None,
-    named_index: int | None,
-) -> tuple[int | None, int | None]:
-    """(index, count) from the first source that says either; never mixed from two sources."""
-    if index is not None or count is not None:
-        return _checked_place("index", index, "count", count)
-    for where, texts in (
-        (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),
-        ((RL_WORKER_INDEX, RL_WORKER_COUNT), inherited),
-    ):
-        own = _integer(where[0], texts), _integer(where[1], texts)
-        if own != (None, None):
-            return _checked_place(where[0], own[0], where[1], own[1])
-    if named_index is not None:
-        return named_index, None
-    variables = _RANK_VARIABLES
-    if _RAY_WORKER not in environ:
-        variables += _MPI_AND_SLURM_VARIABLES
-    for index_variable, *count_variables in variables:
-        counts = (environ[variable] for variable in count_variables if variable in environ)
-        place = _launcher_place(environ.get(index_variable), next(counts, None))
-        if place is not None:
-            return place
-    return None, None
-
-
-def _checked_place(
-    index_name: str, index: object, count_name: str, count: object
-) -> tuple[int | None, int | None]:
-    for name, value, smallest in ((index_name, index, 0), (count_name, count, 1)):
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < smallest
-        ):
-            raise ConfigError(
-                f"{name}: must be an integer of at least {smallest} (got {value!r}).",
-                hint="Leave it out if the process does not know its place.",
-            )
-    if isinstance(index, int) and isinstance(count, int) and index >= count:
-        raise ConfigError(
-            f"{index_name}: must be below {count_name} (got {index} of {count}).",
-            hint="The first worker of a role is 0.",
-        )
-    return (
-        index if isinstance(index, int) else None,
-        count if isinstance(count, int) else None,
-    )
-
-
-def _integer(variable: str, texts: Mapping[str, str]) -> int | None:
-    text = texts.get(variable, "").strip()
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise ConfigError(
-            f"{variable}: must be an integer (got {text!r}).", hint="Correct or unset it."
-        ) from exc
-
-
-def _launcher_place(index: str | None, count: str | None) -> tuple[int, int | None] | None:
-    """A launcher's place, or None if it makes no sense: those variables are not ours to judge."""
-    try:
-        found = int(index or "")
-        total = int(count) if count else None
-    except ValueError:
-        return None
-    if found < 0 or (total is not None and found >= total):
-        return None
-    return found, total
-
-
-def parse_resource_attributes(text: str) -> dict[str, str]:
-    """Read ``key=value,key=value`` as the OpenTelemetry specification says, skipping bad pairs."""
-    pairs = (item.partition("=") for item in text.split(","))
-    return {key.strip(): unquote(value.strip()) for key, sep, value in pairs if sep}
+def _named_index(process_name: str, role: str | None) -> int | None:
+    """The index in the name of a process that is called after its role."""
+    named_role, named_index = named_place(process_name)
+    return named_index if named_role == role else None
 
 
 def _extra_attributes(given: object) -> dict[str, AttributeValue]:

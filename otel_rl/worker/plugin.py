@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
-__all__ = ["WorkerConfigurator", "meter_provider", "names_an_experiment", "tracer_provider"]
+__all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 
 _log = logging.getLogger("otel_rl")
 _told: list[str] = []
@@ -56,7 +56,9 @@ class WorkerConfigurator:
         an installed otel_rl changes nothing for programs that are no workers.
         """
         try:
-            if not names_an_experiment():
+            from otel_rl.worker.naming import names_an_experiment
+
+            if not names_an_experiment(os.environ):
                 for entry_point in entry_points(group="opentelemetry_configurator"):
                     if entry_point.name != "otel_rl":
                         entry_point.load()().configure(**options)
@@ -66,13 +68,6 @@ class WorkerConfigurator:
             install_from_environment()
         except Exception as error:  # noqa: BLE001  # the program must begin all the same
             _tell(error)
-
-
-def names_an_experiment() -> bool:
-    """Whether the environment says which experiment this process works for."""
-    from otel_rl.worker.identity import named_by
-
-    return "experiment" in named_by(os.environ)
 
 
 def _tell(error: Exception) -> None:

@@ -7,11 +7,12 @@ from typing import Final, SupportsIndex
 from otel_rl.compat.wandb import _session
 from otel_rl.compat.wandb._about import About, generate_id
 from otel_rl.compat.wandb._config import config_of
-from otel_rl.compat.wandb._identity import Names, place_of
+from otel_rl.compat.wandb._identity import Names, worker_of
 from otel_rl.compat.wandb._run import Metric, Run
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
 from otel_rl.errors import ConfigError
+from otel_rl.worker.launcher import process_name
 
 __all__ = ["current", "define_metric", "finish", "init", "log", "login"]
 
@@ -99,8 +100,7 @@ def init(
     names = Names(project, name, id, job_type)
     disabled = (mode or os.environ.get("WANDB_MODE")) == "disabled"
     if not disabled:
-        place = place_of(names, os.environ)
-        _session.join(place)
+        _session.join(worker_of(names, os.environ, process_name()))
         given = {"entity": entity, "group": group, "notes": notes, "tags": tags, "mode": mode}
         _say_ignored({**given, **others})
     _current = Run(

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_rl.errors import ConfigError
-from otel_rl.worker.identity import named_by
+from otel_rl.worker.naming import DEFAULT_ROLE, Who, who
 
-__all__ = ["Names", "Place", "place_of"]
+__all__ = ["Names", "worker_of"]
 
 _DEFAULT_PROJECT = "uncategorized"  # as W&B calls it
-_DEFAULT_ROLE = "worker"  # as of a process that otel_rl starts from its environment alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +32,35 @@ class Names:
     job_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Arguments for ``otel_rl.init``; None leaves it to the environment.
-
-    Attributes:
-        experiment: What groups the workers.
-        trial: One attempt at it.
-        role: What this worker does.
-    """
-
-    experiment: str | None
-    trial: str | None
-    role: str | None
-
-
-def place_of(given: Names, environ: Mapping[str, str]) -> Place:
+def worker_of(given: Names, environ: Mapping[str, str], process_name: str) -> Who:
     """Who the process is.
 
-    An experiment in the environment, as ``otel-rl run`` sets it, wins over all that the code says:
-    it is what puts the processes into one run. Else the project is the experiment and the run's id
-    or name the trial, so that processes with equal ones meet.
+    An experiment in the environment, as ``otel-rl run`` sets it, wins over W&B's names of the run:
+    it is what puts the processes into one. Else the project is the experiment and the run's id
+    or name the trial, so that processes with equal ones meet. The job type is what the program says
+    of itself, so it wins over ``OTEL_RL_ROLE``; its variable does not.
+
+    Args:
+        given: The arguments.
+        environ: The process's environment.
+        process_name: What its launcher calls it.
 
     Raises:
-        ConfigError: Nothing says which processes belong together.
+        ConfigError: Nothing says which processes belong together, or a name is none.
     """
-    names = Names(
-        given.project or environ.get("WANDB_PROJECT") or None,
-        given.name or environ.get("WANDB_NAME") or None,
-        given.id or environ.get("WANDB_RUN_ID") or None,
-        given.job_type or environ.get("WANDB_JOB_TYPE") or None,
+    trial = given.id or environ.get("WANDB_RUN_ID") or given.name or environ.get("WANDB_NAME")
+    project = given.project or environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
+    found = who(
+        environ,
+        process_name,
+        said=Who(role=given.job_type or None),
+        known=Who(project if trial else None, trial, environ.get("WANDB_JOB_TYPE") or None),
+        default_role=DEFAULT_ROLE,
     )
-    named = named_by(environ)
-    role = names.job_type
-    if role is None and "role" not in named:
-        role = _DEFAULT_ROLE
-    if "experiment" in named:
-        return Place(None, None, role)
-    trial = names.id or names.name
-    if trial is None:
+    if found.experiment is None:
         raise ConfigError(
             "wandb.init: nothing says which processes belong to one run.",
             hint="Start the program with otel-rl run, set OTEL_RL_EXPERIMENT, or pass the same "
             "name= or id= in every process.",
         )
-    return Place(names.project or _DEFAULT_PROJECT, trial, role)
+    return found

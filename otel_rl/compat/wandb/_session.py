@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 import otel_rl
-from otel_rl.compat.wandb._identity import Place
 from otel_rl.compat.wandb._rows import Row
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.naming import Who
 from otel_rl.worker.session import GUARD, Session, running
 
 __all__ = ["DropReason", "guard", "join", "record", "record_summary", "tell_config", "wait"]
@@ -20,11 +20,11 @@ _FINISH_TIMEOUT_S: Final = 5.0
 """How long ``finish`` waits for the endpoint: as long as the end of a process."""
 
 # The session that the shim itself has started, and as whom.
-_started: tuple[Session, Place] | None = None
+_started: tuple[Session, Who] | None = None
 
 
-def join(place: Place) -> None:
-    """Be the worker that ``place`` says, unless the program has called ``otel_rl.init`` itself.
+def join(worker: Who) -> None:
+    """Be ``worker``, unless the program has called ``otel_rl.init`` itself.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -34,11 +34,11 @@ def join(place: Place) -> None:
     if session is not None and not session.is_guess:
         if _started is None or _started[0] is not session:
             return
-        if _started[1] != place:
+        if _started[1] != worker:
             otel_rl.shutdown(timeout_s=_FINISH_TIMEOUT_S)
-    otel_rl.init(**asdict(place))
+    otel_rl.init(**asdict(worker))
     session = running()
-    _started = None if session is None else (session, place)
+    _started = None if session is None else (session, worker)
 
 
 def record(row: Row) -> None:

@@ -7,8 +7,11 @@ import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.naming import Who
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Measurement, Sink, sums
+
+TRAINER = Who(role="trainer")
 
 
 def arrived(sink: Sink, name: str) -> list[Measurement]:
@@ -17,7 +20,7 @@ def arrived(sink: Sink, name: str) -> list[Measurement]:
 
 
 def test_a_known_name_is_recorded_with_its_unit_attributes_and_step(sink: Sink) -> None:
-    start("trainer")
+    start(TRAINER)
     Recorder("verl").record({"timing_s/update_actor": 2.5}, 7)
     (found,) = arrived(sink, "rl.phase.duration")
     assert (found.value, found.step, found.attributes) == (2.5, 7, {"rl.phase": "train"})
@@ -33,7 +36,7 @@ def test_a_known_name_is_recorded_with_its_unit_attributes_and_step(sink: Sink) 
 
 
 def test_an_unknown_name_keeps_its_own(sink: Sink) -> None:
-    start("trainer")
+    start(TRAINER)
     Recorder("verl").record({"mine/too": 1.0}, 7, reduce="sum")
     (found,) = arrived(sink, "mine/too")
     assert (found.value, found.step, found.scope["rl.reduce"]) == (1.0, 7, "sum")
@@ -41,13 +44,13 @@ def test_an_unknown_name_keeps_its_own(sink: Sink) -> None:
 
 @pytest.mark.parametrize("value", [3.0, np.float32(3), np.array([3.0])])
 def test_a_sign_that_is_defined_the_other_way_round_is_turned(sink: Sink, value: object) -> None:
-    start("trainer")
+    start(TRAINER)
     Recorder("areal").record({"ppo_actor/update/approx_kl/avg": value}, 1)
     assert [m.value for m in arrived(sink, "rl.policy.kl.update")] == [-3.0]
 
 
 def test_a_statistic_is_an_attribute_and_reduces_as_itself(sink: Sink) -> None:
-    start("trainer")
+    start(TRAINER)
     Recorder("skyrl").record({"async/staleness_max": 4, "async/staleness_mean": 2.5}, 1)
     found = {
         m.attributes[RL_STATISTIC]: (m.value, m.scope["rl.reduce"])
@@ -57,7 +60,7 @@ def test_a_statistic_is_an_attribute_and_reduces_as_itself(sink: Sink) -> None:
 
 
 def test_what_the_registry_counts_is_added_up(sink: Sink) -> None:
-    start("trainer")
+    start(TRAINER)
     recorder = Recorder("verl")
     for step in range(3):
         recorder.record({"perf/total_num_tokens": 100}, step)
@@ -66,7 +69,7 @@ def test_what_the_registry_counts_is_added_up(sink: Sink) -> None:
 
 
 def test_nan_is_recorded(sink: Sink) -> None:
-    start("trainer")
+    start(TRAINER)
     Recorder("trl").record({"loss": math.nan}, 3)
     (found,) = arrived(sink, "rl.train.loss")
     assert math.isnan(found.value)
@@ -75,7 +78,7 @@ def test_nan_is_recorded(sink: Sink) -> None:
 def test_what_is_no_number_is_counted_and_said_once(
     sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start("trainer")
+    start(TRAINER)
     recorder = Recorder("trl")
     for step in range(3):
         recorder.record({"samples": ["text"], "note": "x", "none": None, "loss": 1.0}, step)
@@ -94,17 +97,27 @@ def test_the_environment_names_the_run_and_the_role(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_RL_ROLE", "orchestrator")
-    start("trainer", "project", "name")
+    start(Who("project", "name", "trainer"))
     Recorder("trl").record({"loss": 1.0}, 3)
     resource = arrived(sink, "rl.train.loss")[0].resource
     assert (resource["rl.experiment.name"], resource["rl.worker.role"]) == ("exp", "orchestrator")
+
+
+def test_what_the_user_says_to_the_adapter_wins_over_the_environment(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_ROLE", "orchestrator")
+    start(TRAINER, said=Who("mine", role="critic"))
+    Recorder("trl").record({"loss": 1.0}, 3)
+    resource = arrived(sink, "rl.train.loss")[0].resource
+    assert (resource["rl.experiment.name"], resource["rl.worker.role"]) == ("mine", "critic")
 
 
 def test_the_framework_names_the_run_if_nobody_else_does(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    start("trainer", "project", "name")
+    start(Who("project", "name", "trainer"))
     Recorder("trl").record({"loss": 1.0}, 3)
     resource = arrived(sink, "rl.train.loss")[0].resource
     assert (resource["rl.experiment.name"], resource["rl.trial.name"]) == ("project", "name")
@@ -112,6 +125,6 @@ def test_the_framework_names_the_run_if_nobody_else_does(
 
 def test_a_worker_that_is_one_already_is_kept(sink: Sink) -> None:
     otel_rl.init(role="critic")
-    start("trainer")
+    start(TRAINER)
     Recorder("trl").record({"loss": 1.0}, 3)
     assert arrived(sink, "rl.train.loss")[0].resource["rl.worker.role"] == "critic"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.run_id import run_id
-from otel_rl.worker.identity import Identity, identify, named_by
+from otel_rl.worker.identity import Identity, identify
 
 
 def worker(environ: Mapping[str, str] | None = None, **arguments: object) -> Identity:
@@ -177,6 +177,10 @@ def test_what_is_said_wins_over_what_a_process_is_called() -> None:
     assert (found.role, found.index) == ("trainer", 3)
 
 
+def test_a_process_that_is_called_after_the_role_that_it_says_has_the_index_in_its_name() -> None:
+    assert worker({"RANK": "3", "WORLD_SIZE": "8"}, process_name="trainer-2").index == 2
+
+
 @pytest.mark.parametrize("variable", ["OTEL_RL_INDEX", "OTEL_RL_COUNT"])
 def test_our_own_variables_must_be_integers(variable: str) -> None:
     with pytest.raises(ConfigError, match=f"{variable}: must be an integer"):
@@ -197,16 +201,3 @@ def test_the_service_is_named_after_the_role_unless_the_environment_names_it() -
 @given(st.text(min_size=1, max_size=128).filter(lambda name: name.isprintable() and name.strip()))
 def test_any_printable_name_is_taken_as_it_is(name: str) -> None:
     assert worker(experiment=name).attributes()["rl.experiment.name"] == name
-
-
-@pytest.mark.parametrize(
-    ("environ", "named"),
-    [
-        ({}, set()),
-        ({"OTEL_RL_EXPERIMENT": "e", "OTEL_RL_ROLE": ""}, {"experiment"}),
-        ({"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.role=env,rl.trial.name=t"}, {"role", "trial"}),
-        ({"OTEL_RL_TAG": "evaluation", "OTEL_RL_INDEX": "1"}, {"tag"}),
-    ],
-)
-def test_what_the_environment_names_can_be_asked(environ: dict[str, str], named: set[str]) -> None:
-    assert named_by(environ) == named
