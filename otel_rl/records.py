@@ -254,11 +254,12 @@ Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The fact that a worker has reported: its lease, and how far its own clock has come.
+    """The fact that a worker has reported: its lease, and how far it has come.
 
     Attributes:
         worker: Who.
-        time_ns: Latest event time in the export, 0 if it held no points.
+        time_ns: What it recorded up to this time is in this export or was in one before; 0 if the
+            export does not say.
     """
 
     worker: Worker

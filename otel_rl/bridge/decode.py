@@ -4,7 +4,8 @@ The batch was parsed and checked at the door, so what fails here is a bug, not b
 keeps nothing between batches but caches.
 
 How a gauge point is read (docs/adr/0000): by its exemplars, if they are complete or carry steps,
-else by its own value. How it is known when it comes again: see ``Covered``.
+else by its own value. How it is known when it comes again: see ``Covered``. How far a worker has
+come is what its heartbeat says, or for any other sender the times of its points.
 """
 
 import math
@@ -71,8 +72,10 @@ def decode(batch: Batch) -> Decoded:
             sender = sender_of(resource_metrics.resource.SerializeToString())
             before = len(points)
             points.extend(_points(resource_metrics, sender, batch.received_ns))
-            latest = max(map(_latest_ns, points[before:]), default=0) or _beat_ns(resource_metrics)
-            exports[sender.worker] = max(exports.get(sender.worker, 0), latest)
+            sent_ns = _beat_ns(resource_metrics)
+            if not sender.exact:
+                sent_ns = max(map(_latest_ns, points[before:]), default=sent_ns)
+            exports[sender.worker] = max(exports.get(sender.worker, 0), sent_ns)
     return Decoded(points, [Export(worker, ns) for worker, ns in exports.items()])
 
 
@@ -322,13 +325,14 @@ def _latest_ns(point: Point) -> int:
 
 
 def _beat_ns(resource_metrics: ResourceMetrics) -> int:
-    """When a sender of no values last said that it lives: by points that have none but a time."""
+    """The latest time of a point that has a time and no value; 0 if there is none."""
     return max(
         (
             point.time_unix_nano
             for scope_metrics in resource_metrics.scope_metrics
             for metric in scope_metrics.metrics
             for point in metric.gauge.data_points
+            if point.flags & _NO_VALUE
         ),
         default=0,
     )

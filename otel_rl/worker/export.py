@@ -34,6 +34,10 @@ dead after 15 s."""
 _LOOK_EVERY_S: Final = 1.0
 """With a long export interval, how often the fill of the buffer is looked at."""
 
+_FIRST_LOOK_S: Final = 0.1
+"""The same while nothing was ever collected. A receiver waits for the workers that it knows, so
+what is measured first must not wait long."""
+
 _FIRST_BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 30.0
 _URGENT_BACKOFF_S: Final = 0.25
@@ -47,7 +51,7 @@ class Source:
     Attributes:
         collect: Takes what was recorded since the last call.
         abandon: Forgets it, and returns how many measurements that were.
-        is_crowded: Whether the buffer should be emptied before the interval is over.
+        is_crowded: Whether to collect before the interval is over.
         flush_spans: Sends the spans that have ended, within the seconds given.
         close: Called once, last.
         heartbeat: What to send if there was nothing to collect; None to be silent.
@@ -110,6 +114,7 @@ class Exporter:
         self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
         self._next_beat_s = 0.0
+        self._look_every_s = _FIRST_LOOK_S
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
@@ -186,6 +191,7 @@ class Exporter:
         self._next_collect_s = time.monotonic() + self._interval_s
         with self._guard:
             self._greet()
+            self._beat()  # from now on it is waited for
         while True:
             ticket, stopping = self._wait()
             if ticket or stopping:
@@ -224,7 +230,7 @@ class Exporter:
     def _wait(self) -> tuple[int, bool]:
         """Sleep until there is something to do. Returns (flush ticket or 0, stopping)."""
         with self._condition:
-            wake_s = min(self._next_collect_s, time.monotonic() + _LOOK_EVERY_S)
+            wake_s = min(self._next_collect_s, time.monotonic() + self._look_every_s)
             wake_s = min(wake_s, self._lanes.wake_s())
             self._condition.wait_for(self._is_urgent, max(0.0, wake_s - time.monotonic()))
             wanted = self._flush_wanted
@@ -243,6 +249,7 @@ class Exporter:
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
         for request in self._source.collect():
+            self._look_every_s = _LOOK_EVERY_S
             self._put(request)
 
     def _put(self, request: Request) -> None:
@@ -257,8 +264,7 @@ class Exporter:
     def _beat(self) -> None:
         """Say that the worker lives though it has nothing to say.
 
-        Only right after a collection, so that a receiver may conclude from any export that what was
-        recorded before the one before it has arrived. Never queued: the next one says as much.
+        Never queued: the next one says as much.
         """
         now_s = time.monotonic()
         lane = self._lanes.measurements

@@ -124,6 +124,7 @@ class BufferedMeterProvider(MeterProvider):
     def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self.guard = guard
+        self._collected_ns = 0  # what was recorded before that has been given out
         self._begin()
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
@@ -162,20 +163,39 @@ class BufferedMeterProvider(MeterProvider):
 
     def collect(self) -> list[Request]:
         """Everything recorded since the last call, as requests ready to send."""
+        collected_ns = time_ns()
         requests: list[Request] = []
-        entries = self.buffer.take_all()
-        if entries:
-            requests += self._expander.requests(entries, self._resource_bytes)
+        if self.buffer.entries:
+            requests += self._expander.requests(self.buffer.take_all(), self._resource_bytes)
         for data in self._sdk.collect():
             with self.guard:
                 sdk_requests, too_large = encode_sdk(data, self._intervals)
                 requests += sdk_requests
                 self.guard.drops.add(DropReason.TOO_LARGE, too_large)
+        self._collected_ns = collected_ns
+        return requests
+
+    def collect_with_heartbeat(self) -> list[Request]:
+        """``collect``, with a heartbeat at the end of the last request if there is one.
+
+        Only that says how far the worker has come, and not the points' own times: while the SDK
+        collects, training goes on, and what it records is older than the SDK's points but in the
+        next call's requests.
+        """
+        requests = self.collect()
+        if requests:
+            last = requests[-1]
+            # Protobuf reads messages that stand one behind the other as one.
+            payload = last.payload + self.heartbeat().payload
+            requests[-1] = Request(payload, last.measurements)
         return requests
 
     def heartbeat(self) -> Request:
-        """What to send when there is nothing else to send."""
-        return encode_heartbeat(self._resource_bytes, _HEARTBEAT, time_ns())
+        """Says that the worker lives, and that all it recorded before ``collect`` is given out.
+
+        Sent alone when there is nothing else to send.
+        """
+        return encode_heartbeat(self._resource_bytes, _HEARTBEAT, self._collected_ns)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Begin anew under another resource; instruments that user code holds stay valid.
@@ -194,7 +214,8 @@ class BufferedMeterProvider(MeterProvider):
             meter.rebind()
 
     def _begin(self) -> None:
-        self._intervals = Intervals(time_ns())
+        self._collected_ns = time_ns()
+        self._intervals = Intervals(self._collected_ns)
         self._expander = Expander(self.guard, self._intervals)
 
     def _bind(self, resource: Resource) -> None:

@@ -118,7 +118,9 @@ class Session:
             Source(
                 self._collect,
                 lambda: buffer.abandon() + len(events.take_all()),
-                lambda: len(buffer.entries) >= crowded or events.is_crowded,
+                lambda: (
+                    len(buffer.entries) >= (crowded if self._has_spoken else 1) or events.is_crowded
+                ),
                 self._flush_spans,
                 self._close,
                 self._heartbeat,
@@ -198,7 +200,7 @@ class Session:
     def _collect(self) -> list[Request]:
         measured: list[Request] = []
         if self.settings.metrics.enabled:
-            measured = self.providers.meter.collect()
+            measured = self.providers.meter.collect_with_heartbeat()
         else:
             self.providers.meter.buffer.clear()
         said = self.providers.events.take_all()

@@ -77,7 +77,8 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
             "telemetry.distro.name": "otel_rl",
         }
         metric = otlp.measurements("value", start_ns, self.tiled_ns[run], marks)
-        content = otlp.piece(resource, metric).hex()
+        beat = otlp.piece(resource, otlp.heartbeat(self.tiled_ns[run]))
+        content = (otlp.piece(resource, metric) + beat).hex()
         self.requests.append(Request(run, content, tuple(value for _, value, _ in marks)))
         self.send(self.requests[-1])
 

@@ -197,6 +197,9 @@ class Sender(threading.Thread):
                 self._exact("id.timed", values, has_step=False),
             ]
         self._random.shuffle(metrics)
+        if self._plan.is_exact:
+            metrics.append(Metric(name="otel_rl.worker.heartbeat"))
+            metrics[-1].gauge.data_points.add(time_unix_nano=self._now_ns(), flags=1)
         return metrics_request(*metrics, resource=self._resource()), values
 
     def _resource(self) -> dict[str, str | int]:

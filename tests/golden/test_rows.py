@@ -6,6 +6,7 @@ read the difference before it is committed.
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,8 +46,15 @@ def worker(role: str, index: int, count: int, *metrics: Json, instance: str = ""
     }
     return {
         "resource": {"attributes": attributes(resource)},  # type: ignore[arg-type]  # text and int
-        "scopeMetrics": [{"scope": {"name": "test"}, "metrics": list(metrics)}],
+        "scopeMetrics": [{"scope": {"name": "test"}, "metrics": [*metrics, heartbeat(metrics)]}],
     }
+
+
+def heartbeat(metrics: tuple[Json, ...]) -> Json:
+    """Says that everything up to the latest of the points has been sent."""
+    latest = max(re.findall(r'"timeUnixNano": "(\d+)"', json.dumps(metrics)), key=int)
+    point = {"timeUnixNano": latest, "flags": 1}
+    return {"name": "otel_rl.worker.heartbeat", "gauge": {"dataPoints": [point]}}
 
 
 def exact(

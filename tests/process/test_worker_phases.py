@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
-from tests.otlp_sink import Sink, pairs, serve, sums
+from tests.otlp_sink import Sink, measurements, pairs, serve, sums
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 
 pytestmark = pytest.mark.process
@@ -359,11 +359,13 @@ def points(sink: Sink, name: str) -> list[tuple[dict[str, object], NumberDataPoi
 
 
 @contextmanager
-def running(sink: Sink, tmp_path: Path, program: str) -> Iterator["subprocess.Popen[str]"]:
+def running(
+    sink: Sink, tmp_path: Path, program: str, **variables: str
+) -> Iterator["subprocess.Popen[str]"]:
     """``program`` until the end of the block, where its standard input ends. It must end well."""
     process = subprocess.Popen(
         [sys.executable, str(written(tmp_path, program))],
-        env=environment(tmp_path, sink) | {"OTEL_METRIC_EXPORT_INTERVAL": "100"},
+        env=environment(tmp_path, sink) | {"OTEL_METRIC_EXPORT_INTERVAL": "100"} | variables,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -449,7 +451,9 @@ def test_an_idle_worker_says_that_it_lives_and_a_forked_helper_is_no_worker(
     assert set(beats(sink)) == {process.pid}
 
 
-def test_a_busy_worker_sends_no_heartbeat(sink: Sink, tmp_path: Path) -> None:
+def test_a_busy_worker_sends_its_heartbeats_with_what_it_measured(
+    sink: Sink, tmp_path: Path
+) -> None:
     program = """
         import sys, threading
         import otel_rl
@@ -459,9 +463,26 @@ def test_a_busy_worker_sends_no_heartbeat(sink: Sink, tmp_path: Path) -> None:
         while not stop.wait(0.001):
             otel_rl.mlogger.log({"reward": 1.0})
     """
-    with running(sink, tmp_path, program):
+    with running(sink, tmp_path, program) as process:
         sink.wait(lambda sink: len(sink.metrics) >= 5)
-    assert beats(sink) == Counter()
+    announcement, *exports = sink.metrics
+    assert not list(measurements([announcement]))
+    assert all(list(measurements([export])) for export in exports)
+    assert beats(sink)[process.pid] == 1 + len(exports)
+
+
+def test_what_a_script_measures_first_does_not_wait_for_the_end_of_an_interval(
+    sink: Sink, tmp_path: Path
+) -> None:
+    program = """
+        import sys
+        from opentelemetry import metrics
+        metrics.get_meter("m").create_gauge("depth").set(1.0)
+        sys.stdin.read()
+    """
+    of = {"OTEL_METRIC_EXPORT_INTERVAL": "3600000", "OTEL_PYTHON_METER_PROVIDER": "otel_rl"}
+    with running(sink, tmp_path, program, **of):
+        sink.wait(lambda sink: [m.name for m in measurements(sink.metrics)] == ["depth"])
 
 
 # How processes end

@@ -11,7 +11,16 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 
 from tests.otlp_requests import key_values
 
-__all__ = ["CUMULATIVE", "DELTA", "counted", "distribution", "level", "measurements", "piece"]
+__all__ = [
+    "CUMULATIVE",
+    "DELTA",
+    "counted",
+    "distribution",
+    "heartbeat",
+    "level",
+    "measurements",
+    "piece",
+]
 
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -41,6 +50,13 @@ def measurements(
         point.as_double = value
         if step is not None:
             exemplar.filtered_attributes.extend(_step(step))
+    return metric
+
+
+def heartbeat(time_ns: int) -> Metric:
+    """Says that everything that was measured up to then has been sent."""
+    metric = Metric(name="otel_rl.worker.heartbeat")
+    metric.gauge.data_points.add(time_unix_nano=time_ns, flags=1)
     return metric
 
 

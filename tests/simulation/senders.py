@@ -99,6 +99,8 @@ class Process:
             metrics += [otlp.level("stepped", *mark) for mark in stepped]
             metrics += [otlp.level("timed", *mark) for mark in timed]
         metrics += self._counters(now_ns)
+        if self._is_ours:
+            metrics.append(otlp.heartbeat(now_ns))
         return [otlp.piece(self._resource, metric) for metric in metrics]
 
     def _measure(self, now_ns: int, *, step: bool) -> tuple[int, int, int | None]:

@@ -48,7 +48,7 @@ class WorkerState:
         count: How many workers of the role it says there are.
         first_ns: When it first exported, by the bridge's clock; 0 before that.
         received_ns: When it last exported, by the bridge's clock.
-        event_ns: Latest event time in its exports.
+        event_ns: What it recorded up to this time has arrived.
         newest_step: Highest step that it reported.
         settled_step: Every sample of the steps below this one has arrived.
         unsettled: (when, newest step then) of exports that may have held half a step.
@@ -67,16 +67,22 @@ class WorkerState:
     streams: list["Stream"] = field(default_factory=list)
 
     def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
-        """Take note of an export whose samples are already in."""
+        """Take note of an export whose samples are already in.
+
+        One that does not say how far the worker has come, with an ``event_ns`` of 0, is a part of
+        what it has to say, and keeps its lease only.
+        """
+        self.first_ns = self.first_ns or received_ns
+        self.received_ns = max(self.received_ns, received_ns)
+        if not event_ns:
+            return
+        self.event_ns = max(self.event_ns, event_ns)
         while self.unsettled and self.unsettled[0][0] <= received_ns - settle_ns:
             self.settled_step = self.unsettled.pop(0)[1]
         if self.newest_step is not None:
             newest = self.unsettled[-1][1] if self.unsettled else self.settled_step
             if newest is None or self.newest_step > newest:
                 self.unsettled.append((received_ns, self.newest_step))
-        self.first_ns = self.first_ns or received_ns
-        self.received_ns = max(self.received_ns, received_ns)
-        self.event_ns = max(self.event_ns, event_ns)
 
     def clock_is(self, now_ns: int) -> None:
         """If the bridge's clock was set back: nothing was received later than now."""

@@ -1,8 +1,8 @@
 """Window rows: time-driven samples in windows of event time.
 
 Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
-reduction over workers of what each measured. A window is closed when every live worker's clock has
-come past its end, or ``allowed_lateness_s`` after its newest sample arrived. What comes later makes
+reduction over workers of what each measured. A window is closed when every live worker has come
+past its end, or ``allowed_lateness_s`` after its newest sample arrived. What comes later makes
 a row of its own.
 """
 
@@ -180,8 +180,15 @@ class OpenWindows:
     ) -> list[ClosedWindow]:
         """Take out every window that is over, in order of time."""
         horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
+        young_ns = now_ns - int(settings.allowed_lateness_s * _NS_PER_S)
+        # Whoever is new and has not said how far it has come may hold what belongs in any window.
         clock_ns = min(
-            (w.event_ns for w in table.workers.values() if w.received_ns >= horizon_ns),
+            (
+                worker.event_ns
+                for worker in table.workers.values()
+                if worker.received_ns >= horizon_ns
+                and (worker.event_ns or worker.first_ns >= young_ns)
+            ),
             default=0,
         )
         rows: list[ClosedWindow] = []

@@ -454,6 +454,24 @@ def test_series_beyond_the_bound_are_counted_and_harm_nobody() -> None:
     assert bench.aligner.tally.too_many_series == 3
 
 
+def test_a_part_of_an_export_closes_no_window() -> None:
+    bench = Bench(window_s=1)
+    for part, sent_ns in ((levels(RANK0, {1.5: 1.0}), 0), (levels(RANK0, {0.5: 1.0}), T0 + 2 * S)):
+        bench.aligner.add(Decoded([part], [Export(RANK0, sent_ns)]), received_ns=T0 + 2 * S)
+        bench.rows(at_s=2.0)
+    assert bench.aligner.tally.late == 0
+
+
+def test_a_process_that_never_says_how_far_it_has_come_does_not_hold_up_windows_for_long() -> None:
+    bench = Bench(window_s=1, allowed_lateness_s=5, lease_s=60)
+    rows: list[Row] = []
+    for at_s in range(10):
+        bench.aligner.add(Decoded((), [Export(GENERATOR0, 0)]), received_ns=T0 + at_s * S)
+        bench.export(RANK0, levels(RANK0, {at_s + 0.5: 1.0}), at_s=at_s + 0.5)
+        rows += bench.rows()
+    assert rows[-1].time_ns == T0 + int(8.5 * S)
+
+
 def test_a_pickled_aligner_goes_on_as_if_nothing_had_happened() -> None:
     bench = Bench(window_s=1)
     bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0}), counter(RANK0, 0.4, 10))

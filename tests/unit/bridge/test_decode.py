@@ -113,7 +113,6 @@ def test_the_worker_is_read_from_the_resource() -> None:
     (export,) = found.exports
     assert (export.worker.role, export.worker.index, export.worker.count) == ("trainer", 1, 2)
     assert "abc" in export.worker.instance
-    assert export.time_ns == 5
 
 
 def test_instances_of_two_services_are_two_workers() -> None:
@@ -202,11 +201,24 @@ def test_a_point_without_a_time_gets_that_of_its_arrival() -> None:
     assert measured(points(gauge(NumberDataPoint(as_double=1)))) == [([RECEIVED_NS], [1], [None])]
 
 
-def test_a_point_without_a_recorded_value_says_that_its_sender_lives_and_when() -> None:
-    beat = NumberDataPoint(time_unix_nano=7, flags=1)
-    found = decoded(gauge(beat))
-    assert found.points == []
-    assert [export.time_ns for export in found.exports] == [7]
+def test_how_far_a_worker_has_come_is_what_its_heartbeat_says() -> None:
+    beat = gauge(NumberDataPoint(time_unix_nano=7, flags=1), name="otel_rl.worker.heartbeat")
+    later = gauge(NumberDataPoint(as_double=1, time_unix_nano=9))
+    assert [export.time_ns for export in decoded(beat).exports] == [7]
+    assert [export.time_ns for export in decoded(later, beat).exports] == [7]
+    assert [export.time_ns for export in decoded(later).exports] == [0]
+
+
+def test_how_far_any_other_sender_has_come_is_what_its_points_say() -> None:
+    of = resource(telemetry__distro__name="")
+    gone = gauge(NumberDataPoint(time_unix_nano=7, flags=1))
+    measured = gauge(NumberDataPoint(as_double=1, time_unix_nano=9))
+    assert [export.time_ns for export in decoded(gone, of=of).exports] == [7]
+    assert [export.time_ns for export in decoded(measured, gone, of=of).exports] == [9]
+
+
+def test_a_point_without_a_recorded_value_is_no_measurement() -> None:
+    assert points(gauge(NumberDataPoint(time_unix_nano=7, flags=1))) == []
 
 
 def test_a_point_without_a_recorded_value_says_nothing() -> None:
