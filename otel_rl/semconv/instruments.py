@@ -118,11 +118,13 @@ def create_hw_temperature(meter: Meter) -> Gauge:
 
 
 def create_otel_rl_worker_heartbeat(meter: Meter) -> Gauge:
-    """Says that the worker lives, when it has nothing else to say."""
+    """Says that the worker lives, and that it has sent all it recorded up to a time."""
     return meter.create_gauge(
         name=names.OTEL_RL_WORKER_HEARTBEAT,
         unit="1",
-        description="Says that the worker lives, when it has nothing else to say.",
+        description=(
+            "Says that the worker lives, and that it has sent all it recorded up to a time."
+        ),
     )
 
 

@@ -137,7 +137,10 @@ OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
 """Metric (counter, {retry}). Deliveries tried again because the tracker took no rows."""
 
 OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
-"""Metric (gauge, 1). Says that the worker lives, when it has nothing else to say."""
+"""Metric (gauge, 1).
+
+Says that the worker lives, and that it has sent all it recorded up to a time.
+"""
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements that a worker could not deliver."""
@@ -1054,7 +1057,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_WORKER_HEARTBEAT,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Says that the worker lives, when it has nothing else to say.",
+            brief="Says that the worker lives, and that it has sent all it recorded up to a time.",
             reduction=Reduction.LAST,
             group="otel_rl",
         ),
