@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -20,7 +20,8 @@ _TIMEOUT_S = 3.0  # a bridge that is just committing
 # In the order of the attributes below.
 _QUERY = """
 SELECT experiment, trial, COALESCE(tracker, ''), runs.next_row,
-       runs.next_row - MAX(COALESCE(d.next_row, 0), COALESCE(finished_row, 0)), waiting_bytes,
+       runs.next_row - MAX(COALESCE(d.next_row, 0), COALESCE(finished_row, 0)),
+       COALESCE((SELECT SUM(bytes) FROM waiting WHERE waiting.run_id = runs.run_id), 0),
        COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0)
 FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
 ORDER BY experiment, trial, tracker

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Gauge, Where
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive import (
     Experiments,
@@ -27,7 +27,7 @@ from otel_rl.bridge.receive import (
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
-from otel_rl.errors import JournalFull
+from otel_rl.errors import JournalError, JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv import names
 
@@ -74,7 +74,7 @@ class Bridge:
         self.counters = Counters()
         self._settings = settings
         self._clock_ns = clock_ns
-        self._journal = Journal(settings.data, max_bytes=settings.journal.max_bytes)
+        self._journal = SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes)
         self._spool = Spool(self._journal, max_share=settings.journal.max_share)
         self._ledger = Ledger(self._journal, max_share=settings.journal.max_share)
         self._logged_ns = 0
@@ -241,7 +241,7 @@ class Bridge:
                 else:
                     while self._drain.round(self._clock_ns()):
                         pass
-            except JournalFull as exc:
+            except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
                     _log.warning("Rows cannot be kept, the batches wait: %s", exc)

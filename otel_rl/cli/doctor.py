@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.overview import RunOverview, overview
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
@@ -108,7 +108,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
         yield check_writable("data", settings.data)
         return
     try:
-        Journal(settings.data, max_bytes=settings.journal.max_bytes).close()
+        SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes).close()
     except JournalLocked as exc:
         yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
     except OtelRLError as exc:

@@ -9,7 +9,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
@@ -52,7 +52,7 @@ class Bench:
 
     def begin(self) -> None:
         """As after a start."""
-        self.journal = Journal(self._directory)
+        self.journal = SqliteJournal(self._directory)
         self.spool, self.ledger = Spool(self.journal), Ledger(self.journal)
         self.counters = Counters()
         self.told: list[ExperimentKey] = []
@@ -127,7 +127,7 @@ def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -
 def test_a_damaged_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
     bench.spool.append([batch(A, 0), batch(A, 1), batch(A, 2)])
     bench.journal.write(
-        lambda c: c.execute("UPDATE batches SET payload = SUBSTR(payload, 2) WHERE offset = 2")
+        lambda c: c.execute("UPDATE batches SET payload = SUBSTR(payload, 2) WHERE position = 2")
     )
     bench.drain.finish(bench.now_ns)
     assert bench.steps(A) == [0, 2]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.cli import main
-from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
 
 A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
 NOON_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -44,16 +44,16 @@ def doctor(
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """That of a bridge which is running."""
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     yield made(journal)
     journal.close()
 
 
-def made(journal: Journal) -> Ledger:
+def made(journal: SqliteJournal) -> Ledger:
     ledger = Ledger(journal, clock_ns=lambda: NOON_NS)
     for key in (A, B):
         rows = [Row(n, n, n, {"x": 1.0}) for n in range(40)]
-        ledger.commit([Commit(key, rows, 40, None, Offset(0))])
+        ledger.commit([Commit(key, rows, 40, None)])
     ledger.confirmed(A, "wandb", 20)
     ledger.confirmed(B, "wandb", 40)
     return ledger
@@ -88,7 +88,7 @@ def test_a_run_that_its_tracker_refuses_fails_and_says_why_and_since_when(
 def test_the_time_is_that_of_the_first_failure_after_the_last_success(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     try:
         now_ns = [NOON_NS]
         made(journal)
@@ -119,7 +119,7 @@ def test_a_finished_offline_run_is_well(ledger: Ledger, doctor: Callable[[], Rep
 def test_batches_that_are_no_rows_yet_are_told_of(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     try:
         Spool(journal).append([Batch(A, Signal.METRICS, b"x" * 100, received_ns=NOON_NS)])
         assert "100 bytes that are no rows yet" in doctor().about("run grpo/default")
@@ -130,7 +130,7 @@ def test_batches_that_are_no_rows_yet_are_told_of(
 def test_the_journals_of_single_runs_are_found(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data" / "abcdefgh")
+    journal = SqliteJournal(tmp_path / "data" / "abcdefgh")
     made(journal)
     journal.close()
     assert "20 of 40 rows" in doctor().about("run grpo/default")
