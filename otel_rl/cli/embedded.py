@@ -31,6 +31,7 @@ __all__ = [
 _LOSSES = (
     Counter.POINTS_REFUSED,
     Counter.EXEMPLARS_REFUSED,
+    Counter.LOGS_REFUSED,
     Counter.SAMPLES_DROPPED,
     Counter.EXCEPTIONS,
 )
