@@ -127,8 +127,8 @@ class Session:
                 self._greeting,
                 self._goodbye,
             ),
-            lambda signal: open_transport(
-                settings.logs if signal is Signal.LOGS else settings.metrics
+            lambda signal, beside: open_transport(
+                settings.logs if signal is Signal.LOGS else settings.metrics, beside
             ),
             settings.interval_s,
             GUARD,
