@@ -389,8 +389,20 @@ RL_REPLICA_RECOVERY_DURATION: Final = "rl.replica.recovery.duration"
 RL_REWARD_DURATION: Final = "rl.reward.duration"
 """Metric (histogram, s). Time to score one request."""
 
+RL_REWARD_MAX: Final = "rl.reward.max"
+"""Metric (gauge, 1). Largest reward of a sample in the batch."""
+
 RL_REWARD_MEAN: Final = "rl.reward.mean"
 """Metric (gauge, 1). Mean reward per sample of the batch."""
+
+RL_REWARD_MIN: Final = "rl.reward.min"
+"""Metric (gauge, 1). Smallest reward of a sample in the batch."""
+
+RL_REWARD_STD: Final = "rl.reward.std"
+"""Metric (gauge, 1).
+
+Standard deviation of the rewards of the batch. Over workers, the mean of theirs.
+"""
 
 RL_REWARD_SUM: Final = "rl.reward.sum"
 """Metric (gauge, 1). Sum of the rewards of the batch."""
@@ -1528,6 +1540,14 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("p50", "p90", "p99", "min", "max"),
             group="reward",
         ),
+        RL_REWARD_MAX: MetricSpec(
+            name=RL_REWARD_MAX,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Largest reward of a sample in the batch.",
+            reduction=Reduction.MAX,
+            group="reward",
+        ),
         RL_REWARD_MEAN: MetricSpec(
             name=RL_REWARD_MEAN,
             instrument=Instrument.GAUGE,
@@ -1535,6 +1555,24 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Mean reward per sample of the batch.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
+            group="reward",
+        ),
+        RL_REWARD_MIN: MetricSpec(
+            name=RL_REWARD_MIN,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Smallest reward of a sample in the batch.",
+            reduction=Reduction.MIN,
+            group="reward",
+        ),
+        RL_REWARD_STD: MetricSpec(
+            name=RL_REWARD_STD,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Standard deviation of the rewards of the batch. Over workers, the mean of theirs."
+            ),
+            reduction=Reduction.MEAN,
             group="reward",
         ),
         RL_REWARD_SUM: MetricSpec(
