@@ -128,11 +128,11 @@ class _Http:
         self._url = signal.url
         self._gzip = signal.gzip
         self._timeout_s = (min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
-        self._peer = signal.peer
-        if isinstance(beside, _Http) and beside._peer == self._peer:
-            self._session = beside._session
+        self.peer = signal.peer
+        if isinstance(beside, _Http) and beside.peer == self.peer:
+            self.session: requests.Session = beside.session
         else:
-            self._session = http_session(signal)
+            self.session = http_session(signal)
         self._headers = dict(signal.headers) | {"content-type": "application/x-protobuf"}
         if signal.gzip:
             self._headers["content-encoding"] = "gzip"
@@ -143,14 +143,14 @@ class _Http:
 
     def send(self, body: bytes) -> Reply:
         try:
-            response = self._session.post(
+            response = self.session.post(
                 self._url,
                 data=body,
                 headers=self._headers,
                 timeout=self._timeout_s,
                 allow_redirects=False,
                 # Else REQUESTS_CA_BUNDLE of a cluster would win over the exporter's own setting.
-                verify=self._session.verify,
+                verify=self.session.verify,
             )
         except (
             requests.ConnectionError,
@@ -173,7 +173,7 @@ class _Http:
         return Reply(Outcome.REFUSED, message)
 
     def close(self) -> None:
-        self._session.close()
+        self.session.close()
 
 
 class _Grpc:
@@ -183,12 +183,12 @@ class _Grpc:
         import grpc  # most workers speak HTTP and never need it
 
         self._error: type[Exception] = grpc.RpcError
-        self._peer = signal.peer
-        if isinstance(beside, _Grpc) and beside._peer == self._peer:
-            self._channel = beside._channel
+        self.peer = signal.peer
+        if isinstance(beside, _Grpc) and beside.peer == self.peer:
+            self.channel: grpc.Channel = beside.channel
         else:
-            self._channel = _grpc_channel(signal)
-        self._call: Callable[..., bytes] = self._channel.unary_unary(
+            self.channel = _grpc_channel(signal)
+        self._call: Callable[..., bytes] = self.channel.unary_unary(
             _GRPC_METHODS[signal.signal],
             request_serializer=_identity,
             response_deserializer=_identity,
@@ -207,7 +207,7 @@ class _Grpc:
             return self._failed(error)
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
     def _failed(self, error: Exception) -> Reply:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
