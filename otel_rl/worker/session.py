@@ -117,7 +117,7 @@ class Session:
         self._exporter = Exporter(
             Source(
                 self._collect,
-                lambda: buffer.abandon() + len(events.take_all()),
+                lambda: buffer.abandon() + events.abandon(),
                 lambda: (
                     len(buffer.entries) >= (crowded if self._has_spoken else 1) or events.is_crowded
                 ),
