@@ -605,6 +605,16 @@ class TestJson:
         body = body.replace(b"loss", b"l\xffss")
         assert client.post("/v1/metrics", content=body, headers=media).status_code == 400
 
+    def test_29_a_resource_that_cannot_be_read_takes_nothing_else_with_it(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        broken = encoded(metrics_request(gauge(point(), point()))).replace(b"loss", b"l\xffss")
+        response = client.post("/v1/metrics", content=PROTOBUF_GAUGE + broken, headers=PROTOBUF)
+        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_data_points == 2
+        assert "malformed" in partial.error_message
+        assert [batch.payload for batch in receiver.journal.batches] == [PROTOBUF_GAUGE]
+
 
 class TestMetrics:
     def test_30_every_type_of_metric_is_stored_as_sent(

@@ -496,6 +496,13 @@ def test_29_invalid_utf8_is_malformed(door: Door) -> None:
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
+def test_29_a_resource_that_cannot_be_read_takes_nothing_else_with_it(door: Door) -> None:
+    broken = logs_request(event(), event()).SerializeToString().replace(b"complete", b"comp\xffete")
+    answer = ExportLogsServiceResponse.FromString(door.send(EVENT + broken))
+    assert answer.partial_success.rejected_log_records == 2
+    assert [batch.payload for batch in door.receiver.journal.batches] == [EVENT]
+
+
 def test_37_no_bytes_fail_the_server_and_the_next_request_is_served(door: Door) -> None:
     random, faults = Random(37), ("exceptions", door.protocol)
     before = door.receiver.counts().get(faults, 0)
