@@ -400,6 +400,7 @@ class Decoded:
         points: In the order of the request.
         exports: One per worker in the batch.
         samples: Lines of tables, in the order of the request.
+        spans: In the order of the request.
         announcements: Of the run.
         departures: Of workers.
     """
@@ -407,6 +408,7 @@ class Decoded:
     points: Sequence[Point]
     exports: Sequence[Export]
     samples: Sequence[TextSample] = ()
+    spans: Sequence[SpanRecord] = ()
     announcements: Sequence[Announcement] = ()
     departures: Sequence[Departure] = ()
 
@@ -435,6 +437,7 @@ class Row:
         values: Tracker key to value. NaN and infinities are data.
         policy_version: The policy version at ``time_ns``, or None if nobody reported one.
         tables: Tracker key to table. Empty if there are values, and the other way round.
+        labels: Tracker key to text.
     """
 
     number: int
@@ -443,3 +446,4 @@ class Row:
     values: Mapping[str, float] = field(default_factory=dict)
     policy_version: int | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
