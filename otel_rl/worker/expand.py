@@ -85,8 +85,11 @@ class Expander:
                 if isinstance(entry, Logged):
                     self._extend(encoder, series, framing, entry)
                     continue
-                stream, value, attributes, time_ns, context = entry
-                step = attributes.pop(RL_LOOP_ITERATION, None) if attributes else None
+                stream, value, kept, time_ns, context = entry
+                if isinstance(kept, dict):
+                    step, attributes = kept.pop(RL_LOOP_ITERATION, None), kept
+                else:
+                    step, attributes = kept, None
                 if step is not last_step or context is not last_context:
                     framing(step, context)
                     before, after, pack_double = framing.before, framing.after, framing.pack_double
