@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test faults fuzz overload lint format bench docs lock clean
+.PHONY: help demo test lab faults fuzz overload lint format bench docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -16,6 +16,9 @@ demo: $(VENV)/.installed  ## a real asynchronous GRPO run, ending in one W&B run
 test: ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/.installed  ## every test
 	@$(BIN)/python -m pytest $(ARGS)
+
+lab: $(VENV)/.installed  ## the real Collector and Jaeger for the tests, built by Go once for all checkouts
+	@$(BIN)/python -m tests.lab
 
 faults: $(VENV)/.installed  ## kill -9 and worse, 200 times (FAULT_RUNS, FAULT_SEED), figures in build/faults.json
 	@$(BIN)/python -m tests.faults

@@ -11,6 +11,7 @@ With ``--check`` nothing is written, and pages that are out of date make it exit
 """
 
 import argparse
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,7 @@ from otel_rl.errors import OtelRLError
 from otel_rl.worker.drops import DropReason
 
 DOCS: Final = Path(__file__).parent
+EXAMPLES: Final = DOCS.parent / "examples"
 
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -102,6 +105,18 @@ def exceptions() -> Iterator[str]:
             yield _line(f"`{name}`", base, _summary(kind), told)
 
 
+def diff(script: str) -> Iterator[str]:
+    """What a script of ``examples/five_ways`` has that the one without instrumentation has not."""
+    plain, instrumented = (
+        (EXAMPLES / "five_ways" / name).read_text(encoding="utf-8").splitlines()
+        for name in ("train.py", script)
+    )
+    yield "```diff"
+    lines = difflib.unified_diff(plain, instrumented, "train.py", script, n=1, lineterm="")
+    yield from (line.rstrip() for line in lines)
+    yield "```"
+
+
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "wandb options": wandb_options,
@@ -109,6 +124,10 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "counters": counters,
     "drops": drops,
     "exceptions": exceptions,
+    "diff otel api": partial(diff, "otel_api.py"),
+    "diff with mlogger": partial(diff, "with_mlogger.py"),
+    "diff drop in": partial(diff, "drop_in.py"),
+    "diff own run": partial(diff, "own_run.py"),
 }
 """What a page may ask for, by the name in its mark."""
 

@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "Series",
     "Signal",
+    "SpanRecord",
     "SumPoint",
     "SummaryPoint",
     "Table",
@@ -266,6 +267,42 @@ class Export:
     time_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """A span, as far as a diagnosis needs it.
+
+    Attributes:
+        span_id: 16 bytes of the trace and 8 of the span: unique in a run.
+        parent_id: As ``span_id``; None for a root. The parent may be of another process, and may
+            have ended before the span began.
+        links: As ``span_id``, of spans of any process that this one uses something from.
+        role: Of the worker.
+        worker: Unique to the process.
+        host: Whose clock the times are of.
+        start_ns: By that clock.
+        end_ns: By that clock; not before ``start_ns``.
+        name: The span's own.
+        phase: ``rl.phase``; empty for what is no phase.
+        is_wait: Whether nothing is done in it but wait for somebody.
+        step: The training step that it belongs to, if it says so.
+        failed: Whether its status is an error.
+    """
+
+    span_id: bytes
+    parent_id: bytes | None
+    links: tuple[bytes, ...]
+    role: str
+    worker: str
+    host: str
+    start_ns: int
+    end_ns: int
+    name: str
+    phase: str = ""
+    is_wait: bool = False
+    step: int | None = None
+    failed: bool = False
+
+
 class ExperimentStatus(StrEnum):
     """How an experiment stands."""
 
@@ -363,6 +400,7 @@ class Decoded:
         points: In the order of the request.
         exports: One per worker in the batch.
         samples: Lines of tables, in the order of the request.
+        spans: In the order of the request.
         announcements: Of the run.
         departures: Of workers.
     """
@@ -370,6 +408,7 @@ class Decoded:
     points: Sequence[Point]
     exports: Sequence[Export]
     samples: Sequence[TextSample] = ()
+    spans: Sequence[SpanRecord] = ()
     announcements: Sequence[Announcement] = ()
     departures: Sequence[Departure] = ()
 
@@ -398,6 +437,7 @@ class Row:
         values: Tracker key to value. NaN and infinities are data.
         policy_version: The policy version at ``time_ns``, or None if nobody reported one.
         tables: Tracker key to table. Empty if there are values, and the other way round.
+        labels: Tracker key to text.
     """
 
     number: int
@@ -406,3 +446,4 @@ class Row:
     values: Mapping[str, float] = field(default_factory=dict)
     policy_version: int | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,11 @@
 
 It keeps the lines of each file by their offset, as the real one does: a line that is sent again
 overwrites. ``rewrites`` counts the lines that came back with other content, which is data loss.
+
+A run in shared mode is one that a client with ``X-WANDB-USE-ASYNC-FILESTREAM`` has begun. It takes
+what any such client appends, each line with a step of the server's, and keeps what it was told
+first. Where such a client joins a run that is not shared, its lines overwrite the owner's first
+ones, as on the real server (wandb/wandb#12269).
 """
 
 import asyncio
@@ -19,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,6 +64,11 @@ class Run:
     exit_code: int | None = None
     stop_pressed: bool = False
     rewrites: int = 0
+    shared: bool = False
+    # In shared mode: where each client's line of its own is.
+    places: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    # What each client has said of the run, in shared mode.
+    told: dict[str, dict[str, object]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -73,6 +84,24 @@ class Run:
             if file == HISTORY and _row(stored.get(place, line)) != _row(line):
                 self.rewrites += 1
             stored[place] = line
+
+    def take_shared(self, client: str, file: str, offset: int, content: list[str]) -> None:
+        stored = self.files.setdefault(file, {})
+        for number, line in enumerate(content, offset):
+            place = self.places.setdefault((client, file, number), len(stored))
+            if file == HISTORY:
+                line = json.dumps({**json.loads(line), "_step": place})
+            stored[place] = line
+
+    def merge(self, config: dict[str, object]) -> None:
+        """In shared mode the first value of a key stands, but each client's metrics are known."""
+        ours = self.config.setdefault("_wandb", {"value": {}})
+        theirs = config.pop("_wandb", {"value": {}})
+        assert isinstance(ours, dict)
+        assert isinstance(theirs, dict)
+        metrics = {json.dumps(m): m for side in (ours, theirs) for m in side["value"].get("m", [])}
+        ours["value"] = {**theirs["value"], **ours["value"], "m": list(metrics.values())}
+        self.config = {**config, **self.config}
 
 
 def _row(line: str) -> dict[str, object]:
@@ -97,6 +126,8 @@ class WandbServer:
         self._runs: dict[str, Run] = {}
         self._failure: _Failure | None = None
         self._stale_lines = 0
+        self._slow_s = 0.0
+        self._arriving: list[tuple[float, Callable[[], None]]] = []
         self._unknown: list[str] = []
         self._headers: list[dict[str, str]] = []
         self._paths: list[str] = []
@@ -135,6 +166,7 @@ class WandbServer:
     def history(self, run_id: str) -> list[dict[str, float]]:
         """The rows of a run, in the order of their lines."""
         with self._lock:
+            self._arrive()
             run = self._runs.get(run_id)
             return [json.loads(line) for line in run.lines()] if run else []
 
@@ -169,10 +201,11 @@ class WandbServer:
             self._failure = _Failure(status, time.monotonic() + seconds, path)
 
     def heal(self) -> None:
-        """End the failure and the lag."""
+        """End the failure, the lag and the slowness."""
         with self._lock:
             self._failure = None
             self._stale_lines = 0
+            self._slow_s = 0.0
 
     def failed(self) -> int:
         """How many requests the present failure has hit."""
@@ -183,6 +216,11 @@ class WandbServer:
         """Answer as if the last so many history lines of each run had not come yet."""
         with self._lock:
             self._stale_lines = lines
+
+    def slow(self, seconds: float) -> None:
+        """Acknowledge the lines of clients in shared mode at once, and have them so much later."""
+        with self._lock:
+            self._slow_s = seconds
 
     def press_stop(self, run_id: str) -> None:
         """As the button in the UI does."""
@@ -221,16 +259,21 @@ class WandbServer:
         async def graphql(request: Request) -> Json:
             body = json.loads(await request.body())
             match = _OPERATION.search(body["query"])
+            is_shared = "x-wandb-use-async-filestream" in request.headers
+            client = request.headers.get("x-wandb-client-id", "") if is_shared else ""
             with self._lock:
-                return self._answer(match[1] if match else "?", body.get("variables") or {})
+                self._arrive()
+                return self._answer(match[1] if match else "?", body.get("variables") or {}, client)
 
         @app.post("/files/{entity}/{project}/{name}/file_stream")
         async def file_stream(entity: str, project: str, name: str, request: Request) -> Json:
             raw = await request.body()
             if request.headers.get("content-encoding") == "gzip":
                 raw = gzip.decompress(raw)
+            client = request.headers.get("x-wandb-async-client-id", "")
             with self._lock:
-                return self._take(self._runs[name], json.loads(raw))
+                self._arrive()
+                return self._take(self._runs[name], json.loads(raw), client)
 
         @app.put("/upload/{path:path}")
         async def upload(path: str) -> Json:
@@ -250,29 +293,42 @@ class WandbServer:
             failure.hits += 1
             return failure.status
 
-    def _take(self, run: Run, stream: dict[str, object]) -> Json:
+    def _arrive(self) -> None:
+        due = [item for item in self._arriving if item[0] <= time.monotonic()]
+        self._arriving = [item for item in self._arriving if item not in due]
+        for _, take in due:
+            take()
+
+    def _take(self, run: Run, stream: dict[str, object], client: str) -> Json:
         run.uploads += 1
         files = stream.get("files") or {}
         assert isinstance(files, dict)
         for name, chunk in files.items():
-            run.take(name, chunk["offset"], chunk["content"])
+            if run.shared:
+                take = partial(run.take_shared, client, name, chunk["offset"], chunk["content"])
+                self._arriving.append((time.monotonic() + self._slow_s, take))
+            else:
+                run.take(name, 0 if client else chunk["offset"], chunk["content"])
             if name == "wandb-summary.json":
                 run.summary.update(json.loads(chunk["content"][-1]))
         if stream.get("complete") is not None:
             run.complete = bool(stream["complete"])
             exit_code = stream.get("exitcode")
             run.exit_code = exit_code if isinstance(exit_code, int) else None
+        self._arrive()
         return {"stopped": run.stop_pressed}
 
-    def _answer(self, operation: str, variables: dict[str, str]) -> Json:
+    def _answer(self, operation: str, variables: dict[str, str], client: str) -> Json:
         answers: dict[str, Callable[[dict[str, str]], Json]] = {
             "CreateRunFiles": self._create_run_files,
+            "JoinedRun": self._joined_run,
+            "JoinedRunRows": self._joined_run_rows,
             "RunLineCount": self._resume_status,
             "RunResumeStatus": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
             "ServerFeaturesQuery": lambda _: {"serverInfo": {"features": []}},
             "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.9"}}},
-            "UpsertBucket": self._upsert,
+            "UpsertBucket": partial(self._upsert, client=client),
             "Viewer": lambda _: {
                 "viewer": {
                     "id": "VXNlcg==",
@@ -289,14 +345,20 @@ class WandbServer:
             return {"data": None, "errors": [{"message": f"unknown operation {operation}"}]}
         return {"data": answers[operation](variables)}
 
-    def _upsert(self, variables: dict[str, Any]) -> Json:  # as GraphQL has them
+    def _upsert(self, variables: dict[str, Any], *, client: str) -> Json:  # as GraphQL has them
         name = variables.get("name") or variables.get("id") or ""
         run = next((r for r in self._runs.values() if name in {r.name, r.id}), None)
         inserted = run is None
         if run is None:
             run = Run(name, variables.get("project") or "uncategorized")
             self._runs[name] = run
-        if variables.get("config"):
+            run.shared = bool(client)
+        if client:
+            told = run.told.setdefault(client, {})
+            told.update({field: value for field, value in variables.items() if value})
+        if variables.get("config") and run.shared and client:
+            run.merge(json.loads(variables["config"]))
+        elif variables.get("config"):
             run.config = json.loads(variables["config"])
         run.display_name = variables.get("displayName") or run.display_name
         run.group = variables.get("groupName") or run.group
@@ -319,6 +381,24 @@ class WandbServer:
                 "bucket": _resume_bucket(run, self._stale_lines),
             }
         }
+
+    def _joined_run(self, variables: dict[str, str]) -> Json:
+        run = self._runs.get(variables["name"])
+        if run is None or run.project != variables["project"]:
+            return {"project": {"run": None}}
+        keys = {"lastStep": len(run.lines()) - 1}
+        return {"project": {"run": {"config": json.dumps(run.config), "historyKeys": keys}}}
+
+    def _joined_run_rows(self, variables: dict[str, str]) -> Json:
+        spec = json.loads(variables["spec"])
+        steps = range(spec["minStep"], spec["maxStep"] + 1)
+        rows = [
+            {key: row[key] for key in spec["keys"]}
+            for row in map(json.loads, self._runs[variables["name"]].lines())
+            if row["_step"] in steps and all(key in row for key in spec["keys"])
+        ]
+        assert spec["samples"] >= len(steps), "the real server would leave some out"
+        return {"project": {"run": {"sampledHistory": [rows]}}}
 
     def _stopped_status(self, variables: dict[str, str]) -> Json:
         run = self._runs.get(variables["runId"])

@@ -102,9 +102,10 @@ class Outcome(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a point, exemplar, span or log record of a well-formed request was not taken.
+    """Why a point, exemplar, span or log record of a request was not taken with the rest.
 
     Attributes:
+        MALFORMED: The bytes of one resource are no OTLP; what else came with them is taken.
         NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and there is no
             ``receive.default_experiment``.
         NOT_ALLOWED: The request's token may not write this experiment.
@@ -124,6 +125,7 @@ class Refusal(StrEnum):
         TIME_OUT_OF_RANGE: Older than ``receive.max_age_s`` or ahead by ``receive.max_future_s``.
     """
 
+    MALFORMED = "malformed"
     NO_EXPERIMENT = "no_experiment"
     NOT_ALLOWED = "not_allowed"
     TOO_MANY_EXPERIMENTS = "too_many_experiments"

@@ -62,7 +62,7 @@ def decode_events(batch: Batch) -> Decoded:
                         pass  # left out at the door
     # A lease, but no word about how far the worker's measurements have come.
     exports = [Export(worker, 0) for worker in workers]
-    return Decoded((), exports, samples, announcements, departures)
+    return Decoded((), exports, samples, announcements=announcements, departures=departures)
 
 
 def _announcement(event: str, said: Mapping[str, Value], time_ns: int) -> Announcement:

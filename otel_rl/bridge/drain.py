@@ -187,6 +187,11 @@ class Drain:
         self._commit(done.commits, now_ns)
         return done.has_more
 
+    def go_on(self, now_ns: int) -> None:
+        """The bridge was held up until ``now_ns``: nobody is missed for what it could not hear."""
+        for run in self._runs.values():
+            run.aligner.go_on(now_ns)
+
     def finish(self, now_ns: int) -> None:
         """Make rows of everything that waits or is open, complete or not: nothing more will come.
 
@@ -206,7 +211,7 @@ class Drain:
                 if not run.report.is_news(report):
                     report = {}
                 rows = run.aligner.close(now_ns, everything=True, report=report)
-                description = self._news(key, run, now_ns)
+                description = self._news(key, run)
                 if rows or description is not None:
                     commits.append(self._prepared(key, run, rows, (), description))
             except Exception:  # noqa: BLE001  # as above
@@ -247,7 +252,7 @@ class Drain:
         rows = run.aligner.close(clock_ns, report=report)
         if rows and report:
             run.report.told(report, now_ns)
-        description = self._news(key, run, clock_ns)
+        description = self._news(key, run)
         if rows or spooled or description is not None:
             taken = [one.offset for one in spooled]
             done.commits.append(self._prepared(key, run, rows, taken, description))
@@ -276,6 +281,7 @@ class Drain:
             aligner = state.aligner
             aligner.next_number = saved.next_row
             aligner.settings = self._settings
+            aligner.go_on(now_ns)
             for body in saved.seen:
                 aligner.restore(body)
             report = Report(self._report_interval_ns)
@@ -286,7 +292,7 @@ class Drain:
         return run
 
     def _is_idle(self, run: _Run, now_ns: int) -> bool:
-        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.is_open
+        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.is_watching
 
     def _report(self, key: ExperimentKey, run: _Run) -> Mapping[str, float]:
         aligner = run.aligner
@@ -295,9 +301,9 @@ class Drain:
             run.uncommitted[name] = run.uncommitted.get(name, 0) + n
         return run.report.values(aligner.tally, aligner.counts, self._gauges(key))
 
-    def _news(self, key: ExperimentKey, run: _Run, now_ns: int) -> Description | None:
+    def _news(self, key: ExperimentKey, run: _Run) -> Description | None:
         """What the run is, if that is not what the ledger says."""
-        description = run.about.describe(run.aligner.status(now_ns))
+        description = run.about.describe(run.aligner.status)
         return None if description == self._ledger.description(key) else description
 
     def _prepared(
@@ -315,7 +321,7 @@ class Drain:
             aligner.next_number,
             _State(aligner, run.about),
             taken,
-            aligner.is_open,
+            aligner.is_watching,
             aligner.take_log(),
             aligner.forgotten_ns,
             description,

@@ -3,9 +3,10 @@
 The whole rule, in order:
 
 1. ``rl.`` in front of a name says nothing inside an RL run, and goes.
-2. Four families have a section of their own: phases ``phase/<role>/<phase>``, GPUs
-   ``gpu/<role>/...``, replicas of a service ``service/<role>/...``, and what otel_rl says of itself
-   ``otel_rl/<role>/...``. Everything else is ``<role>/...``.
+2. Five families have a section of their own: phases ``phase/<role>/<phase>``, what decided how long
+   a step took ``critical_path/<role>/<phase>``, GPUs
+   ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, and what
+   otel_rl says of itself ``otel_rl/<role>/...``. Everything else is ``<role>/...``.
 3. A name that begins with its own role does not say it twice: ``rl.train.loss`` of a trainer is
    ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
 4. Dots and colons of a name become slashes: ``vllm:num_requests_running`` of a generator is
@@ -51,8 +52,10 @@ _NAMESPACES = {"trainer": ("trainer", "train")}
 # (name prefix, section) in order of precedence.
 _SECTIONS = (
     ("rl.phase.", "phase"),
+    ("rl.critical_path.", "critical_path"),
     ("hw.gpu.", "gpu"),
     ("rl.replica.", "service"),
+    ("rl.service.", "service"),
     ("otel_rl.worker.", "otel_rl"),
     ("otel_rl.", "otel_rl"),
 )
@@ -82,7 +85,7 @@ def metric_path(
         if name.startswith(prefix):
             section, rest = candidate, name[len(prefix) :]
             break
-    if section == "phase" and names.RL_PHASE in shown:
+    if section in {"phase", "critical_path"} and names.RL_PHASE in shown:
         path = _segments(shown.pop(names.RL_PHASE), _IN_VALUES)
     else:
         path = _segments(rest.removeprefix("rl."), _IN_NAMES)

@@ -512,13 +512,15 @@ def _read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
 def _encode(run: str, row: Row) -> tuple[str, int, bytes, int]:
     # The standard library's JSON writes NaN and infinities as words and reads them back.
     fields: list[object] = [row.step, row.time_ns, row.policy_version, dict(row.values)]
-    if row.tables:
-        fields.append({key: [table.columns, table.rows] for key, table in row.tables.items()})
+    if row.tables or row.labels:
+        tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
+        fields.extend([tables, dict(row.labels)])
     body = json.dumps(fields, separators=(",", ":")).encode()
     return run, row.number, body, checksum(body, run, row.number)
 
 
 def _decode(number: int, body: bytes) -> Row:
     step, time_ns, policy_version, values, *more = json.loads(body)
-    tables = {key: Table(*table) for key, table in more[0].items()} if more else {}
-    return Row(number, step, time_ns, values, policy_version, tables)
+    tables, labels = more or ({}, {})
+    tables = {key: Table(*table) for key, table in tables.items()}
+    return Row(number, step, time_ns, values, policy_version, tables, labels)

@@ -13,6 +13,7 @@ from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState, RunStatus
+from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv.run_id import run_id
@@ -25,12 +26,14 @@ __all__ = [
     "report",
     "say",
     "started",
+    "wandb_account",
 ]
 
 # What a person has to know about, with the reason that stands beside the count.
 _LOSSES = (
     Counter.POINTS_REFUSED,
     Counter.EXEMPLARS_REFUSED,
+    Counter.LOGS_REFUSED,
     Counter.SAMPLES_DROPPED,
     Counter.EXCEPTIONS,
 )
@@ -90,6 +93,13 @@ def embedded(settings: BridgeSettings) -> Bridge:
     return started(settings)
 
 
+def wandb_account(settings: BridgeSettings) -> Account | None:
+    """Where the bridge writes in W&B, None if it writes elsewhere."""
+    if settings.tracker.name != "wandb":
+        return None
+    return find_account(WandbSettings.parse(settings.tracker.options), os.environ)
+
+
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     """Say where the runs are and what is missing in them. Returns whether all rows are written."""
     complete = not bridge.waiting
@@ -122,7 +132,10 @@ def _many(count: int, noun: str) -> str:
 def recovery_command(settings: BridgeSettings) -> str:
     """The shell command that writes what is left, to where the run was to be."""
     words = ["otel-rl", "bridge", "--data", str(settings.data), "--tracker", settings.tracker.name]
-    if "project" in settings.tracker.options:
+    account = wandb_account(settings)
+    if account is not None and account.attached_run:
+        words += ["--attach", account.attached_path]
+    elif "project" in settings.tracker.options:
         words += ["--project", settings.tracker.options["project"]]
     if settings.align.per_worker:
         words.append("--per-worker")

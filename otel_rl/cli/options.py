@@ -25,6 +25,12 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--project", metavar="NAME", help="W&B project (default: $WANDB_PROJECT, else otel_rl)"
     )
+    group.add_argument(
+        "--attach",
+        metavar="RUN",
+        help="join this W&B run, [[ENTITY/]PROJECT/]RUN_ID, which a process of yours begins with "
+        "wandb.init, instead of making one",
+    )
     group.add_argument("--data", type=Path, metavar="DIR", help="directory of the journal")
     group.add_argument(
         "--per-worker",
@@ -53,8 +59,8 @@ def settings_of(
     tracker: dict[str, object] = {}
     if arguments.tracker:
         tracker["name"] = arguments.tracker
-    if arguments.project:
-        tracker["options"] = {"project": arguments.project}
+    options = {"project": arguments.project, "attach": arguments.attach}
+    tracker["options"] = {name: value for name, value in options.items() if value}
     given: dict[str, object] = {"tracker": tracker, **(overrides or {})}
     if arguments.data:
         given["data"] = arguments.data

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
+from otel_rl.bridge.track.wandb_account import owner_environment
+from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say, wandb_account
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.worker.naming import checked_name
@@ -29,6 +30,7 @@ examples:
   otel-rl run -- python train.py
   otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
   otel-rl run --experiment grpo-7b --trial lr-3e-6 --tracker jsonl -- ./launch.sh
+  otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
 
 Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD.
 """
@@ -80,6 +82,8 @@ def _command(arguments: argparse.Namespace) -> int:
         environment = reporting_environment(
             os.environ, http=bridge.http, key=key, role=arguments.role
         )
+        if (account := wandb_account(bridge.settings)) is not None:
+            environment |= owner_environment(account)
         status = _run(command, environment)
     finally:
         finish(bridge, exit_code=status)

@@ -51,7 +51,6 @@ class Rule:
     attributes: Mapping[str, str] = field(default_factory=dict)
     statistic: str = ""
     scale: float = 1.0
-    unit: str = ""
 
 
 class Rules:
@@ -101,9 +100,4 @@ def _meaning(rule: Rule, groups: Mapping[str, str]) -> Meaning:
     if statistic:
         statistic = attributes[RL_STATISTIC] = _ALIASES.get(statistic, statistic)
         reduce = statistic if statistic in _REDUCED_ALIKE else "mean"
-    spec = METRICS.get(name)
-    if spec is None:
-        last = name.rsplit(".", 1)[-1]
-        reduce = reduce or (last if last in _REDUCED_ALIKE else None)
-    unit = rule.unit if spec is None else spec.unit
-    return Meaning(name, unit, rule.scale, attributes, reduce, is_renamed=True)
+    return Meaning(name, METRICS[name].unit, rule.scale, attributes, reduce, is_renamed=True)

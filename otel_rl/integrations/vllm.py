@@ -1,10 +1,5 @@
-"""vLLM: a stat logger that its asynchronous engine loads by itself, through an entry point.
+"""vLLM: a stat logger of its asynchronous engine; ``vllm_plugin`` brings it there."""
 
-vLLM loads it wherever otel_rl is installed. In a process that is no worker it records nothing,
-unless the environment names an experiment. ``VLLM_PLUGINS`` leaves it out.
-"""
-
-import os
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -17,8 +12,8 @@ from otel_rl.errors import ConfigError
 from otel_rl.integrations.recorder import meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
-from otel_rl.worker.naming import Who, names_an_experiment
-from otel_rl.worker.session import GUARD, running
+from otel_rl.worker.naming import Who
+from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelStatLogger"]
 
@@ -37,10 +32,9 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
         del vllm_config, engine_index
         self._instruments: _Instruments | None = None
         try:
-            if running() is not None or names_an_experiment(os.environ):
-                start(Who(role="generator"))
-                meter = meter_of("vllm")
-                self._instruments = None if meter is None else _Instruments(meter)
+            start(Who(role="generator"))
+            meter = meter_of("vllm")
+            self._instruments = None if meter is None else _Instruments(meter)
         except ConfigError as error:  # nobody asked for it here, so it stops nobody
             GUARD.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 

@@ -595,12 +595,41 @@ def create_rl_reward_duration(meter: Meter) -> Histogram:
     )
 
 
+def create_rl_reward_max(meter: Meter) -> Gauge:
+    """Largest reward of a sample in the batch."""
+    return meter.create_gauge(
+        name=names.RL_REWARD_MAX,
+        unit="1",
+        description="Largest reward of a sample in the batch.",
+    )
+
+
 def create_rl_reward_mean(meter: Meter) -> Gauge:
     """Mean reward per sample of the batch."""
     return meter.create_gauge(
         name=names.RL_REWARD_MEAN,
         unit="1",
         description="Mean reward per sample of the batch.",
+    )
+
+
+def create_rl_reward_min(meter: Meter) -> Gauge:
+    """Smallest reward of a sample in the batch."""
+    return meter.create_gauge(
+        name=names.RL_REWARD_MIN,
+        unit="1",
+        description="Smallest reward of a sample in the batch.",
+    )
+
+
+def create_rl_reward_std(meter: Meter) -> Gauge:
+    """Standard deviation of the rewards of the batch. Over workers, the mean of theirs."""
+    return meter.create_gauge(
+        name=names.RL_REWARD_STD,
+        unit="1",
+        description=(
+            "Standard deviation of the rewards of the batch. Over workers, the mean of theirs."
+        ),
     )
 
 

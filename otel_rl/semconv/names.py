@@ -157,6 +157,12 @@ PROCESS_MEMORY_USAGE: Final = "process.memory.usage"
 PROCESS_THREAD_COUNT: Final = "process.thread.count"
 """Metric (updowncounter, {thread}). Threads of the process."""
 
+RL_CRITICAL_PATH_DURATION: Final = "rl.critical_path.duration"
+"""Metric (gauge, s).
+
+Time of a step that a phase of a role decided. The parts of a step add up to it.
+"""
+
 RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
 """Metric (histogram, s). Time of one environment step."""
 
@@ -389,8 +395,20 @@ RL_REPLICA_RECOVERY_DURATION: Final = "rl.replica.recovery.duration"
 RL_REWARD_DURATION: Final = "rl.reward.duration"
 """Metric (histogram, s). Time to score one request."""
 
+RL_REWARD_MAX: Final = "rl.reward.max"
+"""Metric (gauge, 1). Largest reward of a sample in the batch."""
+
 RL_REWARD_MEAN: Final = "rl.reward.mean"
 """Metric (gauge, 1). Mean reward per sample of the batch."""
+
+RL_REWARD_MIN: Final = "rl.reward.min"
+"""Metric (gauge, 1). Smallest reward of a sample in the batch."""
+
+RL_REWARD_STD: Final = "rl.reward.std"
+"""Metric (gauge, 1).
+
+Standard deviation of the rewards of the batch. Over workers, the mean of theirs.
+"""
 
 RL_REWARD_SUM: Final = "rl.reward.sum"
 """Metric (gauge, 1). Sum of the rewards of the batch."""
@@ -415,6 +433,21 @@ RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 
 RL_SAMPLE_TABLE: Final = "rl.sample.table"
 """Attribute. Name of the table that the sample belongs to."""
+
+RL_SERVICE_ALIVE: Final = "rl.service.alive"
+"""Metric (gauge, {worker}). Workers of the role that have exported lately."""
+
+RL_SERVICE_EXPECTED: Final = "rl.service.expected"
+"""Metric (gauge, {worker}). Workers of the role that should be there."""
+
+RL_SERVICE_FAILURES: Final = "rl.service.failures"
+"""Metric (gauge, {failure}).
+
+Workers of the role that fell silent without a goodbye or ended with an error, in all.
+"""
+
+RL_SERVICE_RECOVERY: Final = "rl.service.recovery"
+"""Metric (gauge, s). Time for which the place of the worker that was replaced last was empty."""
 
 RL_STALENESS_PART: Final = "rl.staleness.part"
 """Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
@@ -1104,6 +1137,18 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.SUM,
             group="machine",
         ),
+        RL_CRITICAL_PATH_DURATION: MetricSpec(
+            name=RL_CRITICAL_PATH_DURATION,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "Time of a step that a phase of a role decided. The parts of a step add up to it."
+            ),
+            reduction=Reduction.LAST,
+            attributes=(RL_PHASE,),
+            group="wait",
+            derived=True,
+        ),
         RL_ENV_STEP_DURATION: MetricSpec(
             name=RL_ENV_STEP_DURATION,
             instrument=Instrument.HISTOGRAM,
@@ -1528,6 +1573,14 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("p50", "p90", "p99", "min", "max"),
             group="reward",
         ),
+        RL_REWARD_MAX: MetricSpec(
+            name=RL_REWARD_MAX,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Largest reward of a sample in the batch.",
+            reduction=Reduction.MAX,
+            group="reward",
+        ),
         RL_REWARD_MEAN: MetricSpec(
             name=RL_REWARD_MEAN,
             instrument=Instrument.GAUGE,
@@ -1535,6 +1588,24 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Mean reward per sample of the batch.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
+            group="reward",
+        ),
+        RL_REWARD_MIN: MetricSpec(
+            name=RL_REWARD_MIN,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Smallest reward of a sample in the batch.",
+            reduction=Reduction.MIN,
+            group="reward",
+        ),
+        RL_REWARD_STD: MetricSpec(
+            name=RL_REWARD_STD,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Standard deviation of the rewards of the batch. Over workers, the mean of theirs."
+            ),
+            reduction=Reduction.MEAN,
             group="reward",
         ),
         RL_REWARD_SUM: MetricSpec(
@@ -1579,6 +1650,45 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Samples produced.",
             reduction=Reduction.SUM,
             group="generator",
+        ),
+        RL_SERVICE_ALIVE: MetricSpec(
+            name=RL_SERVICE_ALIVE,
+            instrument=Instrument.GAUGE,
+            unit="{worker}",
+            brief="Workers of the role that have exported lately.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_EXPECTED: MetricSpec(
+            name=RL_SERVICE_EXPECTED,
+            instrument=Instrument.GAUGE,
+            unit="{worker}",
+            brief="Workers of the role that should be there.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_FAILURES: MetricSpec(
+            name=RL_SERVICE_FAILURES,
+            instrument=Instrument.GAUGE,
+            unit="{failure}",
+            brief=(
+                "Workers of the role that fell silent without a goodbye or ended with an error, in "
+                "all."
+            ),
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_RECOVERY: MetricSpec(
+            name=RL_SERVICE_RECOVERY,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time for which the place of the worker that was replaced last was empty.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
         ),
         RL_TRAIN_GRAD_ABS_MAX: MetricSpec(
             name=RL_TRAIN_GRAD_ABS_MAX,

@@ -11,9 +11,9 @@ Field numbers are those of opentelemetry/proto/metrics/v1/metrics.proto:
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -118,9 +118,10 @@ class Encoder:
         self._intervals = intervals
         self._max_request_bytes = max_request_bytes
         self._max_exemplars = max_exemplars
-        self._series: dict[tuple[Stream, bytes], list[bytes]] = {}
+        # By their attributes as on the wire.
+        self._streams: dict[Stream, dict[bytes, list[bytes]]] = {}
         # The same lists by attributes as they came, because to encode these costs too much.
-        self._labelled: dict[tuple[object, ...], _Labelled] = {}
+        self._labelled: dict[Stream, dict[tuple[object, ...], _Labelled]] = {}
         self.too_large = 0
         """Measurements of points that no request can hold, known after ``requests``."""
 
@@ -133,141 +134,145 @@ class Encoder:
             Exception: An attribute cannot be encoded: a user's ``__str__`` may raise anything.
         """
         if not attributes:
-            return self._series.setdefault((stream, b""), [])
-        key = (stream, *attributes.values())
+            return self._exemplars_of(stream, b"")
+        known = self._labelled.get(stream)
+        if known is None:
+            known = self._labelled[stream] = {}
+        key = tuple(attributes.values())
         try:
-            known = self._labelled.get(key)
+            found = known.get(key)
         except TypeError:  # a list as a value
-            return self._exemplars_of(stream, attributes)
-        if known is not None and known.is_of(attributes):
-            return known.exemplars
-        exemplars = self._exemplars_of(stream, attributes)
+            return self._exemplars_of(stream, wire.attributes(7, attributes))
+        if (
+            found is not None
+            and found.attributes == attributes
+            and (found.types is None or found.types == _types(attributes))
+        ):
+            return found.exemplars
+        exemplars = self._exemplars_of(stream, wire.attributes(7, attributes))
         if _SCALARS.issuperset(map(type, attributes.values())):
-            self._labelled[key] = _Labelled(attributes, exemplars)
+            known[key] = _Labelled(attributes, exemplars)
         return exemplars
 
     def requests(self) -> list[Request]:
         """Serialize everything, in as many requests as the size limit needs."""
-        return list(self._packed(self._points()))
+        return list(self._packed())
 
-    def _exemplars_of(self, stream: Stream, attributes: Mapping[str, object]) -> list[bytes]:
-        return self._series.setdefault((stream, wire.attributes(7, attributes)), [])
+    def _exemplars_of(self, stream: Stream, attributes: bytes) -> list[bytes]:
+        series = self._streams.get(stream)
+        if series is None:
+            series = self._streams[stream] = {}
+        return series.setdefault(attributes, [])
 
-    def _points(self) -> Iterator["_Point"]:
-        following, most = self._intervals.following, self._max_exemplars
-        for (stream, attributes), exemplars in self._series.items():
-            key = stream.identity, attributes
+    def _packed(self) -> Iterator[Request]:
+        max_bytes = self._max_request_bytes
+        page = _Page(self._resource)
+        for stream, series in self._streams.items():
+            points, counts = self._points(stream.identity, series)
+            if page.take(stream, points, sum(counts), max_bytes):
+                continue
+            for point, count in zip(points, counts, strict=True):
+                if page.take(stream, [point], count, max_bytes):
+                    continue
+                if page.measurements:
+                    yield page.request()
+                    page = _Page(self._resource)
+                if not page.take(stream, [point], count, max_bytes):
+                    self.too_large += count
+        if page.measurements:
+            yield page.request()
+
+    def _points(
+        self, identity: bytes, series: Mapping[bytes, list[bytes]]
+    ) -> tuple[list[bytes], list[int]]:
+        """Points as their gauge has them, and how many measurements each stands for."""
+        most = self._max_exemplars
+        points, counts = [], []
+        for attributes, exemplars in series.items():
             for first in range(0, len(exemplars), most):
                 some = exemplars[first : first + most]
                 # A point repeats its last measurement.
                 measured_ns, is_integer, value = measured(some[-1])
-                start_ns, time_ns = following(key, measured_ns)
+                start_ns, time_ns = self._intervals.following((identity, attributes), measured_ns)
                 tag = _AS_INT if is_integer else _AS_DOUBLE
                 times = _POINT(0x11, start_ns, 0x19, time_ns, tag)
-                yield _Point(stream, b"".join((times, value, *some, attributes)), len(some))
-
-    def _packed(self, points: Iterable["_Point"]) -> Iterator[Request]:
-        page = _Page(self._resource)
-        for point in points:
-            if not page.take(point, self._max_request_bytes):
-                if page.measurements:
-                    yield page.request()
-                    page = _Page(self._resource)
-                if not page.take(point, self._max_request_bytes):
-                    self.too_large += point.measurements
-        if page.measurements:
-            yield page.request()
+                points.append(wire.field(1, b"".join((times, value, *some, attributes))))
+                counts.append(len(some))
+        return points, counts
 
 
 class _Labelled:
     """The exemplars of a series with attributes, found without encoding those again.
 
-    1, 1.0 and True are equal in Python but not in OTLP, so types are compared too, unless all are
-    text.
+    Attributes:
+        attributes: The series has them, if they have these types.
+        types: 1, 1.0 and True are equal in Python but not in OTLP. None if all are text.
+        exemplars: Of the series.
     """
 
-    __slots__ = ("_attributes", "_types", "exemplars")
+    __slots__ = ("attributes", "exemplars", "types")
 
     def __init__(self, attributes: Mapping[str, object], exemplars: list[bytes]) -> None:
         types = _types(attributes)
-        self._attributes = attributes
-        self._types = None if set(types.values()) == {str} else types
+        self.attributes = attributes
+        self.types = None if set(types.values()) == {str} else types
         self.exemplars = exemplars
-
-    def is_of(self, attributes: Mapping[str, object]) -> bool:
-        if self._attributes != attributes:
-            return False
-        return self._types is None or self._types == _types(attributes)
 
 
 def _types(attributes: Mapping[str, object]) -> dict[str, type]:
     return {name: type(value) for name, value in attributes.items()}
 
 
-class _Point(NamedTuple):
-    """The body of a ``NumberDataPoint``."""
-
-    stream: Stream
-    body: bytes
-    measurements: int
-
-
 class _Page:
     """The points of one request, grouped as OTLP nests them, with an upper bound of their size."""
 
     _NESTING_BYTES: Final = 24
-    """Tags and lengths of a point and its parents: four levels of at most six bytes."""
+    """Tags and lengths of a point's parents: four levels of at most six bytes."""
 
     def __init__(self, resource: bytes) -> None:
         self._resource = resource
-        self._scopes: dict[InstrumentationScope, dict[Stream, list[bytes]]] = {}
+        # By scope_head.
+        self._scopes: dict[bytes, dict[Stream, list[bytes]]] = {}
         self._bytes = len(resource) + self._NESTING_BYTES
         self.measurements = 0
 
-    def take(self, point: _Point, max_bytes: int) -> bool:
-        """Add the point if the page then has at most ``max_bytes``."""
-        stream, body, measurements = point
-        streams = self._scopes.get(stream.scope)
-        points = None if streams is None else streams.get(stream)
-        cost = len(body) + self._NESTING_BYTES
-        if points is None:
-            cost += len(stream.head)
-        if streams is None:
-            cost += len(stream.scope_head)
-        if self._bytes + cost > max_bytes:
+    def take(self, stream: Stream, points: list[bytes], measurements: int, max_bytes: int) -> bool:
+        """Add the points, all of one stream, if the page then has at most ``max_bytes``."""
+        parents = len(stream.scope_head) + len(stream.head) + self._NESTING_BYTES
+        end = self._bytes + parents + sum(map(len, points))
+        if end > max_bytes:
             return False
-        self._bytes += cost
+        self._bytes = end
         self.measurements += measurements
+        streams = self._scopes.get(stream.scope_head)
         if streams is None:
-            streams = self._scopes[stream.scope] = {}
-        if points is None:
-            points = streams[stream] = []
-        points += wire.head(1, len(body)), body
+            streams = self._scopes[stream.scope_head] = {}
+        if stream in streams:
+            streams[stream] += points
+        else:
+            streams[stream] = points
         return True
 
     def request(self) -> Request:
         parts: list[bytes] = []
-        for streams in self._scopes.values():
-            parts += _scope_metrics(streams)
-        parts.insert(0, self._resource)
-        parts.insert(0, wire.head(1, sum(map(len, parts))))
+        for scope_head, streams in self._scopes.items():
+            parts += _scope_metrics(scope_head, streams)
+        length = len(self._resource) + sum(map(len, parts))
         # One join of everything: to copy whole levels costs more than to encode them.
-        return Request(b"".join(parts), self.measurements)
+        return Request(b"".join((wire.head(1, length), self._resource, *parts)), self.measurements)
 
 
-def _scope_metrics(streams: Mapping[Stream, list[bytes]]) -> list[bytes]:
+def _scope_metrics(scope_head: bytes, streams: Mapping[Stream, Sequence[bytes]]) -> list[bytes]:
     """``ScopeMetrics`` of the points of one scope, in pieces."""
-    parts = [next(iter(streams)).scope_head]
+    parts, all_length = [scope_head], len(scope_head)
     for stream, points in streams.items():
         length = sum(map(len, points))
         gauge = wire.head(5, length)
-        parts += (
-            wire.head(2, len(stream.head) + len(gauge) + length),
-            stream.head,
-            gauge,
-            *points,
-        )
-    return [wire.head(2, sum(map(len, parts))), *parts]
+        length += len(gauge) + len(stream.head)
+        metric = wire.head(2, length)
+        all_length += len(metric) + length
+        parts += (metric, stream.head, gauge, *points)
+    return [wire.head(2, all_length), *parts]
 
 
 def encode_resource(resource: Resource) -> bytes:
@@ -284,7 +289,7 @@ def encode_heartbeat(resource: bytes, stream: Stream, time_ns: int) -> Request:
     A point that is marked to have no value: a collector would drop a request without any point.
     """
     point = wire.field(1, _POINT_WITHOUT_VALUE(0x19, time_ns, 0x40, _NO_RECORDED_VALUE))
-    scope = b"".join(_scope_metrics({stream: [point]}))
+    scope = b"".join(_scope_metrics(stream.scope_head, {stream: [point]}))
     return Request(wire.field(1, resource + scope), 0)
 
 

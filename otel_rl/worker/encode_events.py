@@ -15,11 +15,12 @@ from typing import Final
 
 from otel_rl import __version__
 from otel_rl.records import Signal
+from otel_rl.semconv.names import RL_WORKER_END
 from otel_rl.worker import wire
 from otel_rl.worker.encode import MAX_REQUEST_BYTES, Request
 from otel_rl.worker.plain import Plain
 
-__all__ = ["Event", "encode_event", "event_requests"]
+__all__ = ["Event", "Record", "encode_event", "event_requests"]
 
 SCOPE_NAME: Final = "otel_rl"
 _SCOPE: Final = wire.field(
@@ -46,6 +47,24 @@ class Event:
     attributes: Mapping[str, Plain]
     body: Mapping[str, object] | None = None
 
+    @property
+    def says_something(self) -> bool:
+        """Whether anything that a program has said is lost with it."""
+        return bool(self.attributes or self.body) and self.name != RL_WORKER_END
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An event as it stands on the wire.
+
+    Attributes:
+        encoded: From ``encode_event``.
+        says_something: As of the event.
+    """
+
+    encoded: bytes
+    says_something: bool
+
 
 def encode_event(event: Event) -> bytes:
     """A ``LogRecord`` in the field that ``ScopeLogs`` has for it."""
@@ -58,26 +77,27 @@ def encode_event(event: Event) -> bytes:
 
 
 def event_requests(
-    resource: bytes, records: Iterable[bytes], *, max_request_bytes: int = MAX_REQUEST_BYTES
+    resource: bytes, records: Iterable[Record], *, max_request_bytes: int = MAX_REQUEST_BYTES
 ) -> list[Request]:
     """Records in as many requests as the size limit needs, in order.
 
     Args:
         resource: From ``encode_resource``.
-        records: From ``encode_event``; each much smaller than a request.
+        records: Each much smaller than a request.
         max_request_bytes: No request is larger.
     """
-    pages: list[list[bytes]] = []
+    pages: list[list[Record]] = []
     room = 0
     for record in records:
-        if not pages or len(record) > room:
+        if not pages or len(record.encoded) > room:
             pages.append([])
             room = max_request_bytes - len(resource) - len(_SCOPE) - _NESTING_BYTES
         pages[-1].append(record)
-        room -= len(record)
+        room -= len(record.encoded)
     return [_request(resource, page) for page in pages]
 
 
-def _request(resource: bytes, records: Sequence[bytes]) -> Request:
-    scope = wire.field(2, _SCOPE + b"".join(records))
-    return Request(wire.field(1, resource + scope), len(records), Signal.LOGS)
+def _request(resource: bytes, records: Sequence[Record]) -> Request:
+    scope = wire.field(2, _SCOPE + b"".join(record.encoded for record in records))
+    lost = sum(record.says_something for record in records)
+    return Request(wire.field(1, resource + scope), lost, Signal.LOGS)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.semconv.names import LOG_RECORD_UID, RL_EXPERIMENT_END, RL_ROLLOUT_SAMPLE
 from otel_rl.worker.encode import Request, encode_resource
-from otel_rl.worker.encode_events import Event, encode_event, event_requests
+from otel_rl.worker.encode_events import Event, Record, encode_event, event_requests
 from otel_rl.worker.plain import Plain
 from otel_rl.worker.values import NotANumber, number
 
@@ -95,18 +95,21 @@ class Events:
             taken, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         return list(taken)
 
+    def abandon(self) -> int:
+        """Forget everything. Returns how many events that said something those were."""
+        return sum(event.says_something for event in self.take_all())
+
     def requests(self, events: list[Event]) -> list[Request]:
         """Events as requests ready to send, each with an id by which a repetition is known."""
         return event_requests(self._resource, [self._encoded(event) for event in events])
 
-    def _encoded(self, event: Event) -> bytes:
+    def _encoded(self, event: Event) -> Record:
         uid = f"{self._instance}/{next(self._numbers)}"
         body = event.body
         if body is not None:
             body = {name: _read(value) for name, value in body.items()}
-        return encode_event(
-            Event(event.name, event.time_ns, {**event.attributes, LOG_RECORD_UID: uid}, body)
-        )
+        known = Event(event.name, event.time_ns, {**event.attributes, LOG_RECORD_UID: uid}, body)
+        return Record(encode_event(known), event.says_something)
 
 
 def _read(held: object) -> object:

@@ -20,11 +20,12 @@ from opentelemetry.trace import get_current_span
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
+from otel_rl.worker.values import as_step
 
-__all__ = ["AS_DOUBLE", "AS_INT", "PACK_DOUBLE", "PACK_INT", "Framing", "measured"]
+__all__ = ["AS_DOUBLE", "BadStep", "Framing", "measured", "pack"]
 
 AS_DOUBLE: Final = 0x19  # as_double = 3
-AS_INT: Final = 0x31  # as_int = 6
+_AS_INT: Final = 0x31  # as_int = 6
 
 _TIME: Final = b"\x11"  # time_unix_nano = 2
 _MEASURED_BYTES: Final = 18
@@ -53,46 +54,94 @@ def _heads(after_bytes: int) -> list[bytes]:
     ]
 
 
+_LOWEST_DIGIT: Final = [bytes((n | 128,)) for n in range(128)]
+"""Of a varint that has more."""
+
 _HEADS: Final = _heads(0)
 _HEADS_IN_SPAN: Final = _heads(_SPAN_BYTES)
 
 _BEFORE_LENGTHS: Final = range(max(map(len, _HEADS)) + 10 + len(_TIME) + 1)
 
-PACK_DOUBLE: Final = [struct.Struct(f"<{n}sQBd").pack for n in _BEFORE_LENGTHS]
-"""By the length of what stands before: ``pack(before, time_ns, AS_DOUBLE, value)``."""
-
-PACK_INT: Final = [struct.Struct(f"<{n}sQBq").pack for n in _BEFORE_LENGTHS]
-"""The same for integers, with ``AS_INT``."""
+# By the length of what stands before.
+_PACK_DOUBLE: Final = [struct.Struct(f"<{n}sQBd").pack for n in _BEFORE_LENGTHS]
+_PACK_INT: Final = [struct.Struct(f"<{n}sQBq").pack for n in _BEFORE_LENGTHS]
 
 _TIME_AND_TAG: Final = struct.Struct("<QB").unpack_from
 
 
-class Framing:
-    """Makes what stands before and after a measurement. Remembers the last span."""
+class BadStep(ValueError):
+    """A step that is no integer of 64 bits."""
 
-    __slots__ = ("_after", "_context", "_heads")
+
+class Framing:
+    """Makes what stands before and after a measurement. Remembers the last span and step.
+
+    A step's lowest digit comes first, so neighbours share all that stands around it.
+
+    Attributes:
+        before: Of a measurement with the step and in the context of the last call.
+        after: The same.
+        pack_double: ``pack(before, time_ns, AS_DOUBLE, value)``.
+    """
+
+    __slots__ = (
+        "_before_digit",
+        "_context",
+        "_heads",
+        "_high",
+        "_past_digit",
+        "after",
+        "before",
+        "pack_double",
+    )
 
     def __init__(self) -> None:
         self._context: Context | None = None
-        self._after = b""
         self._heads = _HEADS
+        self._high = 0  # the remembered step without its lowest digit; 0 for none
+        self._before_digit = self._past_digit = b""
+        self.before, self.after, self.pack_double = b"", b"", _PACK_DOUBLE[0]
+        self(None, None)
 
-    def __call__(self, step: int | None, context: Context | None) -> tuple[bytes, bytes]:
-        """(before, after) of measurements with this step, made in this context."""
+    def __call__(self, step: object, context: Context | None) -> None:
+        """Go on to a step, which may be of any library, and a context.
+
+        Raises:
+            BadStep: It is no integer of 64 bits.
+        """
         if context is not self._context:
-            self._context, self._after = context, _span(context)
-            self._heads = _HEADS_IN_SPAN if self._after else _HEADS
-        if step is None:
-            return self._heads[0] + _TIME, self._after
-        digits = wire.varint(step)
-        return self._heads[len(digits)] + digits + _TIME, self._after
+            self._context, self.after = context, _span(context)
+            self._heads = _HEADS_IN_SPAN if self.after else _HEADS
+            self._high = 0
+        if type(step) is int and step >> 7 == self._high and self._high:
+            self.before = self._before_digit + _LOWEST_DIGIT[step & 127] + self._past_digit
+            return
+        digits = b""
+        self._high = 0
+        if step is not None:
+            number = as_step(step)
+            if number is None:
+                raise BadStep(f"the step must be an integer of 64 bits (got {str(step)[:80]!r})")
+            digits = wire.varint(number)
+            if number > 127:
+                self._high = number >> 7
+        self._before_digit, self._past_digit = self._heads[len(digits)], digits[1:] + _TIME
+        self.before = self._before_digit + digits + _TIME
+        self.pack_double = _PACK_DOUBLE[len(self.before)]
+
+
+def pack(before: bytes, time_ns: int, value: float) -> bytes:
+    """What ``Framing.pack_double`` does, for integers too: those stay integers."""
+    if isinstance(value, int):
+        return _PACK_INT[len(before)](before, time_ns, _AS_INT, value)
+    return _PACK_DOUBLE[len(before)](before, time_ns, AS_DOUBLE, value)
 
 
 def measured(exemplar: bytes) -> tuple[int, bool, bytes]:
     """(time in ns, whether the value is an integer, the value's eight bytes) of an exemplar."""
     time_at = 3 if exemplar[2] != _FILTERED else 5 + exemplar[3]
     time_ns, tag = _TIME_AND_TAG(exemplar, time_at)
-    return time_ns, tag == AS_INT, exemplar[time_at + 9 : time_at + 17]
+    return time_ns, tag == _AS_INT, exemplar[time_at + 9 : time_at + 17]
 
 
 def _span(context: Context | None) -> bytes:

@@ -21,10 +21,10 @@ from otel_rl.worker.encode import (
     Request,
     Stream,
 )
-from otel_rl.worker.exemplar import AS_DOUBLE, AS_INT, PACK_DOUBLE, PACK_INT, Framing
+from otel_rl.worker.exemplar import AS_DOUBLE, BadStep, Framing, pack
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
-from otel_rl.worker.values import NotANumber, as_step, number
+from otel_rl.worker.values import NotANumber, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
 
@@ -76,31 +76,28 @@ class Expander:
             max_exemplars=self._max_exemplars,
         )
         framing = Framing()
-        series: dict[Stream, list[bytes]] = {}  # those without attributes
+        before, after, pack_double = framing.before, framing.after, framing.pack_double
         last_step: object = None
         last_context: Context | None = None
-        before, after = framing(None, None)
-        pack_double, pack_int = PACK_DOUBLE[len(before)], PACK_INT[len(before)]
+        series: dict[Stream, list[bytes]] = {}  # those without attributes
         for entry in entries:
             try:
                 if isinstance(entry, Logged):
                     self._extend(encoder, series, framing, entry)
                     continue
-                stream, value, attributes, time_ns, context = entry
-                step = attributes.pop(RL_LOOP_ITERATION, None) if attributes else None
+                stream, value, kept, time_ns, context = entry
+                if isinstance(kept, dict):
+                    step, attributes = kept.pop(RL_LOOP_ITERATION, None), kept
+                else:
+                    step, attributes = kept, None
                 if step is not last_step or context is not last_context:
-                    before, after = framing(_checked_step(step, stream.name), context)
+                    framing(step, context)
+                    before, after, pack_double = framing.before, framing.after, framing.pack_double
                     last_step, last_context = step, context
-                    pack_double, pack_int = PACK_DOUBLE[len(before)], PACK_INT[len(before)]
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
-                    value = _checked_number(value, stream.name)
-                    exemplar = (
-                        pack_int(before, time_ns, AS_INT, value)
-                        if isinstance(value, int)
-                        else pack_double(before, time_ns, AS_DOUBLE, value)
-                    )
+                    exemplar = _packed(before, time_ns, value, stream.name)
                 if attributes:
                     exemplars = encoder.exemplars(stream, attributes)
                 elif stream in series:
@@ -108,6 +105,8 @@ class Expander:
                 else:
                     exemplars = series[stream] = encoder.exemplars(stream)
                 exemplars.append(exemplar + after)
+            except BadStep as bad:
+                guard.drop(DropReason.BAD_STEP, f"{stream.name}: {bad}. It is dropped.")
             except _Bad as bad:
                 guard.drop(bad.reason, str(bad))
             except Exception as error:  # noqa: BLE001  # nothing may end the exporter thread
@@ -132,24 +131,23 @@ class Expander:
         values, step, reduce, time_ns, context = logged
         try:
             scope = None if reduce is None else _checked_reduction(reduce)
-            before, after = framing(_checked_step(step, "mlogger.log"), context)
+            framing(step, context)
         except _Bad as bad:
             self._guard.drop(bad.reason, str(bad), len(values))
             return
+        except BadStep as bad:
+            message = f"mlogger.log: {bad}. The metrics of the call are dropped."
+            self._guard.drop(DropReason.BAD_STEP, message, len(values))
+            return
+        before, after, pack_double = framing.before, framing.after, framing.pack_double
         streams = self._streams.setdefault(scope, {})
-        pack_double, pack_int = PACK_DOUBLE[len(before)], PACK_INT[len(before)]
         for name, value in values.items():
             try:
                 stream = streams[name] if name in streams else self._new_stream(name, scope)
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
-                    value = _checked_number(value, name)
-                    exemplar = (
-                        pack_int(before, time_ns, AS_INT, value)
-                        if isinstance(value, int)
-                        else pack_double(before, time_ns, AS_DOUBLE, value)
-                    )
+                    exemplar = _packed(before, time_ns, value, name)
                 if stream in series:
                     exemplars = series[stream]
                 else:
@@ -184,29 +182,16 @@ class _Bad(Exception):
         self.reason = reason
 
 
-def _checked_number(held: object, name: str) -> float:
-    """The value as the encoder takes it: what fits 64 bits as an integer stays one."""
-    measured = number(held)
-    if isinstance(measured, NotANumber):
+def _packed(before: bytes, time_ns: int, held: object, name: str) -> bytes:
+    """The exemplar, up to what stands after, of any number that is no plain float."""
+    value = number(held)
+    if isinstance(value, NotANumber):
         raise _Bad(
             DropReason.NOT_A_NUMBER,
-            f"{name}: not a number (got {measured.description}). It is dropped. "
+            f"{name}: not a number (got {value.description}). It is dropped. "
             "Log Python numbers, or arrays and tensors of one element.",
         )
-    return measured
-
-
-def _checked_step(step: object, name: str) -> int | None:
-    if step is None:
-        return None
-    found = as_step(step)
-    if found is None:
-        raise _Bad(
-            DropReason.BAD_STEP,
-            f"{name}: the step must be an integer of 64 bits (got {str(step)[:80]!r}). "
-            "What was recorded with it is dropped.",
-        )
-    return found
+    return pack(before, time_ns, value)
 
 
 def _checked_reduction(reduce: object) -> str:

@@ -75,7 +75,7 @@ class Exporter:
     Args:
         source: What to export.
         open_transport: Called on the exporter thread, once for each signal that there is something
-            of, and again after a fork.
+            of, and again after a fork. See ``Lanes``.
         interval_s: Between two collections.
         guard: Counts what is lost.
         max_queue_bytes: Of bodies that wait for the endpoint of a signal.
@@ -84,7 +84,7 @@ class Exporter:
     def __init__(
         self,
         source: Source,
-        open_transport: Callable[[Signal], Transport],
+        open_transport: Callable[[Signal, Transport | None], Transport],
         interval_s: float,
         guard: Guard,
         max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,

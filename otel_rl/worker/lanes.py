@@ -72,13 +72,14 @@ class Lanes:
     """The lanes of one process. The exporter thread's; others may only ask what waits.
 
     Args:
-        open_transport: Called at the first use of a signal.
+        open_transport: Called at the first use of a signal, with the transport of the other one, if
+            that is open.
         max_queue_bytes: Of each lane.
     """
 
     def __init__(
         self,
-        open_transport: Callable[[Signal], Transport],
+        open_transport: Callable[[Signal, Transport | None], Transport],
         max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,
     ) -> None:
         self._open_transport = open_transport
@@ -135,7 +136,8 @@ class Lanes:
     def transport(self, lane: Lane) -> Transport:
         """The transport of ``lane``, opened if it was not."""
         if lane.transport is None:
-            lane.transport = self._open_transport(lane.signal)
+            other = self.events if lane is self.measurements else self.measurements
+            lane.transport = self._open_transport(lane.signal, other.transport)
         return lane.transport
 
     def opened(self) -> list[Transport]:

@@ -28,12 +28,13 @@ from opentelemetry.metrics import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.util.types import Attributes
+from opentelemetry.util.types import AnyValue, Attributes
 
 from otel_rl import __version__
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_HEARTBEAT,
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+    RL_LOOP_ITERATION,
 )
 from otel_rl.worker.buffer import Buffer
 from otel_rl.worker.drops import DropReason
@@ -91,18 +92,27 @@ class BufferedGauge(_Gauge):
         """Record ``amount`` now. The attributes are copied, so the caller may reuse the dict."""
         try:
             if len(self._entries) < self._capacity:
+                kept: dict[str, AnyValue] | int | None = None
+                if attributes:
+                    if (
+                        len(attributes) == 1
+                        and type(step := attributes.get(RL_LOOP_ITERATION)) is int
+                    ):
+                        kept = step  # what most have; a dict for each would be half of the buffer
+                    else:
+                        kept = {**attributes}
                 self._entries.append(
                     (
                         self._stream,
                         amount if type(amount) in PLAIN else hold(amount),
-                        {**attributes} if attributes else None,
+                        kept,
                         time_ns(),
                         context or get_current(),
                     )
                 )
             else:
                 self._guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL)
-        except TypeError:
+        except (TypeError, AttributeError):
             self._guard.drop(
                 DropReason.BAD_ATTRIBUTES,
                 f"{self._stream.name}: attributes must be a mapping with text keys "

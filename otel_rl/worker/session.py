@@ -43,6 +43,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.identity import Identity, identify
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.liveness import count_open, show_phases
+from otel_rl.worker.naming import DEFAULT_ROLE
 from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.said import Said, what_is_said
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
@@ -65,9 +66,6 @@ __all__ = [
 
 GUARD: Final = Guard(Drops())
 """Counts what the process loses, before and after ``init``."""
-
-DEFAULT_ROLE: Final = "worker"
-"""The role of a process that the zero-code plug-ins start and that names none."""
 
 EXIT_TIMEOUT_S: Final = 5.0
 """How long the end of a process may wait for the endpoint."""
@@ -117,7 +115,7 @@ class Session:
         self._exporter = Exporter(
             Source(
                 self._collect,
-                lambda: buffer.abandon() + len(events.take_all()),
+                lambda: buffer.abandon() + events.abandon(),
                 lambda: (
                     len(buffer.entries) >= (crowded if self._has_spoken else 1) or events.is_crowded
                 ),
@@ -127,8 +125,8 @@ class Session:
                 self._greeting,
                 self._goodbye,
             ),
-            lambda signal: open_transport(
-                settings.logs if signal is Signal.LOGS else settings.metrics
+            lambda signal, beside: open_transport(
+                settings.logs if signal is Signal.LOGS else settings.metrics, beside
             ),
             settings.interval_s,
             GUARD,

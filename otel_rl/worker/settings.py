@@ -65,6 +65,19 @@ class SignalSettings:
         return f"SignalSettings({self.protocol.value} {self.url})"
 
     @property
+    def peer(self) -> tuple[object, ...]:
+        """All by which a connection differs from one to another place."""
+        parts = urlsplit(self.url)
+        return (
+            parts.scheme,
+            parts.netloc,
+            self.gzip,
+            self.certificate,
+            self.client_certificate,
+            self.client_key,
+        )
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the endpoint is this machine: no proxy, and compression gains nothing."""
         return urlsplit(self.url).hostname in _LOOPBACK

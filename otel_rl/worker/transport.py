@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from time import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 import requests
@@ -19,6 +19,9 @@ from urllib3.exceptions import NewConnectionError
 from otel_rl import __version__
 from otel_rl.records import Signal
 from otel_rl.worker import settings
+
+if TYPE_CHECKING:
+    import grpc
 
 __all__ = ["Outcome", "Reply", "Transport", "http_session", "open_transport"]
 
@@ -88,11 +91,17 @@ class Transport(Protocol):
         ...
 
 
-def open_transport(signal: settings.SignalSettings) -> Transport:
-    """The transport that ``signal`` asks for. Loads grpc only if it does."""
+def open_transport(signal: settings.SignalSettings, beside: Transport | None = None) -> Transport:
+    """The transport that ``signal`` asks for. Loads grpc only if it does.
+
+    Args:
+        signal: Where to and how.
+        beside: That of another signal. If both go to one place, they share a connection: a bridge
+            has so many connections as it has workers, and gRPC survives a fork with one only.
+    """
     if signal.protocol is settings.Protocol.GRPC:
-        return _Grpc(signal)
-    return _Http(signal)
+        return _Grpc(signal, beside)
+    return _Http(signal, beside)
 
 
 def http_session(signal: settings.SignalSettings) -> requests.Session:
@@ -115,11 +124,15 @@ def http_session(signal: settings.SignalSettings) -> requests.Session:
 class _Http:
     """OTLP/HTTP with protobuf bodies."""
 
-    def __init__(self, signal: settings.SignalSettings) -> None:
+    def __init__(self, signal: settings.SignalSettings, beside: Transport | None) -> None:
         self._url = signal.url
         self._gzip = signal.gzip
         self._timeout_s = (min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
-        self._session = http_session(signal)
+        self.peer = signal.peer
+        if isinstance(beside, _Http) and beside.peer == self.peer:
+            self.session: requests.Session = beside.session
+        else:
+            self.session = http_session(signal)
         self._headers = dict(signal.headers) | {"content-type": "application/x-protobuf"}
         if signal.gzip:
             self._headers["content-encoding"] = "gzip"
@@ -130,14 +143,14 @@ class _Http:
 
     def send(self, body: bytes) -> Reply:
         try:
-            response = self._session.post(
+            response = self.session.post(
                 self._url,
                 data=body,
                 headers=self._headers,
                 timeout=self._timeout_s,
                 allow_redirects=False,
                 # Else REQUESTS_CA_BUNDLE of a cluster would win over the exporter's own setting.
-                verify=self._session.verify,
+                verify=self.session.verify,
             )
         except (
             requests.ConnectionError,
@@ -160,28 +173,22 @@ class _Http:
         return Reply(Outcome.REFUSED, message)
 
     def close(self) -> None:
-        self._session.close()
+        self.session.close()
 
 
 class _Grpc:
     """OTLP/gRPC, handing over ready bytes."""
 
-    def __init__(self, signal: settings.SignalSettings) -> None:
+    def __init__(self, signal: settings.SignalSettings, beside: Transport | None) -> None:
         import grpc  # most workers speak HTTP and never need it
 
         self._error: type[Exception] = grpc.RpcError
-        target = urlsplit(signal.url).netloc
-        compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
-        if signal.insecure:
-            self._channel = grpc.insecure_channel(target, compression=compression)
+        self.peer = signal.peer
+        if isinstance(beside, _Grpc) and beside.peer == self.peer:
+            self.channel: grpc.Channel = beside.channel
         else:
-            credentials = grpc.ssl_channel_credentials(
-                root_certificates=_read(signal.certificate),
-                private_key=_read(signal.client_key),
-                certificate_chain=_read(signal.client_certificate),
-            )
-            self._channel = grpc.secure_channel(target, credentials, compression=compression)
-        self._call: Callable[..., bytes] = self._channel.unary_unary(
+            self.channel = _grpc_channel(signal)
+        self._call: Callable[..., bytes] = self.channel.unary_unary(
             _GRPC_METHODS[signal.signal],
             request_serializer=_identity,
             response_deserializer=_identity,
@@ -200,7 +207,7 @@ class _Grpc:
             return self._failed(error)
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
     def _failed(self, error: Exception) -> Reply:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
@@ -211,6 +218,21 @@ class _Grpc:
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
         return Reply(Outcome.REFUSED, message)
+
+
+def _grpc_channel(signal: settings.SignalSettings) -> "grpc.Channel":
+    import grpc
+
+    target = urlsplit(signal.url).netloc
+    compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
+    if signal.insecure:
+        return grpc.insecure_channel(target, compression=compression)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read(signal.certificate),
+        private_key=_read(signal.client_key),
+        certificate_chain=_read(signal.client_certificate),
+    )
+    return grpc.secure_channel(target, credentials, compression=compression)
 
 
 def _is_unconnected(error: requests.RequestException) -> bool:

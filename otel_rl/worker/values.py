@@ -7,6 +7,7 @@ thread and may.
 import operator
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol, SupportsIndex, runtime_checkable
 
 __all__ = ["PLAIN", "NotANumber", "as_step", "hold", "number"]
@@ -83,16 +84,14 @@ def number(held: object) -> float | NotANumber:
 
 def as_step(step: object) -> int | None:
     """An integer of any library, or a float that is one, of 64 bits; None for all else."""
-    found = step
-    if type(step) is not int:  # asked first: what follows costs ten times as much
-        if isinstance(step, float) and step.is_integer():
-            found = int(step)
-        elif isinstance(step, SupportsIndex) and not isinstance(step, bool):
-            try:
-                found = operator.index(step)
-            except (TypeError, ValueError):
-                return None
-    return found if type(found) is int and _INT64_MIN <= found <= _INT64_MAX else None
+    if type(step) is int:  # asked first: what follows costs ten times as much
+        return step if _INT64_MIN <= step <= _INT64_MAX else None
+    if isinstance(step, float) and step.is_integer():
+        return as_step(int(step))
+    if isinstance(step, SupportsIndex) and not isinstance(step, bool):
+        with suppress(TypeError, ValueError):
+            return as_step(operator.index(step))
+    return None
 
 
 def _as_python(value: object) -> float | NotANumber:

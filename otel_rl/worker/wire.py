@@ -12,6 +12,7 @@ __all__ = ["attributes", "field", "head", "key_value", "varint"]
 _LENGTH_DELIMITED: Final = 2
 _ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
 _TWO_BYTES = struct.Struct("<H").pack
+_TAG_AND_TWO_BYTES = struct.Struct("<BH").pack
 _DOUBLE = struct.Struct("<Bd").pack
 _UINT64_MASK: Final = (1 << 64) - 1
 
@@ -38,7 +39,12 @@ def field(number: int, payload: bytes) -> bytes:
 
 def head(number: int, length: int) -> bytes:
     """Tag and length of such a field, for a payload that is written piece by piece."""
-    return varint(number << 3 | _LENGTH_DELIMITED) + varint(length)
+    tag = number << 3 | _LENGTH_DELIMITED
+    if length < 128 and tag < 128:
+        return bytes((tag, length))
+    if length < 1 << 14 and tag < 128:  # what a point has: one call instead of three
+        return _TAG_AND_TWO_BYTES(tag, length & 0x7F | 0x80 | (length & 0x3F80) << 1)
+    return varint(tag) + varint(length)
 
 
 def attributes(number: int, pairs: Mapping[str, object]) -> bytes:

@@ -271,6 +271,16 @@ def test_29_invalid_utf8_is_an_invalid_argument(channel: grpc.Channel) -> None:
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_29_a_resource_that_cannot_be_read_takes_nothing_else_with_it(
+    receiver: Receiver, channel: grpc.Channel
+) -> None:
+    answer = send(channel, GAUGE.replace(b"loss", b"l\xffss") + GAUGE)
+    partial = ExportMetricsServiceResponse.FromString(answer).partial_success
+    assert partial.rejected_data_points == 1
+    assert "malformed" in partial.error_message
+    assert [batch.payload for batch in receiver.journal.batches] == [GAUGE]
+
+
 @pytest.mark.parametrize("request_of", [request_of_every_type, request_of_odd_points])
 def test_30_and_31_every_type_of_metric_and_point_is_stored_as_sent(
     receiver: Receiver,

@@ -3,7 +3,10 @@
 import gzip
 import json
 import math
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -605,6 +608,16 @@ class TestJson:
         body = body.replace(b"loss", b"l\xffss")
         assert client.post("/v1/metrics", content=body, headers=media).status_code == 400
 
+    def test_29_a_resource_that_cannot_be_read_takes_nothing_else_with_it(
+        self, receiver: Receiver, client: httpx.Client
+    ) -> None:
+        broken = encoded(metrics_request(gauge(point(), point()))).replace(b"loss", b"l\xffss")
+        response = client.post("/v1/metrics", content=PROTOBUF_GAUGE + broken, headers=PROTOBUF)
+        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        assert partial.rejected_data_points == 2
+        assert "malformed" in partial.error_message
+        assert [batch.payload for batch in receiver.journal.batches] == [PROTOBUF_GAUGE]
+
 
 class TestMetrics:
     def test_30_every_type_of_metric_is_stored_as_sent(
@@ -915,3 +928,45 @@ def test_python_span_exporter_delivers(receiver: Receiver) -> None:
     assert batch.signal is Signal.TRACES
     request = ExportTraceServiceRequest.FromString(batch.payload)
     assert request.resource_spans[0].scope_spans[0].spans[0].name == "rl.train"
+
+
+REPORTS_OF_ITSELF = """
+import httpx
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.otlp_requests import http_receiver, metrics_request
+
+spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(spans))
+metrics.set_meter_provider(MeterProvider([reader]))
+with http_receiver() as receiver:
+    body = metrics_request().SerializeToString()
+    headers = {"content-type": "application/x-protobuf"}
+    assert httpx.post(receiver.url + "/v1/metrics", content=body, headers=headers).is_success
+    receiver.journal.error = RuntimeError("a secret")
+    httpx.post(receiver.url + "/v1/metrics", content=body, headers=headers)
+print([span.name for span in spans.get_finished_spans()], reader.get_metrics_data())
+"""
+
+
+def test_the_bridge_reports_nothing_of_itself_to_the_providers_of_the_process() -> None:
+    # Else a bridge beside a program that reports to it would report every report, for ever.
+    environ = {
+        **os.environ,
+        "FASTAPI_OTEL_AUTO_CONFIGURE": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+    }
+    finished = subprocess.run(
+        [sys.executable, "-c", REPORTS_OF_ITSELF],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
+        check=False,
+    )
+    assert finished.stdout.strip() == "[] None", finished.stderr

@@ -18,23 +18,27 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
 OVER_BOTH = ["test_otlp_security", "test_otlp_exporters", "test_otlp_items"]
-FILES = {"HTTP": ["test_otlp_http", *OVER_BOTH], "gRPC": ["test_otlp_grpc", *OVER_BOTH]}
+FILES = {
+    "HTTP": ["test_otlp_http", *OVER_BOTH],
+    "gRPC": ["test_otlp_grpc", *OVER_BOTH],
+    "logs": ["test_otlp_logs", "test_otlp_exporters"],
+}
 
 
 def rows() -> Iterator[tuple[int, dict[str, str]]]:
-    """(item, protocol -> cell) of the table."""
+    """(item, column -> cell) of the table."""
     page = (ROOT / "docs" / "otlp.md").read_text(encoding="utf-8")
-    for item, over_http, over_grpc in re.findall(
-        r"^\| (\d+) \| .+ \| (.+) \| (.+) \|$", page, re.MULTILINE
+    for item, *cells in re.findall(
+        r"^\| (\d+) \| .+ \| (.+) \| (.+) \| (.+) \|$", page, re.MULTILINE
     ):
-        yield int(item), {"HTTP": over_http, "gRPC": over_grpc}
+        yield int(item), dict(zip(FILES, cells, strict=True))
 
 
 @cache
-def names_of(protocol: str) -> list[str]:
-    """The names of all test functions that speak a protocol."""
+def names_of(column: str) -> list[str]:
+    """The names of all test functions that a column may name."""
     names = []
-    for file in FILES[protocol]:
+    for file in FILES[column]:
         tree = ast.parse((HERE / f"{file}.py").read_text(encoding="utf-8"))
         functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
         names += [function.name for function in functions if function.name.startswith("test_")]
@@ -48,10 +52,10 @@ def test_every_item_has_a_row() -> None:
 @pytest.mark.parametrize(("item", "cells"), list(rows()), ids=lambda value: str(value)[:2])
 def test_every_item_is_held_by_tests_that_exist(item: int, cells: dict[str, str]) -> None:
     assert set(cells.values()) != {"-"}
-    for protocol, cell in cells.items():
+    for column, cell in cells.items():
         if cell != "-":
             (prefix,) = re.findall(r"^`(test_\w+)`$", cell)
-            assert any(name.startswith(prefix) for name in names_of(protocol)), prefix
+            assert any(name.startswith(prefix) for name in names_of(column)), prefix
 
 
 # Item 39. What the specification of OTLP calls a code over HTTP, for those that the bridge sends.

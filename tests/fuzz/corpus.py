@@ -8,6 +8,7 @@ from typing import cast
 
 import orjson
 from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -20,9 +21,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.records import Signal
-from tests.otlp_requests import Attributes, key_values
+from tests.otlp_requests import Attributes, any_value, every_event, key_values
 
-Request = ExportMetricsServiceRequest | ExportTraceServiceRequest
+Request = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 S = 1_000_000_000
@@ -57,6 +58,9 @@ def corpus(now_ns: int) -> Sequence[Seed]:
         _seed(Signal.METRICS, ExportMetricsServiceRequest()),
         _seed(Signal.TRACES, _spans(t)),
         _seed(Signal.TRACES, ExportTraceServiceRequest()),
+        _seed(Signal.LOGS, _events(t)),
+        _seed(Signal.LOGS, _logs_of_a_site(t)),
+        _seed(Signal.LOGS, ExportLogsServiceRequest()),
     ]
 
 
@@ -230,4 +234,40 @@ def _spans(t: int) -> ExportTraceServiceRequest:
         span.events.add(name="exception", time_unix_nano=t)
         span.links.add(trace_id=b"\2" * 16, span_id=b"\2" * 8)
         span.status.message = "fine"
+    return request
+
+
+def _events(t: int) -> ExportLogsServiceRequest:
+    """A worker of otel_rl: what is said of the run, samples, the end of both."""
+    request = ExportLogsServiceRequest()
+    part = request.resource_logs.add()
+    part.resource.attributes.extend(key_values(_worker("fuzz", "generator", 0)))
+    scope_logs = part.scope_logs.add()
+    scope_logs.scope.name = "otel_rl"
+    for n, record in enumerate([*every_event(), *every_event()]):
+        record.time_unix_nano = t + n
+        kept = [attribute for attribute in record.attributes if attribute.key != "log.record.uid"]
+        del record.attributes[:]
+        record.attributes.extend([*kept, *key_values({"log.record.uid": f"generator-0/{n}"})])
+        scope_logs.log_records.append(record)
+    return request
+
+
+def _logs_of_a_site(t: int) -> ExportLogsServiceRequest:
+    """What a collector joins: records of any program, and an event by an SDK's attribute."""
+    request = ExportLogsServiceRequest()
+    for resource in (_worker("other", "trainer", 1), {"service.name": "nginx"}):
+        part = request.resource_logs.add()
+        part.resource.attributes.extend(key_values(resource))
+        records = part.scope_logs.add().log_records
+        plain = records.add(time_unix_nano=t, severity_number=9, severity_text="INFO")
+        plain.body.string_value = "GET / 200"
+        plain.trace_id, plain.span_id = b"\3" * 16, b"\3" * 8
+        structured = records.add(observed_time_unix_nano=t)
+        structured.body.CopyFrom(any_value({"level": "info", "nested": {"a": [1, 2.5, None]}}))
+        structured.body.kvlist_value.values.add(key="raw").value.bytes_value = b"\0\xff"
+    said: Attributes = {"event.name": "rl.experiment.end", "rl.experiment.status": "aborted"}
+    request.resource_logs[0].scope_logs[0].log_records.add(
+        time_unix_nano=t, attributes=key_values(said)
+    )
     return request

@@ -232,7 +232,7 @@ class Stack:
 
     def _accept(self, batches: Sequence[Batch]) -> None:
         with self._lock:
-            self._waiting.extend(b for b in batches if b.signal is Signal.METRICS)
+            self._waiting.extend(b for b in batches if b.signal is not Signal.TRACES)
 
     def _in_use(self) -> Sequence[ExperimentKey]:
         with self._lock:

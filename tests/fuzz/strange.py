@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -16,6 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from tests.fuzz.corpus import Request, S
+from tests.fuzz.strange_events import strange_events
 
 __all__ = ["strange_request"]
 
@@ -46,6 +48,8 @@ _NAMES = (
 def strange_request(random: Random, sound: Request) -> Request:
     """``sound`` with one to six of its values legal and unexpected."""
     request = type(sound).FromString(sound.SerializeToString())
+    if isinstance(request, ExportLogsServiceRequest):
+        strange_events(random, request)
     if isinstance(request, ExportMetricsServiceRequest):
         places = [
             (resource_metrics, metric)

@@ -9,6 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
+from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.receive.admit import admit
 from otel_rl.bridge.receive.screen import Screen
 from otel_rl.errors import MalformedRequest
@@ -46,7 +47,7 @@ def test_requests_of_every_kind_are_sent_every_way(stack: Stack) -> None:
         *("sound", "random", "strange", "damaged", "mutated"),
         *("application/json", "application/x-protobuf"),
         *("identity", "gzip", "deflate"),
-        *("metrics", "traces"),
+        *("metrics", "traces", "logs"),
     }
     ways = {answer.rpartition(" ")[0] for answer in report.answers}
     assert ways == {"in process", "http", "raw", "grpc"}
@@ -54,6 +55,8 @@ def test_requests_of_every_kind_are_sent_every_way(stack: Stack) -> None:
         n for answer, n in report.answers.items() if answer.split()[-1] in {"ok", "partial"}
     )
     assert taken > report.requests / 4, "nearly everything is refused at the door"
+    for counter in (Counter.LOGS_ACCEPTED, Counter.LOGS_REFUSED, Counter.LOGS_IGNORED):
+        assert stack.counters.value(counter) > 0, counter
 
 
 def test_equal_seeds_make_equal_requests() -> None:

@@ -15,7 +15,7 @@ __all__ = ["QUICK", "Site"]
 # Pauses that are meant for the machines of others, shortened for tests.
 QUICK = """
 exporters:
-  otlp_http/{exporter}:
+  {exporter}:
     retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
 """
 
@@ -37,16 +37,17 @@ class Site:
 
     Args:
         directory: Of all its files.
-        agent_settings: Variables of the agent.
-        gateway_overlay: Changes to the gateway's file.
+        settings: Variables of the agent.
+        overlay: Changes to the file of the agent and to that of the gateway; ``{exporter}`` stands
+            for where it sends its metrics.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
-        agent_settings: Mapping[str, str] | None = None,
-        gateway_overlay: str = "",
+        settings: Mapping[str, str] | None = None,
+        overlay: str = QUICK,
     ) -> None:
         self.bridge = Bridge(directory / "bridge", _BRIDGE)
         self.jaeger = Jaeger(directory / "jaeger")
@@ -54,13 +55,13 @@ class Site:
             "gateway",
             directory / "gateway",
             {"OTEL_RL_BRIDGE_URL": self.bridge.url, "OTEL_RL_JAEGER_URL": self.jaeger.url},
-            gateway_overlay or QUICK.format(exporter="bridge"),
+            overlay.format(exporter="otlp_http/bridge"),
         )
         self.agent = Collector(
             "agent",
             directory / "agent",
-            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(agent_settings or {})},
-            QUICK.format(exporter="gateway"),
+            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(settings or {})},
+            overlay.format(exporter="otlp_http/gateway"),
         )
         self._stack = ExitStack()
 

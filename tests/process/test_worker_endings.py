@@ -13,6 +13,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2_grpc
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -260,6 +265,14 @@ with multiprocessing.get_context("fork").Pool(1) as pool:  # its end is a termin
 def grpc_sink() -> Iterator[Sink]:
     sink = Sink()
 
+    class LogsServicer(logs_service_pb2_grpc.LogsServiceServicer):
+        def Export(  # noqa: N802  # gRPC's name
+            self, request: ExportLogsServiceRequest, context: grpc.ServicerContext
+        ) -> ExportLogsServiceResponse:
+            del context
+            sink.receive("/v1/logs", {}, request.SerializeToString(), 0)
+            return ExportLogsServiceResponse()
+
     class Servicer(metrics_service_pb2_grpc.MetricsServiceServicer):
         def Export(  # noqa: N802  # gRPC's name
             self, request: ExportMetricsServiceRequest, context: grpc.ServicerContext
@@ -271,6 +284,9 @@ def grpc_sink() -> Iterator[Sink]:
     server = grpc.server(ThreadPoolExecutor(4))
     metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(  # type: ignore[no-untyped-call]
         Servicer(), server
+    )
+    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        LogsServicer(), server
     )
     sink.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()

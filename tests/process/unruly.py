@@ -55,6 +55,7 @@ class Endpoint:
 
     sink: Sink
     manner: Manner
+    manner_of_events: Manner
     url: str = ""
     attempts: int = 0
     healed: Event = field(default_factory=Event)
@@ -74,7 +75,7 @@ class Endpoint:
     def heal(self) -> None:
         """From now on it is a good endpoint, and those it keeps waiting are released."""
         with self._changed:
-            self.manner = Endpoint.deliver
+            self.manner = self.manner_of_events = Endpoint.deliver
             self.healed.set()
             self.open()
 
@@ -119,15 +120,22 @@ class Endpoint:
                 body = stream.read(int(headers["content-length"]))
                 if len(body) < int(headers["content-length"]):
                     return  # the sender was killed
+                request = Request(connection, first.split()[1].decode(), headers, body)
+                if request.path == "/v1/logs":
+                    self.manner_of_events(self, request)
+                    continue
                 with self._changed:
                     self.attempts += 1
                     self._changed.notify_all()
-                self.manner(self, Request(connection, first.split()[1].decode(), headers, body))
+                self.manner(self, request)
 
 
 @contextmanager
-def unruly(manner: Manner = Endpoint.deliver) -> Iterator[Endpoint]:
-    endpoint = Endpoint(Sink(), manner)
+def unruly(
+    manner: Manner = Endpoint.deliver, manner_of_events: Manner = Endpoint.deliver
+) -> Iterator[Endpoint]:
+    """An endpoint with manners of its own for log events; only other requests are attempts."""
+    endpoint = Endpoint(Sink(), manner, manner_of_events)
     endpoint.open()
     try:
         yield endpoint

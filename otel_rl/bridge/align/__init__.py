@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
+from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
+from otel_rl.bridge.align.notice import Notice
+from otel_rl.bridge.align.roster import RoleStanding, Roster
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
@@ -37,7 +40,7 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["AlignSettings", "Aligner", "SeenLog", "Tally"]
+__all__ = ["AlignSettings", "Aligner", "RoleStanding", "SeenLog", "Tally"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -66,6 +69,14 @@ class Aligner:
         self._steps = OpenSteps()
         self._windows = OpenWindows()
         self._tables = OpenTables()
+        self._hearing = Hearing()
+        self._roster = Roster()
+        self._notice = Notice()
+        self._is_watching = False
+
+    def go_on(self, now_ns: int) -> None:
+        """The bridge was away until ``now_ns``: what it could not hear is not overdue."""
+        self._hearing.go_on(now_ns)
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
         """Fold in what one batch says.
@@ -74,6 +85,7 @@ class Aligner:
             decoded: Of this experiment.
             received_ns: When the batch arrived, by the bridge's clock.
         """
+        received_ns = self._hearing.at(received_ns)
         self._table.make_room(self.settings, received_ns)
         for point in decoded.points:
             self._add(point, received_ns)
@@ -83,19 +95,38 @@ class Aligner:
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
             if worker is not None:
+                self._is_watching = True
+                self._roster.heard(export.worker, worker, export.time_ns, received_ns)
                 worker.exported(
                     received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
                 )
+        for departure in decoded.departures:
+            worker = self._table.lease(departure.worker, self.settings)
+            if worker is not None:
+                self._roster.left(departure, worker, received_ns)
 
     @property
     def is_open(self) -> bool:
         """Whether there are samples that stand in no row yet."""
         return self._steps.is_open or self._windows.is_open or self._tables.is_open
 
-    def status(self, now_ns: int) -> ExperimentStatus | None:
+    @property
+    def is_watching(self) -> bool:
+        """Whether time alone may bring a row: samples wait, or a worker lives and may be missed.
+
+        After everything was closed, not before somebody is heard of again.
+        """
+        return self.is_open or (self._is_watching and self._roster.has_living)
+
+    @property
+    def status(self) -> ExperimentStatus | None:
         """How the experiment stands by what its workers do; None before the first is heard of."""
-        del now_ns
-        return None
+        return self._roster.status()
+
+    @property
+    def roles(self) -> Mapping[str, RoleStanding]:
+        """How each role stood when rows were closed last."""
+        return self._roster.roles()
 
     @property
     def forgotten_ns(self) -> int:
@@ -121,8 +152,11 @@ class Aligner:
             report: What the bridge says of itself, by tracker key. It goes into the last row that
                 is complete; with ``everything``, into a row of its own if there is none.
         """
+        clock_ns, now_ns = now_ns, self._hearing.at(now_ns)
         for worker in self._table.workers.values():
             worker.clock_is(now_ns)
+        lease_ns = int(self.settings.lease_s * _NS_PER_S)
+        self._roster.look(self._table.workers, lease_ns=lease_ns, now_ns=now_ns)
         self._table.forget(self.settings, now_ns)
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
@@ -131,9 +165,15 @@ class Aligner:
         numeric = [row for row in numeric if row.values]
         if report and everything and not numeric and self._newest_ns:
             numeric = [ClosedWindow(self._newest_ns, {})]
-        if numeric and report:
+        standings = self._standings()
+        if self._notice.needs_a_row(standings, now_ns, everything=everything) and not numeric:
+            numeric = [ClosedWindow(max(self._newest_ns, clock_ns), {})]
+        if numeric:
             latest = max(numeric, key=lambda row: row.time_ns)
-            latest.values.update(report)  # one wide row costs a tracker less than two
+            # One wide row costs a tracker less than two.
+            latest.values.update(report or {})
+            latest.values.update(self._notice.take(standings, now_ns))
+        self._is_watching = self._is_watching and not everything
         closed: list[ClosedStep | ClosedWindow | ClosedTable] = [*numeric, *tables]
         closed.sort(key=lambda row: row.time_ns)
         if closed:
@@ -153,6 +193,16 @@ class Aligner:
             version = version if closed.version is None else closed.version
         for values in parts(closed.values):
             yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _standings(self) -> dict[str, float]:
+        """How the roles stand, by tracker key."""
+        values: dict[str, float] = {}
+        table, last = self._table, Reduction.LAST
+        for role, standing in self._roster.roles().items():
+            for name, suffix, value in standing.values():
+                if table.has_room_for((role, name + suffix, (), last), self.settings):
+                    values[table.group(role, name, (), last, suffix=suffix).key] = value
+        return values
 
     def _number(self) -> int:
         number = self.next_number

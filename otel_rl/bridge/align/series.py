@@ -1,12 +1,13 @@
 """What is known of a tracker key, of a worker and of each of its series."""
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from otel_rl.bridge.align.seen import Seen
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["Group", "Stream", "WorkerState"]
+__all__ = ["Group", "Standing", "Stream", "WorkerState"]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,18 @@ class Group:
     total: float = 0
 
 
+class Standing(IntEnum):
+    """What a worker is to the roster: not noted yet, or alive, gone with a goodbye, gone without.
+
+    Not what rows wait for: what it has sent last may still be on its way.
+    """
+
+    NEW = 0
+    ALIVE = 1
+    LEFT = 2
+    FAILED = 3
+
+
 @dataclass(slots=True, eq=False)
 class WorkerState:
     """What is known of one process.
@@ -52,6 +65,10 @@ class WorkerState:
         newest_step: Highest step that it reported.
         settled_step: Every sample of the steps below this one has arrived.
         unsettled: (when, newest step then) of exports that may have held half a step.
+        standing: In the roster.
+        gone_ns: If it is gone: what it recorded up to this time was sent before that.
+        pause_ns: The longest time between two of its exports, lately.
+        is_replacement: Whether it has come in the place of one that failed.
         streams: Its series that carry steps.
     """
 
@@ -64,6 +81,10 @@ class WorkerState:
     newest_step: int | None = None
     settled_step: int | None = None
     unsettled: list[tuple[int, int]] = field(default_factory=list)
+    standing: Standing = Standing.NEW
+    gone_ns: int = 0
+    pause_ns: int = 0
+    is_replacement: bool = False
     streams: list["Stream"] = field(default_factory=list)
 
     def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
@@ -73,6 +94,8 @@ class WorkerState:
         what it has to say, and keeps its lease only.
         """
         self.first_ns = self.first_ns or received_ns
+        if self.received_ns:
+            self.pause_ns = max(received_ns - self.received_ns, self.pause_ns * 19 // 20)
         self.received_ns = max(self.received_ns, received_ns)
         if not event_ns:
             return

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable
 from otel_rl.bridge.align.memory import Memory, SeenLog
-from otel_rl.bridge.align.series import Group, Stream, WorkerState
+from otel_rl.bridge.align.series import Group, Standing, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
 from otel_rl.records import Series, Worker
@@ -265,7 +265,18 @@ class StreamTable:
         return _State(
             self._frozen,
             [
-                (w.first_ns, w.received_ns, w.event_ns, w.newest_step, w.settled_step, w.unsettled)
+                (
+                    w.first_ns,
+                    w.received_ns,
+                    w.event_ns,
+                    w.newest_step,
+                    w.settled_step,
+                    w.unsettled,
+                    w.standing,
+                    w.gone_ns,
+                    w.pause_ns,
+                    w.is_replacement,
+                )
                 for w in self.workers.values()
             ],
             {group.number: group.total for group in self.groups if group.total},
@@ -393,11 +404,16 @@ class _Identities(NamedTuple):
     unknown_through_ns: int
 
 
+_WorkerColumns = tuple[
+    int, int, int, int | None, int | None, list[tuple[int, int]], Standing, int, int, bool
+]
+
+
 class _State(NamedTuple):
     """What of a table is pickled; the keys of the dicts are places in ``_Identities.streams``."""
 
     frozen: bytes
-    workers: list[tuple[int, int, int, int | None, int | None, list[tuple[int, int]]]]
+    workers: list["_WorkerColumns"]
     totals: dict[int, float]
     last_steps: list[int | None]
     counters: dict[int, CounterRecord]

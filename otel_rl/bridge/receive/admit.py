@@ -1,12 +1,13 @@
 """Decides what of a request is taken. Pure: time is an argument, nothing is kept between calls.
 
-Bytes that are not OTLP are refused whole. What of a well-formed request breaks a limit is left out,
-counted and named to the sender; the rest passes untouched, so a request of one experiment with
-nothing to refuse keeps its bytes.
+Bytes that are not OTLP are refused whole, or if they are only those of one resource among others,
+for that resource. What of the rest breaks a limit is left out, counted and named to the sender;
+everything else passes untouched, so a request of one experiment with nothing to refuse keeps its
+bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from google.protobuf.message import DecodeError
@@ -17,6 +18,7 @@ from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.otlp.view import MetricsView
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals, by_reason
+from otel_rl.bridge.receive.salvage import salvage
 from otel_rl.bridge.receive.screen import Admission, Screen
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.wire import check_message_count
@@ -72,14 +74,48 @@ def admit(
         admission: See ``Screen``.
 
     Raises:
-        MalformedRequest: The bytes are not a request of this signal.
+        MalformedRequest: The bytes are not a request of this signal, nor are parts of them.
         RequestTooLarge: It holds too many messages, points, spans or log records.
     """
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     spec = SIGNALS[signal]
+    try:
+        return _admit(signal, payload, limits, now_ns, Refusals(spec.items), admission)
+    except MalformedRequest:
+        salvaged = salvage(spec, payload, limits.max_messages_per_request)
+        if salvaged is None:
+            raise
+    refusals = Refusals(spec.items)
+    for part in salvaged.unreadable:
+        if not part.is_wanted:
+            continue
+        key = part.experiment
+        owner = "a resource" if key is None else f"experiment {str(key)[:64]!r}"
+        # A run tells of what was refused, but not of those who may not write it.
+        is_welcome = key is not None and (admission is None or admission(key) is None)
+        refusals.add(
+            Refusal.MALFORMED,
+            f"What {owner} sends cannot be read",
+            part.items,
+            run=key if is_welcome else None,
+        )
+    admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
+    left_out = sum(part.items for part in salvaged.unreadable if not part.is_wanted)
+    return replace(admitted, ignored=admitted.ignored + left_out)
+
+
+def _admit(
+    signal: Signal,
+    payload: bytes,
+    limits: ReceiveLimits,
+    now_ns: int,
+    refusals: Refusals,
+    admission: Admission | None,
+) -> Admitted:
+    """See ``admit``. ``refusals`` holds what was refused before, and then everything."""
+    spec = SIGNALS[signal]
     parsed_as = MetricsView if signal is Signal.METRICS else spec.request
     check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
-    refusals = Refusals(spec.items)
     screen = Screen(limits, now_ns, refusals, admission, size_bytes=len(payload))
     message: ExportRequest
     try:

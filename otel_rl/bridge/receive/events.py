@@ -19,7 +19,9 @@ __all__ = ["LARGE_ATTRIBUTES", "Problem", "event_problem"]
 Problem = tuple[Refusal, str] | None
 """The first thing that is wrong, as reason and detail."""
 
-LARGE_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_CONFIG, names.RL_EXPERIMENT_NOTES})
+LARGE_ATTRIBUTES = frozenset(
+    {names.RL_EXPERIMENT_CONFIG, names.RL_EXPERIMENT_NOTES, names.RL_EXPERIMENT_TAGS}
+)
 """Attributes that are held to the bounds of an event, not to those of an attribute."""
 
 _TYPES = {
@@ -80,7 +82,7 @@ class _Event:
             raise _Fault(Refusal.INVALID_EVENT, f"{key} is missing")
         return None
 
-    def word(self, key: str, words: type[StrEnum]) -> None:
+    def one_of(self, key: str, words: type[StrEnum]) -> None:
         """The attribute must be one of ``words``."""
         value = self.get(key, "string_value", required=True)
         if value is not None and value.string_value not in list(words):
@@ -92,14 +94,7 @@ class _Event:
         """The attribute must be usable as a name, if it is there and not empty."""
         value = self.get(key, "string_value")
         if value is not None and value.string_value:
-            self.check_name(value.string_value, key)
-
-    def check_name(self, name: str, owner: str) -> None:
-        """A name is short, printable text."""
-        most = self._limits.max_name_chars
-        if len(name) > most:
-            raise _Fault(Refusal.INVALID_NAME, f"{owner} is over {most} characters")
-        _must_be_printable(name, owner)
+            self._check_name(value.string_value, key)
 
     def text(self, key: str) -> None:
         """The attribute must be text, if it is there."""
@@ -125,6 +120,18 @@ class _Event:
         for pair in value.kvlist_value.values:
             self.value(pair.value, owner, depth=depth + 1)
 
+    def words(self, key: str) -> None:
+        """The attribute must be an array of a few names, if it is there."""
+        array = self.get(key, "array_value")
+        if array is None:
+            return
+        words, most = array.array_value.values, self._limits.max_attributes
+        if len(words) > most:
+            raise _Fault(Refusal.TOO_MANY_ATTRIBUTES, f"{key} has {len(words)} words, over {most}")
+        for word in words:
+            _must_be("string_value", word, f"a word of {key}")
+            self._check_name(word.string_value, f"a word of {key}")
+
     def cells(self) -> None:
         """The body must be a map of a few fields that have no parts."""
         body = self._record.body
@@ -137,10 +144,17 @@ class _Event:
             raise _Fault(Refusal.TOO_MANY_ATTRIBUTES, detail)
         self.value(body, "the body")
         for field in fields:
+            _must_be_printable(field.key, "a key in the body")  # it names a column
             if (kind := field.value.WhichOneof("value")) not in _CELLS:
                 is_ = _TYPES.get(str(kind), "of an unknown type")
                 detail = f"field {field.key[:64]!r} is {is_}, not text, a number or a boolean"
                 raise _Fault(Refusal.INVALID_EVENT, detail)
+
+    def _check_name(self, name: str, owner: str) -> None:
+        most = self._limits.max_name_chars
+        if len(name) > most:
+            raise _Fault(Refusal.INVALID_NAME, f"{owner} is over {most} characters")
+        _must_be_printable(name, owner)
 
     def _check_text(self, text: str, owner: str) -> None:
         most = self._limits.max_event_text_bytes
@@ -157,7 +171,7 @@ class _Event:
             if len(key.encode()) > most:
                 detail = f"key {key[:64]!r} in {owner} is over {most} bytes"
                 raise _Fault(Refusal.INVALID_NAME, detail)
-            _must_be_printable(key, f"a key in {owner}")
+            _must_not_be_blank(key, f"a key in {owner}")
             if key in seen:
                 raise _Fault(Refusal.INVALID_NAME, f"key {key[:64]!r} in {owner} is given twice")
             seen.add(key)
@@ -170,9 +184,13 @@ def _must_be(kind: str, value: AnyValue, owner: str) -> None:
         raise _Fault(Refusal.INVALID_EVENT, f"{owner} is {is_}, not {_TYPES[kind]}")
 
 
-def _must_be_printable(name: str, owner: str) -> None:
+def _must_not_be_blank(name: str, owner: str) -> None:
     if not name.strip():
         raise _Fault(Refusal.INVALID_NAME, f"{owner} is empty")
+
+
+def _must_be_printable(name: str, owner: str) -> None:
+    _must_not_be_blank(name, owner)
     if not name.isprintable():
         raise _Fault(Refusal.INVALID_NAME, f"{owner} has control characters")
 
@@ -184,19 +202,15 @@ def _experiment_start(event: _Event) -> None:
     event.text(names.RL_EXPERIMENT_NOTES)
     event.name(names.RL_EXPERIMENT_GROUP)
     event.name(names.RL_EXPERIMENT_JOB_TYPE)
-    tags = event.get(names.RL_EXPERIMENT_TAGS, "array_value")
-    for tag in tags.array_value.values if tags is not None else ():
-        owner = f"a tag of {names.RL_EXPERIMENT_TAGS}"
-        _must_be("string_value", tag, owner)
-        event.check_name(tag.string_value, owner)
+    event.words(names.RL_EXPERIMENT_TAGS)
 
 
 def _experiment_end(event: _Event) -> None:
-    event.word(names.RL_EXPERIMENT_STATUS, names.RlExperimentStatusValues)
+    event.one_of(names.RL_EXPERIMENT_STATUS, names.RlExperimentStatusValues)
 
 
 def _worker_end(event: _Event) -> None:
-    event.word(names.RL_WORKER_STATUS, names.RlWorkerStatusValues)
+    event.one_of(names.RL_WORKER_STATUS, names.RlWorkerStatusValues)
     event.text(names.ERROR_TYPE)
 
 

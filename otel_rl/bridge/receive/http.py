@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
+from inspect import signature
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -44,6 +45,18 @@ class _Media(StrEnum):
 
 _MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
 
+# Newer versions of FastAPI report every request to the providers of the process, which belong to
+# the program around the bridge: exported to the bridge itself, each request would make the next
+# one, for ever. They also log exceptions with their text.
+_QuietFastAPI: Callable[..., FastAPI] = (
+    partial(
+        FastAPI,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    if "telemetry" in signature(FastAPI).parameters
+    else FastAPI
+)
+
 _NOBODY_LISTENS = 499  # nginx's word for it; it is never sent
 
 
@@ -54,7 +67,7 @@ def create_app(intake: Intake) -> FastAPI:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
     """
     receiver = _Receiver(intake)
-    app = FastAPI(
+    app = _QuietFastAPI(
         title="otel_rl bridge",
         lifespan=receiver.lifespan,
         openapi_url=None,

@@ -1,6 +1,6 @@
 """What differs between the signals: the messages, the words and the counters of each."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
@@ -15,9 +15,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    NumberDataPoint,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Counter
 from otel_rl.records import Signal
+from otel_rl.semconv import names
 
 __all__ = ["SIGNALS", "ExportRequest", "ExportResponse", "SignalSpec"]
 
@@ -42,6 +51,9 @@ class SignalSpec:
         rejected: The field of ``partial_success`` that counts those that were refused.
         accepted_counter: Counts those that were taken.
         refused_counter: Counts those that were refused, by reason.
+        item_types: Full names of the messages that they are.
+        markers: One of them stands in the bytes of every item that the bridge keeps. Empty if it
+            keeps all.
     """
 
     request: type[ExportRequest]
@@ -51,6 +63,8 @@ class SignalSpec:
     rejected: str
     accepted_counter: Counter
     refused_counter: Counter
+    item_types: Collection[str]
+    markers: Collection[bytes] = ()
 
 
 SIGNALS: Mapping[Signal, SignalSpec] = {
@@ -62,6 +76,15 @@ SIGNALS: Mapping[Signal, SignalSpec] = {
         rejected="rejected_data_points",
         accepted_counter=Counter.POINTS_ACCEPTED,
         refused_counter=Counter.POINTS_REFUSED,
+        item_types=[
+            point.DESCRIPTOR.full_name
+            for point in (
+                NumberDataPoint,
+                HistogramDataPoint,
+                ExponentialHistogramDataPoint,
+                SummaryDataPoint,
+            )
+        ],
     ),
     Signal.TRACES: SignalSpec(
         ExportTraceServiceRequest,
@@ -71,6 +94,7 @@ SIGNALS: Mapping[Signal, SignalSpec] = {
         rejected="rejected_spans",
         accepted_counter=Counter.SPANS_ACCEPTED,
         refused_counter=Counter.SPANS_REFUSED,
+        item_types=[Span.DESCRIPTOR.full_name],
     ),
     Signal.LOGS: SignalSpec(
         ExportLogsServiceRequest,
@@ -80,6 +104,8 @@ SIGNALS: Mapping[Signal, SignalSpec] = {
         rejected="rejected_log_records",
         accepted_counter=Counter.LOGS_ACCEPTED,
         refused_counter=Counter.LOGS_REFUSED,
+        item_types=[LogRecord.DESCRIPTOR.full_name],
+        markers=[name.encode() for name in names.EVENTS],
     ),
 }
 """The signals that the bridge takes."""

@@ -7,14 +7,14 @@ numbers, which are cheap to parse, are skipped by a regular expression, thousand
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor
 
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 
-__all__ = ["check_message_count"]
+__all__ = ["check_message_count", "count_messages", "fields"]
 
 # The wire types of https://protobuf.dev/programming-guides/encoding/#structure
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
@@ -76,6 +76,56 @@ def check_message_count(payload: bytes, root: Descriptor, max_messages: int) -> 
                 raise _too_many(max_messages, "messages")
             if strings_left < 0:
                 raise _too_many(max_messages * _STRINGS_PER_MESSAGE, "strings")
+
+
+def count_messages(payload: bytes, root: Descriptor, types: Collection[str]) -> int:
+    """How many messages of ``types`` a payload holds, as far as it can be walked.
+
+    Args:
+        payload: A serialized message of type ``root``, not necessarily a sound one.
+        root: Says which fields are messages.
+        types: Full names. What is within a message of these types is not looked at.
+    """
+    found = 0
+    open_messages = [(root, payload)]
+    while open_messages:
+        descriptor, message = open_messages.pop()
+        children = _submessages(descriptor.full_name, descriptor)
+        try:
+            for number, _, start, end in fields(message):
+                child = children.get(number)
+                if child is None:
+                    continue
+                if child.full_name in types:
+                    found += 1
+                else:
+                    open_messages.append((child, message[start:end]))
+        except MalformedRequest:
+            continue
+    return found
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message that have a length: number, start, start of the content, end.
+
+    Raises:
+        MalformedRequest: What comes next is no field.
+    """
+    position, end = 0, len(message)
+    while position < end:
+        start = position
+        tag, position = _varint(message, position, end)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0:
+            raise MalformedRequest("A field has no number.")
+        if wire_type != _LEN:
+            position = _after_number(message, position, end, wire_type)
+            continue
+        length, content = _varint(message, position, end)
+        position = content + length
+        if position > end:
+            raise MalformedRequest("A field is longer than the message that holds it.")
+        yield number, start, content, position
 
 
 def _too_many(n: int, what: str) -> RequestTooLarge:

@@ -71,6 +71,8 @@ def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
             ),
         ]
     found = f"Found an API key for {account.base_url}, project {account.project}."
+    if account.attached_run:
+        found = f"Found an API key for {account.base_url}, to join the run {account.attached_path}."
     return [*results, CheckResult("wandb account", found), _check_server(account.base_url)]
 
 

@@ -5,8 +5,9 @@ The file is ``<directory>/<run id>.jsonl``; each line is one row:
     {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
      "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
 
-A row of text samples has no values but ``"tables": {"trainer/samples": {"columns": ["step", ...],
-"data": [[3, ...], ...]}}``.
+A row of text samples has no values but
+``"tables": {"trainer/samples": {"columns": ["step", ...], "data": [[3, ...], ...]}}``. One that
+explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer-3"}``.
 
 Beside it, ``<run id>.run.json`` holds what is known of the run: config, notes, tags, group, job
 type and status. ``<run id>.journal`` names the journal that the rows come from.
@@ -139,6 +140,8 @@ def _line(row: Row) -> bytes:
         "policy_version": row.policy_version,
         "values": values,
     }
+    if row.labels:
+        record["labels"] = dict(row.labels)
     if row.tables:
         record["tables"] = {
             key: {

@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
 
-__all__ = ["Account", "WandbSettings", "find_account", "writer_environment"]
+__all__ = [
+    "Account",
+    "WandbSettings",
+    "find_account",
+    "owner_environment",
+    "writer_environment",
+]
 
 _DEFAULT_BASE_URL = "https://api.wandb.ai"
 # `wandb login` of 0.31 files the key for the public service under this second name of it.
@@ -147,6 +153,11 @@ class Account:
     verify_tls: bool = True
     attached_run: str = ""
 
+    @property
+    def attached_path(self) -> str:
+        """``attached_run`` with project and entity, as the setting ``attach`` takes it."""
+        return "/".join(filter(None, (self.entity, self.project, self.attached_run)))
+
 
 def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account:
     """Put together what the settings, the environment and the files of ``wandb login`` say.
@@ -189,6 +200,19 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
         verify_tls=environ.get("WANDB_INSECURE_DISABLE_SSL", "").lower() not in _TRUE,
         attached_run=attached_run,
     )
+
+
+def owner_environment(account: Account) -> dict[str, str]:
+    """What makes a plain ``wandb.init()`` begin the run that the bridge joins; nothing if none."""
+    if not account.attached_run:
+        return {}
+    variables = {
+        "WANDB_MODE": _SHARED,
+        "WANDB_RUN_ID": account.attached_run,
+        "WANDB_PROJECT": account.project,
+        "WANDB_ENTITY": account.entity,
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:

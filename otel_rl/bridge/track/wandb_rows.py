@@ -27,7 +27,10 @@ _VALUE_BYTES = 32  # a double has at most 24 digits and signs; quotes, colon and
 
 def payload(row: Row) -> dict[str, object]:
     """What is logged for a row, in one call."""
-    return {**_numbers(row), **{_key(name): as_table(table) for name, table in row.tables.items()}}
+    payload: dict[str, object] = {**_numbers(row)}
+    payload.update((_key(name), text) for name, text in row.labels.items())
+    payload.update((_key(name), as_table(table)) for name, table in row.tables.items())
+    return payload
 
 
 def _numbers(row: Row) -> dict[str, float]:

@@ -185,7 +185,7 @@ class _Note:
 
 
 def _shared(account: Account) -> JoinedRun:
-    path = "/".join(filter(None, (account.entity, account.project, account.attached_run)))
+    path = account.attached_path
     run = look_up(account)
     if run is None:
         raise TrackerUnavailable(

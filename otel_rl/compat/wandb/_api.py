@@ -12,7 +12,6 @@ from otel_rl.compat.wandb._run import Metric, Run
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
 from otel_rl.errors import ConfigError
-from otel_rl.worker.launcher import process_name
 
 __all__ = ["current", "define_metric", "finish", "init", "log", "login"]
 
@@ -100,7 +99,7 @@ def init(
     names = Names(project, name, id, job_type)
     disabled = (mode or os.environ.get("WANDB_MODE")) == "disabled"
     if not disabled:
-        _session.join(worker_of(names, os.environ, process_name()))
+        _session.join(worker_of(names, os.environ, _session.process_name()))
         given = {"entity": entity, "group": group, "notes": notes, "tags": tags, "mode": mode}
         _say_ignored({**given, **others})
     _current = Run(

@@ -8,10 +8,20 @@ import otel_rl
 from otel_rl.compat.wandb._rows import Row
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.launcher import process_name
 from otel_rl.worker.naming import Who
 from otel_rl.worker.session import GUARD, Session, running
 
-__all__ = ["DropReason", "guard", "join", "record", "record_summary", "tell_config", "wait"]
+__all__ = [
+    "DropReason",
+    "guard",
+    "join",
+    "process_name",
+    "record",
+    "record_summary",
+    "tell_config",
+    "wait",
+]
 
 guard: Final = GUARD
 """Catches and counts what must not reach training code."""

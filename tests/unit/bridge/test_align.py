@@ -2,7 +2,8 @@
 
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -69,7 +70,16 @@ class Bench:
 
     def rows(self, *, at_s: float | None = None, everything: bool = False) -> list[Row]:
         now_s = self.now_s if at_s is None else at_s
-        return self.aligner.close(T0 + int(now_s * S), everything=everything)
+        return reported(self.aligner.close(T0 + int(now_s * S), everything=everything))
+
+
+def reported(rows: Iterable[Row]) -> list[Row]:
+    """What workers report, without what the bridge says of them: see ``test_roster.py``."""
+    found = [
+        replace(row, values={k: v for k, v in row.values.items() if not k.startswith("service/")})
+        for row in rows
+    ]
+    return [row for row in found if row.values or row.tables]
 
 
 def _latest(point: Point) -> int:

@@ -200,6 +200,8 @@ def test_a_silent_run_is_taken_up_after_a_restart(bench: Bench) -> None:
     assert bench.steps(A) == []
     bench.restart()
     bench.run(seconds=100)
+    assert bench.steps(A) == []  # while no bridge was there, its workers could not go on
+    bench.run(seconds=100)
     assert bench.steps(A) == [0]
 
 
@@ -358,6 +360,7 @@ def test_what_is_announced_of_a_run_is_told_and_survives_a_restart(bench: Bench)
 def test_a_table_of_samples_is_a_row_of_the_run(bench: Bench) -> None:
     sample = event("rl.rollout.sample", T0, {"rl.loop.iteration": 3}, {"prompt": "2+2?"})
     bench.spool.append([said(A, sample)])
+    bench.run()
     bench.run(seconds=10)
     bench.restart()
     (row,) = [row for row in bench.ledger.rows(A, start=0, limit=10) if row.tables]

@@ -50,7 +50,9 @@ class Bench:
 
     def rows(self, after_s: float = 0, *, everything: bool = False) -> list[Row]:
         self.now_ns += int(after_s * S)
-        return self.aligner.close(self.now_ns, everything=everything)
+        rows = self.aligner.close(self.now_ns, everything=everything)
+        # The others say who is there: see ``test_roster.py``.
+        return [row for row in rows if row.tables or "trainer/samples" in row.values]
 
 
 def tables(rows: Sequence[Row]) -> list[tuple[int, Mapping[str, Table]]]:
@@ -144,7 +146,6 @@ def test_what_does_not_fit_into_one_row_makes_several() -> None:
         bench.send(sample(RANK0, {"text": text}, digest=n, at_ns=n))
     rows = bench.rows(everything=True)
     assert [len(row.tables["trainer/samples"].rows) for row in rows] == [2, 2, 1]
-    assert [row.number for row in rows] == [0, 1, 2]
 
 
 def test_a_field_may_not_take_the_place_of_step_or_worker() -> None:
@@ -160,5 +161,5 @@ def test_a_metric_and_a_table_of_one_name_have_keys_of_their_own() -> None:
     bench.aligner.add(Decoded([length], [Export(RANK0, T0)]), received_ns=T0)
     bench.send(sample(RANK0, {"text": "a"}))
     rows = bench.rows(everything=True)
-    keys = [key for row in rows for key in (*row.values, *row.tables)]
+    keys = [key for row in rows for key in (*row.values, *row.tables) if "samples" in key]
     assert len(keys) == len(set(keys)) == 2

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -432,17 +431,6 @@ def histograms(sink: Sink) -> dict[str, int]:
     }
 
 
-def test_the_entry_point_is_a_stat_logger(adapter: Adapter) -> None:
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, name = project["entry-points"]["vllm.stat_logger_plugins"]["otel_rl"].split(":")
-    kind = getattr(adapter(module.rsplit(".", 1)[1]), name)
-    from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # beside this file
-        StatLoggerBase,
-    )
-
-    assert issubclass(kind, StatLoggerBase)
-
-
 def test_engines_of_one_process_add_up(sink: Sink, adapter: Adapter) -> None:
     kind = adapter("vllm").OtelStatLogger
     for index in range(2):
@@ -470,12 +458,3 @@ def test_vllm_in_a_wrong_environment_serves_on(
         SimpleNamespace(num_running_reqs=3), None
     )
     assert any("OTEL_RL_INDEX" in message for message in caplog.messages)
-
-
-def test_vllm_outside_of_an_experiment_is_left_alone(
-    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    logger = adapter("vllm").OtelStatLogger(SimpleNamespace())
-    logger.record(SimpleNamespace(num_running_reqs=3), SimpleNamespace(num_generation_tokens=1))
-    assert sink.requests == 0

@@ -55,6 +55,8 @@ def test_an_event_with_all_that_it_can_say_is_taken(record: LogRecord) -> None:
         (START, {CONFIG: {}, "rl.experiment.tags": []}, None),
         (START, {"rl.experiment.group": "", "rl.experiment.notes": ""}, None),
         (START, {CONFIG: nested(16)}, None),
+        (START, {CONFIG: {"any\ttext": {"\x1b": 1}}}, None),
+        (START, {"rl.experiment.tags": ["é" * 128] * 64}, None),
         (START, {CONFIG: {"text": "v" * (128 << 10)}}, None),
         (START, {"rl.experiment.notes": "n" * 100_000}, "a body that nobody asked for"),
         (END, {"rl.experiment.status": "aborted"}, None),
@@ -76,7 +78,7 @@ INVALID: Sequence[tuple[str, Mapping[str, Value], Value, str]] = [
     (START, {CONFIG: None}, None, "rl.experiment.config is empty, not a map"),
     (START, {"rl.experiment.notes": 1}, None, "rl.experiment.notes is an integer, not text"),
     (START, {"rl.experiment.tags": "a,b"}, None, "rl.experiment.tags is text, not an array"),
-    (START, {"rl.experiment.tags": [1]}, None, "a tag of rl.experiment.tags is an integer"),
+    (START, {"rl.experiment.tags": [1]}, None, "a word of rl.experiment.tags is an integer"),
     (START, {"rl.experiment.group": True}, None, "rl.experiment.group is a boolean, not text"),
     (START, {"rl.experiment.job_type": {}}, None, "rl.experiment.job_type is a map, not text"),
     (START, {"log.record.uid": 7}, None, "log.record.uid is an integer, not text"),
@@ -128,9 +130,9 @@ def test_an_event_that_says_something_else_is_refused_in_clear_words(
     ("name", "attributes", "body", "words"),
     [
         (START, {CONFIG: {"": 1}}, None, "a key in rl.experiment.config is empty"),
-        (START, {CONFIG: {"a": {"b\n": 1}}}, None, "a key in rl.experiment.config has control"),
+        (START, {CONFIG: {"a": [{" ": 1}]}}, None, "a key in rl.experiment.config is empty"),
         (START, {CONFIG: {"k" * 257: 1}}, None, "is over 256 bytes"),
-        (START, {"rl.experiment.tags": [""]}, None, "a tag of rl.experiment.tags is empty"),
+        (START, {"rl.experiment.tags": [""]}, None, "a word of rl.experiment.tags is empty"),
         (START, {"rl.experiment.tags": ["t" * 129]}, None, "is over 128 characters"),
         (START, {"rl.experiment.group": "\x1b[31m"}, None, "group has control characters"),
         (START, {"rl.experiment.job_type": " "}, None, "rl.experiment.job_type is empty"),
@@ -203,6 +205,12 @@ def test_attributes_of_an_event_are_few_and_short() -> None:
         ({f"note{i}": "v" * 3000 for i in range(3)}, Refusal.ATTRIBUTE_TOO_LONG),
     ):
         assert admit_event(WORKER_END, {**good, **attributes}).refused == {reason: 1}
+
+
+def test_a_run_has_at_most_64_tags_of_a_worker() -> None:
+    admitted = admit_event(START, {"rl.experiment.tags": ["t"] * 65})
+    assert admitted.refused == {Refusal.TOO_MANY_ATTRIBUTES: 1}
+    assert "rl.experiment.tags has 65 words, over 64" in admitted.message
 
 
 def test_a_sample_has_at_most_64_fields() -> None:

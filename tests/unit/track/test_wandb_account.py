@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.track.wandb_account import WandbSettings, find_account, writer_environment
+from otel_rl.bridge.track.wandb_account import (
+    WandbSettings,
+    find_account,
+    owner_environment,
+    writer_environment,
+)
 from otel_rl.errors import ConfigError
 
 KEY = "k" * 40
@@ -134,3 +139,69 @@ def test_a_writer_inherits_no_run_of_the_users_own() -> None:
         "WANDB_ERROR_REPORTING": "false",
         "WANDB_SILENT": "true",
     }
+
+
+@pytest.mark.parametrize(
+    ("attach", "expected"),
+    [
+        ("run-7", ("", "otel_rl", "run-7")),
+        ("grpo/run-7", ("", "grpo", "run-7")),
+        ("team/grpo/run-7", ("team", "grpo", "run-7")),
+        ("team/grpo/runs/run-7", ("team", "grpo", "run-7")),
+    ],
+)
+def test_a_run_to_join_may_be_named_with_its_project_and_entity(
+    tmp_path: Path, attach: str, expected: tuple[str, str, str]
+) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
+    found = find_account(WandbSettings(attach=attach), environ)
+    assert (found.entity, found.project, found.attached_run) == expected
+    again = find_account(WandbSettings(attach=found.attached_path), environ)
+    assert again == found
+
+
+@pytest.mark.parametrize("attach", ["a/b/c/d", "/run-7", "grpo/", "what?", "https://wandb.ai/x/y"])
+def test_a_run_to_join_that_is_no_path_is_refused(tmp_path: Path, attach: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be .*RUN_ID"):
+        account(tmp_path, WandbSettings(attach=attach), WANDB_API_KEY=KEY)
+
+
+def test_the_variables_of_the_owner_name_the_run_to_join(tmp_path: Path) -> None:
+    variables = {"WANDB_MODE": "shared", "WANDB_RUN_ID": "run-7", "WANDB_PROJECT": "grpo"}
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, **variables}
+    found = find_account(WandbSettings(), environ)
+    assert found.attached_run == "run-7"
+    assert owner_environment(found) == variables
+    assert find_account(WandbSettings(), writer_environment(environ)) == found
+
+
+def test_a_run_id_of_a_mode_that_is_not_shared_is_not_ours(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, "WANDB_RUN_ID": "run-7"}
+    found = find_account(WandbSettings(), environ)
+    assert (found.attached_run, owner_environment(found)) == ("", {})
+    assert "WANDB_RUN_ID" not in writer_environment(environ)
+
+
+def test_shared_mode_without_a_run_says_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run to join") as caught:
+        account(tmp_path, WANDB_MODE="shared", WANDB_API_KEY=KEY)
+    assert "WANDB_RUN_ID" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ"),
+    [
+        (WandbSettings(attach="run-7"), {"WANDB_MODE": "offline"}),
+        (WandbSettings(attach="run-7", mode="offline"), {}),
+    ],
+)
+def test_a_run_cannot_be_joined_offline(
+    tmp_path: Path, settings: WandbSettings, environ: Mapping[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="only be joined online"):
+        account(tmp_path, settings, WANDB_API_KEY=KEY, **environ)
+
+
+def test_joining_a_run_needs_a_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no API key"):
+        account(tmp_path, WandbSettings(attach="run-7"))

@@ -33,7 +33,7 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
             lambda _timeout_s: None,
             lambda: None,
         ),
-        lambda _signal: open_transport(read_settings({}, endpoint=sink.url).metrics),
+        lambda *_: open_transport(read_settings({}, endpoint=sink.url).metrics),
         3600.0,
         Guard(drops),
         max_queue_bytes=dict.fromkeys((Signal.METRICS, Signal.LOGS), 30_000),

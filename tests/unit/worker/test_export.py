@@ -63,7 +63,7 @@ class Rig:
                 lambda _timeout_s: self.spans_flushed.set(),
                 lambda: None,
             ),
-            lambda _signal: self.endpoint,
+            lambda _signal, _beside: self.endpoint,
             interval_s,
             Guard(self.drops),
             dict.fromkeys((Signal.METRICS, Signal.LOGS), max_queue_bytes),

@@ -176,7 +176,7 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool
 ) -> None:
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
-    monkeypatch.setattr(session, "open_transport", lambda _signal: Absent(tries=8))
+    monkeypatch.setattr(session, "open_transport", lambda *_: Absent(tries=8))
     otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)
     running = session.running()
     assert running is not None

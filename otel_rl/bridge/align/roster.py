@@ -1,0 +1,251 @@
+"""Who of each role is there, who should be, who has failed, and how long it took to recover. Pure.
+
+Every export is a lease. One that ends without a goodbye is a failure, and the role is whole again
+when another instance has come in the place of the one that failed: with the same index, or any new
+one where nobody knows an index. Whoever has said goodbye is not expected any more.
+
+        last export            first export of the next instance
+    -------|..........lease..........|            failure, at the end of the lease
+           |--------- recovery ------|            or as soon as it is clear who replaces whom
+
+A lease lasts ``lease_s``, and three pauses of a worker that exports less often. At its beginning
+nobody knows how often that is. What counts is the instances with an index wherever there are any:
+an instance without is then a helper of one of them, such as a forked data loader.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.align.series import Standing, WorkerState
+from otel_rl.records import Departure, ExperimentStatus, Worker
+from otel_rl.semconv import names
+
+__all__ = ["RoleStanding", "Roster"]
+
+_NS_PER_S = 1_000_000_000
+
+# Of a worker that has exported once: three intervals of an SDK with OpenTelemetry's default. Some
+# cut an export into requests, which come at once.
+_FIRST_LEASE_NS = 180 * _NS_PER_S
+_ONE_EXPORT_NS = 1 * _NS_PER_S
+
+# However seldom a worker exports, it is missed some day.
+_MAX_LEASE_NS = 600 * _NS_PER_S
+
+# A run has a dozen. Roles beyond it are not watched.
+_MAX_ROLES = 256
+
+# Places of one role that are known to be empty; of more, the oldest are forgotten.
+_MAX_VACANCIES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStanding:
+    """How a role stands.
+
+    Attributes:
+        expected: Workers that should be there: as many as one of them says there are, else as many
+            as there were; without those that have said goodbye.
+        alive: Workers that hold a lease.
+        failures: Leases that have ended without a goodbye, and workers that said they failed.
+        recovery_s: From the last sign of the worker that was replaced last to the first of the one
+            that replaced it; None if none was.
+    """
+
+    expected: int
+    alive: int
+    failures: int
+    recovery_s: float | None
+
+    def values(self) -> Iterator[tuple[str, str, float]]:
+        """As (name of the metric, what its key has behind it, value)."""
+        yield names.RL_SERVICE_EXPECTED, "", self.expected
+        yield names.RL_SERVICE_ALIVE, "", self.alive
+        yield names.RL_SERVICE_FAILURES, "", self.failures
+        if self.recovery_s is not None:
+            yield names.RL_SERVICE_RECOVERY, "_s", self.recovery_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacancy:
+    """A place that a failure has left empty, since the last sign of who was there."""
+
+    index: int | None
+    since_ns: int
+
+
+@dataclass(slots=True)
+class _Role:
+    """What is remembered of a role. The living are in the table of workers."""
+
+    announced: int = 0
+    left: set[int] = field(default_factory=set)
+    left_without_index: int = 0
+    vacancies: list[_Vacancy] = field(default_factory=list)
+    failures: int = 0
+    recovery_ns: int | None = None
+    standing: RoleStanding | None = None
+
+    def failed(self, index: int | None, since_ns: int) -> None:
+        self.vacancies.append(_Vacancy(index, since_ns))
+        del self.vacancies[:-_MAX_VACANCIES]
+
+    def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> None:
+        if worker.index is not None:
+            self.left.discard(worker.index)
+        elif self.left_without_index:
+            self.left_without_index -= 1
+        for place, vacancy in enumerate(self.vacancies):
+            if vacancy.index == worker.index:
+                del self.vacancies[place]
+                self.recovery_ns = now_ns - vacancy.since_ns
+                state.is_replacement = True
+                return
+
+    def look(self, living: Sequence[tuple[Worker, WorkerState]]) -> None:
+        self.announced = max((w.count for w, _ in living if w.count), default=self.announced)
+        indexes = {worker.index for worker, _ in living if worker.index is not None}
+        indexed = indexes or self.left or any(v.index is not None for v in self.vacancies)
+        if indexed:
+            alive = len(indexes)
+            gone = sum(index < self.announced for index in self.left)
+        else:
+            alive, gone = len(living), self.left_without_index
+        missed = 0 if indexed and self.announced else len(self.vacancies)
+        expected = max(alive + missed, self.announced - gone)
+        recovery_s = None if self.recovery_ns is None else self.recovery_ns / _NS_PER_S
+        self.standing = RoleStanding(expected, alive, self.failures, recovery_s)
+
+
+class Roster:
+    """The workers of one experiment, by role. Can be pickled."""
+
+    def __init__(self) -> None:
+        self._roles: dict[str, _Role] = {}
+
+    def heard(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
+        """Take note of an export, before its state does.
+
+        Args:
+            worker: Who.
+            state: Its own.
+            event_ns: How far it says it has come; 0 if it does not say.
+            now_ns: When the export arrived.
+        """
+        if state.standing is Standing.ALIVE:
+            return
+        if state.standing is not Standing.NEW and event_ns <= state.gone_ns:
+            return  # sent before it went, and overtaken
+        role = self._role(worker.role)
+        if role is not None:
+            state.standing = Standing.ALIVE
+            role.arrived(worker, state, now_ns)
+
+    def left(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
+        """Take note of a goodbye.
+
+        Args:
+            departure: Who says it, and whether an error is the reason.
+            state: The worker's own.
+            now_ns: When it arrived.
+        """
+        if state.standing is not Standing.ALIVE or departure.time_ns < state.event_ns:
+            return  # came again, or after its lease had ended
+        role, index = self._roles[departure.worker.role], departure.worker.index
+        state.gone_ns = departure.time_ns
+        if departure.failed:
+            state.standing = Standing.FAILED
+            role.failures += 1
+            role.failed(index, now_ns)
+            return
+        state.standing = Standing.LEFT
+        if index is None:
+            role.left_without_index += 1
+        else:
+            role.left.add(index)
+
+    def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
+        """End the leases that are over, and see how each role stands."""
+        living: dict[str, list[tuple[Worker, WorkerState]]] = {role: [] for role in self._roles}
+        for worker, state in workers.items():
+            if state.standing is Standing.ALIVE:
+                living[worker.role].append((worker, state))
+        for name, role in self._roles.items():
+            there = living[name]
+            for worker, state in list(there):
+                silence_ns = now_ns - state.received_ns
+                if silence_ns <= lease_ns // 3:  # nearly always
+                    continue
+                successor = _successor(worker, state, there)
+                is_replaced = successor is not None and worker.index is not None
+                if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
+                    there.remove((worker, state))
+                    self._lost(role, worker, state, successor, living)
+            role.look(there)
+
+    def roles(self) -> Mapping[str, RoleStanding]:
+        """How each role stood at the last look."""
+        return {name: role.standing for name, role in self._roles.items() if role.standing}
+
+    @property
+    def has_living(self) -> bool:
+        """Whether anybody held a lease at the last look."""
+        return any(standing.alive for standing in self.roles().values())
+
+    def status(self) -> ExperimentStatus | None:
+        """How the experiment stood at the last look; None if nobody was heard of."""
+        if not self._roles:
+            return None
+        if self.has_living:
+            return ExperimentStatus.RUNNING
+        if any(role.vacancies for role in self._roles.values()):
+            return ExperimentStatus.CRASHED
+        return ExperimentStatus.COMPLETE
+
+    def _lost(
+        self,
+        role: _Role,
+        worker: Worker,
+        state: WorkerState,
+        successor: WorkerState | None,
+        living: Mapping[str, Sequence[tuple[Worker, WorkerState]]],
+    ) -> None:
+        state.standing, state.gone_ns = Standing.FAILED, state.event_ns
+        if any(other.instance == worker.instance for of in living.values() for other, _ in of):
+            return  # the process goes on, and has said since who it is
+        role.failures += 1
+        if successor is None:
+            role.failed(worker.index, state.received_ns)
+        else:
+            successor.is_replacement = True
+            role.recovery_ns = successor.first_ns - state.received_ns
+
+    def _role(self, name: str) -> _Role | None:
+        role = self._roles.get(name)
+        if role is None and len(self._roles) < _MAX_ROLES:
+            role = self._roles[name] = _Role()
+        return role
+
+
+def _successor(
+    worker: Worker, state: WorkerState, living: Sequence[tuple[Worker, WorkerState]]
+) -> WorkerState | None:
+    """Who has come in the worker's place since it was last heard of."""
+    return next(
+        (
+            other_state
+            for other, other_state in living
+            if other.index == worker.index
+            and other_state.first_ns > state.received_ns
+            and not other_state.is_replacement
+        ),
+        None,
+    )
+
+
+def _lease_ns(state: WorkerState, lease_ns: int, *, is_replaced: bool) -> int:
+    if is_replaced:
+        return min(3 * state.pause_ns + lease_ns // 3, lease_ns)
+    if state.received_ns - state.first_ns < _ONE_EXPORT_NS:
+        return max(_FIRST_LEASE_NS, lease_ns)
+    return max(min(3 * state.pause_ns, _MAX_LEASE_NS), lease_ns)

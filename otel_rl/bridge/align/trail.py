@@ -1,0 +1,241 @@
+"""The spans of one experiment, for as long as they may explain a step, and what decided each step.
+
+A step is explained once the spans of every process have had time to arrive: each sends them in
+intervals of its own. What comes later is not seen any more.
+
+Spans are too many to be written again with every commit. So they are given out as a log of what is
+new, kept in the transaction of the rows, and read again after a restart, as in ``memory.py``.
+"""
+
+import pickle
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.keys import tracker_key
+from otel_rl.diagnose.clocks import estimate_clocks, with_one_clock
+from otel_rl.diagnose.critical_path import Segment, critical_path
+from otel_rl.diagnose.forest import Forest
+from otel_rl.records import SpanRecord
+from otel_rl.semconv import names
+
+__all__ = ["Explained", "Trail", "TrailLog"]
+
+_NS_PER_S: Final = 1_000_000_000
+
+_STEP_SPAN: Final = "rl.loop"
+
+# Once so often, because each time all spans are put in order. Steps are explained together.
+_EVERY_NS: Final = 5 * _NS_PER_S
+
+# Of the steps that were explained.
+_REMEMBERED: Final = 4_096
+
+
+class TrailLog(NamedTuple):
+    """Spans, to be kept beside the state and given back to ``restore``.
+
+    Attributes:
+        newest_ns: The latest of their ends.
+        body: Opaque.
+    """
+
+    newest_ns: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What decided how long a step took.
+
+    Attributes:
+        step: Which.
+        time_ns: Its end, of the rank that was last.
+        values: Tracker key to seconds; their sum is how long it took.
+        labels: Tracker key to text: the trace of the step, and the worker that took most of it.
+    """
+
+    step: int
+    time_ns: int
+    values: dict[str, float]
+    labels: dict[str, str]
+
+
+class Trail:
+    """Takes in spans in any order, and explains steps. Can be pickled, without the spans."""
+
+    def __init__(self) -> None:
+        self._known = _Known({}, {}, 0, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        # In the order of arrival.
+        self._spans: dict[bytes, SpanRecord] = {}
+        self._fresh: list[SpanRecord] = []
+
+    @property
+    def forgotten_ns(self) -> int:
+        """No log with a ``newest_ns`` up to this time is needed any more."""
+        return self._known.forgotten_ns
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step waits to be explained."""
+        return bool(self._known.waiting)
+
+    def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
+        """Take in spans; those that were taken before make no difference.
+
+        Returns:
+            How many are too old to explain anything, or had to make room.
+        """
+        dropped = 0
+        for span in spans:
+            if span.span_id in self._spans:
+                continue
+            if span.end_ns <= self.forgotten_ns:
+                dropped += 1
+                continue
+            self._take(span, received_ns)
+            self._fresh.append(span)
+        surplus = len(self._spans) - settings.max_spans
+        if surplus > 0:
+            dropped += self._make_room(surplus)
+        return dropped
+
+    def close(
+        self, role: str, settings: AlignSettings, now_ns: int, *, everything: bool
+    ) -> Sequence[Explained]:
+        """Explain the steps of ``role`` whose spans have had time to arrive."""
+        if not everything and 0 <= now_ns - self._known.looked_ns < _EVERY_NS:
+            return ()
+        self._known.looked_ns = now_ns
+        wait_ns = int(settings.spans_wait_s * _NS_PER_S)
+        due = [
+            step
+            for step, received_ns in self._known.waiting.items()
+            if everything or now_ns - min(received_ns, now_ns) >= wait_ns
+        ]
+        for step in due:
+            del self._known.waiting[step]
+            self._known.explained[step] = None
+        while len(self._known.explained) > _REMEMBERED:
+            del self._known.explained[next(iter(self._known.explained))]
+        explained = self._explain([number for of, number in due if of == role], role)
+        if due:
+            self._forget(settings)
+        return explained
+
+    def take_log(self) -> TrailLog | None:
+        """Take out the spans that came since the last call; None if none did."""
+        if not self._fresh:
+            return None
+        body = zlib.compress(pickle.dumps(self._fresh, pickle.HIGHEST_PROTOCOL), level=1)
+        log = TrailLog(max(span.end_ns for span in self._fresh), body)
+        self._fresh = []
+        return log
+
+    def restore(self, body: bytes) -> None:
+        """Know again what ``take_log`` gave out, in any order."""
+        spans: list[SpanRecord] = pickle.loads(zlib.decompress(body))  # noqa: S301  # our own
+        for span in spans:
+            if span.end_ns > self.forgotten_ns:
+                self._spans.setdefault(span.span_id, span)
+
+    def _take(self, span: SpanRecord, received_ns: int) -> None:
+        self._spans[span.span_id] = span
+        if span.name == _STEP_SPAN and span.step is not None:
+            step = (span.role, span.step)
+            if step not in self._known.explained:
+                self._known.waiting[step] = received_ns
+
+    def _explain(self, steps: Iterable[int], role: str) -> list[Explained]:
+        roots: dict[int, list[SpanRecord]] = defaultdict(list)
+        wanted = set(steps)
+        if not wanted:
+            return []
+        for span in self._spans.values():
+            if span.name == _STEP_SPAN and span.role == role and span.step in wanted:
+                roots[span.step].append(span)
+        forest = Forest(self._spans.values())
+        reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
+        clocks = estimate_clocks(forest, reference)
+        if any(clock.ahead_ns for clock in clocks.values()):
+            forest = Forest(with_one_clock(self._spans.values(), clocks))
+        explained = []
+        for step in sorted(roots):
+            ranks = [forest.get(root.span_id) or root for root in roots[step]]
+            last = max(ranks, key=lambda root: root.end_ns)
+            explained.append(_explained(step, last, critical_path(forest, last)))
+        return explained
+
+    def _forget(self, settings: AlignSettings) -> None:
+        """Forget what has ended too long before the oldest step that waits."""
+        newest_ns = max(span.end_ns for span in self._spans.values())
+        starts = [
+            span.start_ns
+            for span in self._spans.values()
+            if span.step is not None and (span.role, span.step) in self._known.waiting
+        ]
+        oldest_ns = min(starts, default=newest_ns)
+        horizon_ns = oldest_ns - int(settings.spans_horizon_s * _NS_PER_S)
+        self._drop_through(horizon_ns)
+
+    def _make_room(self, surplus: int) -> int:
+        ends = sorted(span.end_ns for span in self._spans.values())
+        before = len(self._spans)
+        self._drop_through(ends[min(len(ends) - 1, surplus + len(ends) // 10)])
+        return before - len(self._spans)
+
+    def _drop_through(self, horizon_ns: int) -> None:
+        if horizon_ns <= self.forgotten_ns:
+            return
+        self._known.forgotten_ns = horizon_ns
+        self._spans = {
+            span_id: span for span_id, span in self._spans.items() if span.end_ns > horizon_ns
+        }
+        self._fresh = [span for span in self._fresh if span.end_ns > horizon_ns]
+
+    def __getstate__(self) -> "_Known":
+        return self._known
+
+    def __setstate__(self, state: "_Known") -> None:
+        self._known = state
+        self._begin()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What of a trail is pickled.
+
+    Attributes:
+        waiting: When the last root of a rank came, of each step that is to be explained.
+        explained: Steps that were, so that a rank that reports late does not do so again.
+        looked_ns: When steps were explained last, by the bridge's clock.
+        forgotten_ns: As of ``Trail``.
+    """
+
+    waiting: dict[tuple[str, int], int]
+    explained: dict[tuple[str, int], None]
+    looked_ns: int
+    forgotten_ns: int
+
+
+def _explained(step: int, root: SpanRecord, path: Sequence[Segment]) -> Explained:
+    took_ns: dict[tuple[str, str], int] = defaultdict(int)
+    of_workers: dict[str, int] = defaultdict(int)
+    for segment in path:
+        took_ns[segment.role, segment.phase] += segment.end_ns - segment.start_ns
+        of_workers[segment.worker] += segment.end_ns - segment.start_ns
+    values = {
+        tracker_key(role, names.RL_CRITICAL_PATH_DURATION, [(names.RL_PHASE, phase)]): ns
+        / _NS_PER_S
+        for (role, phase), ns in took_ns.items()
+    }
+    labels = {"critical_path/trace_id": root.span_id[:16].hex()}
+    if of_workers:
+        labels["critical_path/worker"] = max(of_workers, key=lambda worker: of_workers[worker])
+    return Explained(step, root.end_ns, values, labels)

@@ -1,0 +1,63 @@
+"""One accepted batch of spans to records of them."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from otel_rl.bridge.otlp.attributes import step_of
+from otel_rl.bridge.otlp.sender import sender_of
+from otel_rl.records import Batch, Decoded, Export, SpanRecord, Worker
+from otel_rl.semconv import names
+
+__all__ = ["decode_spans"]
+
+# Of phases whose end somebody else decides, at least in part.
+_WAITING: Final = frozenset({"wait", "sync", "transfer"})
+
+_HOST: Final = "host.name"
+
+
+def decode_spans(batch: Batch) -> Decoded:
+    """The spans of ``batch`` in the order of the request, and the leases of who sent them."""
+    spans: list[SpanRecord] = []
+    workers: dict[Worker, None] = {}
+    for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
+        resource = resource_spans.resource
+        worker = sender_of(resource.SerializeToString()).worker
+        workers[worker] = None
+        host = _host(resource) or worker.instance
+        for scope_spans in resource_spans.scope_spans:
+            spans.extend(_records(scope_spans.spans, worker, host))
+    return Decoded((), [Export(worker, 0) for worker in workers], spans=spans)
+
+
+def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanRecord]:
+    for span in spans:
+        phase = phase_class = ""
+        for attribute in span.attributes:
+            if attribute.key == names.RL_PHASE:
+                phase = attribute.value.string_value
+            elif attribute.key == names.RL_PHASE_CLASS:
+                phase_class = attribute.value.string_value
+        yield SpanRecord(
+            span.trace_id + span.span_id,
+            span.trace_id + span.parent_span_id if span.parent_span_id else None,
+            tuple(link.trace_id + link.span_id for link in span.links),
+            worker.role,
+            worker.instance,
+            host,
+            span.start_time_unix_nano,
+            max(span.start_time_unix_nano, span.end_time_unix_nano),
+            span.name,
+            phase,
+            phase_class in _WAITING,
+            step_of(span.attributes),
+            span.status.code == Status.STATUS_CODE_ERROR,
+        )
+
+
+def _host(resource: Resource) -> str:
+    return next((a.value.string_value for a in resource.attributes if a.key == _HOST), "")

@@ -1,0 +1,105 @@
+"""What can be read of a request that cannot be read as a whole.
+
+A collector joins what many processes send. One text that is no UTF-8, or one value nested too deep,
+would cost all of them their data: the collector takes it, and drops a batch that is answered 400.
+So the parts of such a request, one for each resource, are read one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_rl.bridge.otlp.attributes import experiment_of
+from otel_rl.bridge.receive.signals import SignalSpec
+from otel_rl.bridge.receive.wire import check_message_count, count_messages, fields
+from otel_rl.errors import MalformedRequest, RequestTooLarge
+from otel_rl.records import ExperimentKey
+
+__all__ = ["Salvaged", "UnreadablePart", "salvage"]
+
+_FIRST = 1  # the number of the field of resources in a request, and of the resource in such a part
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePart:
+    """What a request has of one resource, and nobody can read.
+
+    Attributes:
+        items: How many points, spans or log records it has, as far as they can be counted; at least
+            one.
+        experiment: Whose they are, if that much can be read.
+        is_wanted: Whether it may hold anything that the bridge would keep.
+    """
+
+    items: int
+    experiment: ExperimentKey | None
+    is_wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """A request without its unreadable parts.
+
+    Attributes:
+        payload: The rest of it, which can be read.
+        unreadable: The parts, at least one.
+    """
+
+    payload: bytes
+    unreadable: Sequence[UnreadablePart]
+
+
+def salvage(spec: SignalSpec, payload: bytes, max_messages: int) -> Salvaged | None:
+    """Take a request apart that is no message of its type.
+
+    Args:
+        spec: Of its signal.
+        payload: The request.
+        max_messages: In one part, see ``check_message_count``.
+
+    Returns:
+        None if nothing in it can be read, or not even its parts be told from each other, as of a
+        request that was cut off.
+    """
+    readable: list[bytes] = []
+    unreadable: list[UnreadablePart] = []
+    is_wanted = False
+    try:
+        for number, start, content, end in fields(payload):
+            part = payload[start:end]
+            if number != _FIRST or _can_be_read(spec, part, max_messages):
+                readable.append(part)
+                is_wanted |= number == _FIRST
+            else:
+                unreadable.append(_unreadable(spec, part, payload[content:end]))
+    except MalformedRequest:
+        return None
+    is_worth_it = is_wanted or not all(part.is_wanted for part in unreadable)
+    return Salvaged(b"".join(readable), unreadable) if unreadable and is_worth_it else None
+
+
+def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int) -> bool:
+    try:
+        check_message_count(part, spec.request.DESCRIPTOR, max_messages)
+        spec.request.FromString(part)
+    except (DecodeError, MalformedRequest, RequestTooLarge):
+        return False
+    return True
+
+
+def _unreadable(spec: SignalSpec, part: bytes, content: bytes) -> UnreadablePart:
+    items = max(1, count_messages(part, spec.request.DESCRIPTOR, spec.item_types))
+    is_wanted = not spec.markers or any(marker in part for marker in spec.markers)
+    return UnreadablePart(items, _experiment(content), is_wanted)
+
+
+def _experiment(content: bytes) -> ExperimentKey | None:
+    try:
+        for number, _, start, end in fields(content):
+            if number == _FIRST:
+                return experiment_of(Resource.FromString(content[start:end]).attributes)
+    except (DecodeError, MalformedRequest):
+        pass
+    return None

@@ -1,0 +1,211 @@
+"""What decided how long an interval took: a chain of spans, over processes, from its end back.
+
+    trainer    [ wait ................][ train ]
+                         ^                          the wait ended because the sample did
+    generator     [ generate ][ idle ][ generate ]
+                  ...
+
+The walk goes back in time and asks at each moment what the process was busy with, or what ended its
+waiting. It is iterative, visits a span at most twice, and its segments tile the interval exactly:
+each begins where the next one ends.
+
+* Within a span, the child that ended last comes first; one that ends where another begins is not
+  passed over. What no child covers is the span's own time.
+* A wait is over when the last of what it waited for is there: a span of another process that the
+  waiting one, or what it is a part of, links to, and that ended during the wait; or the rank that
+  came to a barrier last.
+* What began a piece of work is whatever ended last before it: what the process did before, a span
+  that it links to, or a parent in another process. The time between is the process's idle time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rl.diagnose.forest import ByEnd, Forest
+from otel_rl.records import SpanRecord
+
+__all__ = ["IDLE", "UNACCOUNTED", "Segment", "critical_path"]
+
+IDLE: Final = "idle"
+"""The phase of a segment in which a process had nothing to do that is known of."""
+
+UNACCOUNTED: Final = "unaccounted"
+"""The phase of a segment within a step and in none of its phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the critical path.
+
+    Attributes:
+        start_ns: Where the one before it ends.
+        end_ns: After ``start_ns``.
+        role: Of the worker that decided.
+        worker: The worker.
+        phase: What it did: a phase, the name of a span that is none, or ``IDLE``.
+        span_id: Of the span; None for idle time.
+    """
+
+    start_ns: int
+    end_ns: int
+    role: str
+    worker: str
+    phase: str
+    span_id: bytes | None
+
+
+def critical_path(forest: Forest, root: SpanRecord) -> list[Segment]:
+    """The chain that decided when ``root`` ended, in order of time.
+
+    Args:
+        forest: All spans that may have to do with it, by clocks that agree.
+        root: The interval to be explained, mostly the step of the rank that ended last.
+
+    Returns:
+        Segments that tile the interval; none for an empty one.
+    """
+    walk = _Walk(forest, root)
+    walk.run()
+    return walk.segments()
+
+
+class _Walk:
+    """One walk from the end of an interval to its start."""
+
+    def __init__(self, forest: Forest, root: SpanRecord) -> None:
+        self._forest = forest
+        self._root = root
+        self._floor_ns = root.start_ns
+        # From the end to the start.
+        self._back: list[Segment] = []
+        self._entered: set[bytes] = set()
+        self._producers: dict[bytes, ByEnd] = {}
+
+    def run(self) -> None:
+        span, at_ns = self._root, self._root.end_ns
+        while at_ns > self._floor_ns:
+            self._entered.add(span.span_id)
+            cause = self._cause_within(span, at_ns)
+            if cause is not None:
+                self._add(span, cause.at_ns, at_ns)
+                span, at_ns = cause.span, cause.at_ns
+                continue
+            self._add(span, span.start_ns, at_ns)
+            at_ns = min(at_ns, span.start_ns)
+            if at_ns > self._floor_ns:
+                before = self._before(span, at_ns)
+                from_ns = self._floor_ns if before is None else min(at_ns, before.end_ns)
+                self._idle(span, from_ns, at_ns)
+                span, at_ns = before or span, from_ns
+
+    def segments(self) -> list[Segment]:
+        """In order of time, neighbours of one span joined."""
+        joined: list[Segment] = []
+        for segment in reversed(self._back):
+            last = joined[-1] if joined else None
+            if last is not None and _is_same(last, segment):
+                joined[-1] = Segment(
+                    last.start_ns,
+                    segment.end_ns,
+                    last.role,
+                    last.worker,
+                    last.phase,
+                    last.span_id,
+                )
+            else:
+                joined.append(segment)
+        return joined
+
+    def _cause_within(self, span: SpanRecord, at_ns: int) -> "_Cause | None":
+        """What ended last within the span, at ``at_ns`` or before, and was not looked at yet."""
+        best: _Cause | None = None
+        for child in self._forest.children(span, at_ns):
+            if child.span_id not in self._entered:
+                best = _Cause(child, child.end_ns)
+                break
+        if span.is_wait:
+            for producer in self._awaited(span, at_ns):
+                if best is None or producer.at_ns > best.at_ns:
+                    best = producer
+        return best
+
+    def _awaited(self, wait: SpanRecord, at_ns: int) -> Iterator["_Cause"]:
+        last = self._forest.last_to_arrive(wait, at_ns)
+        if last is not None and last.span_id not in self._entered:
+            # It is explained by what that rank did before it came.
+            yield _Cause(last, last.start_ns)
+        for producer in self._used_by(wait).between(wait.start_ns, at_ns):
+            if producer.span_id not in self._entered and producer.worker != wait.worker:
+                yield _Cause(producer, producer.end_ns)
+                return
+
+    def _used_by(self, wait: SpanRecord) -> ByEnd:
+        """What the waiting span, the spans around it and theirs use of others."""
+        top = self._top(wait)
+        found = self._producers.get(top.span_id)
+        if found is None:
+            found = self._producers[top.span_id] = ByEnd(self._linked_within(top))
+        return found
+
+    def _top(self, span: SpanRecord) -> SpanRecord:
+        seen = {span.span_id}
+        while (parent := self._forest.parent(span)) is not None:
+            if parent.worker != span.worker or parent.span_id in seen:
+                break
+            span = parent
+            seen.add(span.span_id)
+        return span
+
+    def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
+        waiting, seen = [top], {top.span_id}
+        while waiting:
+            span = waiting.pop()
+            yield from self._forest.linked(span)
+            for child in self._forest.children(span, top.end_ns):
+                if child.worker == top.worker and child.span_id not in seen:
+                    seen.add(child.span_id)
+                    waiting.append(child)
+
+    def _before(self, span: SpanRecord, at_ns: int) -> SpanRecord | None:
+        """Where the walk goes on from the beginning of a span.
+
+        With what it is a part of; else with what ended last, of all that may have let it begin.
+        """
+        parent = self._forest.parent(span)
+        if parent is not None and parent.start_ns < at_ns <= parent.end_ns:
+            return parent
+        own = (one for one in self._forest.before(span) if one.span_id not in self._entered)
+        candidates = [next(own, None), parent, *self._forest.linked(span)]
+        ended = [
+            one
+            for one in candidates
+            if one is not None and one.end_ns <= at_ns and one.span_id not in self._entered
+        ]
+        return max(ended, key=lambda one: one.end_ns, default=None)
+
+    def _add(self, span: SpanRecord, start_ns: int, end_ns: int) -> None:
+        start_ns = max(start_ns, self._floor_ns)
+        if start_ns < end_ns:
+            phase = span.phase or (UNACCOUNTED if span.step is not None else span.name)
+            self._back.append(
+                Segment(start_ns, end_ns, span.role, span.worker, phase, span.span_id)
+            )
+
+    def _idle(self, span: SpanRecord, start_ns: int, end_ns: int) -> None:
+        """The process of ``span`` had nothing to do before it."""
+        start_ns = max(start_ns, self._floor_ns)
+        if start_ns < end_ns:
+            self._back.append(Segment(start_ns, end_ns, span.role, span.worker, IDLE, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """A span, and the moment from which on it is the one to be explained."""
+
+    span: SpanRecord
+    at_ns: int
+
+
+def _is_same(one: Segment, other: Segment) -> bool:
+    return one.span_id == other.span_id and one.worker == other.worker and one.phase == other.phase

@@ -1,0 +1,126 @@
+"""The spans of some processes, found by what a walk back in time asks for.
+
+A walk asks three things: what within a span ended last before a moment; what the process did before
+a span; and which spans of other processes a span depends on. Each is one bisection.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from otel_rl.records import SpanRecord
+
+__all__ = ["ByEnd", "Forest"]
+
+BARRIER: Final = "rank_barrier"
+"""The phase in which every rank of a role waits for the last of them."""
+
+
+class ByEnd:
+    """Spans by the time of their end.
+
+    Args:
+        spans: In any order.
+    """
+
+    __slots__ = ("_ends", "_spans")
+
+    def __init__(self, spans: Iterable[SpanRecord]) -> None:
+        self._spans = sorted(spans, key=lambda span: (span.end_ns, span.start_ns))
+        self._ends = [span.end_ns for span in self._spans]
+
+    def between(self, after_ns: int | None, through_ns: int) -> Iterable[SpanRecord]:
+        """Those that ended in (``after_ns``, ``through_ns``], the last first."""
+        first = 0 if after_ns is None else bisect_right(self._ends, after_ns)
+        for place in range(bisect_right(self._ends, through_ns) - 1, first - 1, -1):
+            yield self._spans[place]
+
+
+_NONE = ByEnd(())
+
+
+class Forest:
+    """The spans of a run, or of a part of it.
+
+    Spans whose parent is unknown, because it was lost or is of a process that does not report, are
+    roots. A child may begin or end outside of its parent, as one of another process does.
+
+    Args:
+        spans: In any order. Of two with one id the first counts: a span may come twice.
+    """
+
+    def __init__(self, spans: Iterable[SpanRecord]) -> None:
+        self._by_id: dict[bytes, SpanRecord] = {}
+        for span in spans:
+            self._by_id.setdefault(span.span_id, span)
+        children: dict[bytes, list[SpanRecord]] = defaultdict(list)
+        tops: dict[str, list[SpanRecord]] = defaultdict(list)
+        barriers: dict[tuple[str, int], list[SpanRecord]] = defaultdict(list)
+        for span in self._by_id.values():
+            parent = self.parent(span)
+            if parent is not None:
+                children[parent.span_id].append(span)
+            if parent is None or parent.worker != span.worker:
+                tops[span.worker].append(span)
+            if span.phase == BARRIER and span.step is not None:
+                barriers[span.role, span.step].append(span)
+        self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
+        self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
+        self._barriers = {key: _Barriers(spans) for key, spans in barriers.items()}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def spans(self) -> Iterable[SpanRecord]:
+        """All of them."""
+        return self._by_id.values()
+
+    def get(self, span_id: bytes) -> SpanRecord | None:
+        """The span of this id, if it is known."""
+        return self._by_id.get(span_id)
+
+    def parent(self, span: SpanRecord) -> SpanRecord | None:
+        """Its parent, if that is known."""
+        return self._by_id.get(span.parent_id) if span.parent_id is not None else None
+
+    def children(self, span: SpanRecord, through_ns: int) -> Iterable[SpanRecord]:
+        """The children that ended within the span, at ``through_ns`` or before, the last first."""
+        return self._children.get(span.span_id, _NONE).between(span.start_ns, through_ns)
+
+    def before(self, span: SpanRecord) -> Iterable[SpanRecord]:
+        """What the process had ended when it began the span, of what is not within another.
+
+        The last first.
+        """
+        return self._tops.get(span.worker, _NONE).between(None, span.start_ns)
+
+    def linked(self, span: SpanRecord) -> Iterable[SpanRecord]:
+        """The known spans that it links to."""
+        for link in span.links:
+            found = self._by_id.get(link)
+            if found is not None:
+                yield found
+
+    def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
+        """Of a barrier: the rank's own span of the one that let everybody wait, if another did."""
+        if span.phase != BARRIER or span.step is None:
+            return None
+        return self._barriers[span.role, span.step].last_to_arrive(span, through_ns)
+
+
+class _Barriers:
+    """The barriers of one role in one step, by the time at which a rank came to them."""
+
+    def __init__(self, spans: Sequence[SpanRecord]) -> None:
+        self._spans = sorted(spans, key=lambda span: span.start_ns)
+        self._starts = [span.start_ns for span in self._spans]
+
+    def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
+        first = bisect_right(self._starts, span.start_ns)
+        for place in range(bisect_left(self._starts, through_ns) - 1, first - 1, -1):
+            other = self._spans[place]
+            if other.worker != span.worker:
+                return other
+        return None

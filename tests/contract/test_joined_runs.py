@@ -1,0 +1,510 @@
+"""What the bridge promises to a W&B run that a process of the user's own has begun.
+
+The owner is a process with the real SDK, the bridge's part the real writer process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.track import RunInfo
+from otel_rl.bridge.track.wandb_marks import SHARED_MODE, mark_key
+from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, ExperimentKey, Row
+from otel_rl.semconv.run_id import run_id
+from tests.wandb_server import Run, WandbServer
+
+pytestmark = pytest.mark.process
+
+PROJECT = "theirs"
+DEADLINE_S = 60.0
+SHARED = {"WANDB_MODE": "shared"}
+
+OWNER = """
+import sys
+import wandb
+
+run = wandb.init(
+    project="theirs",
+    id=sys.argv[1],
+    name="my run",
+    config={"lr": 3, "trainer": {"loss": "mine"}},
+    tags=["mine"],
+    notes="my notes",
+    settings=wandb.Settings(console="off", x_disable_stats=True, x_file_stream_transmit_interval=1),
+)
+run.define_metric("trainer/loss", step_metric="global_step")
+print("ready", flush=True)
+for line in sys.stdin:
+    command, *numbers = line.split()
+    if command == "log":
+        for number in range(*map(int, numbers)):
+            run.log({"trainer/loss": number, "global_step": 10 * number})
+    if command == "finish":
+        run.finish(exit_code=int(numbers[0]))
+    print("done", flush=True)
+"""
+
+
+@dataclass
+class Owner:
+    """The process that owns the run. It does as it is told."""
+
+    process: "subprocess.Popen[str]"
+    id: str
+
+    def log(self, start: int, stop: int) -> None:
+        self._do(f"log {start} {stop}")
+
+    def finish(self, exit_code: int = 0) -> None:
+        self._do(f"finish {exit_code}")
+
+    def _do(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        self.answer("done")
+
+    def answer(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{word}\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WandbServer]:
+    with WandbServer() as server:
+        yield server
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, value in server.environment().items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_TAGS", "of-the-bridge")
+    monkeypatch.setenv("WANDB_NOTES", "of the bridge")
+    yield tmp_path
+    server.heal()
+
+
+@contextmanager
+def owning(home: Path, id: str, **environment: str) -> Iterator[Owner]:  # noqa: A002  # W&B's word
+    environment = {
+        **os.environ,
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_SILENT": "true",
+    } | environment
+    environment.pop("WANDB_TAGS")
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, id],
+        env=environment,
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            owner = Owner(process, id)
+            owner.answer("ready")
+            yield owner
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest, home: Path) -> Iterator[Owner]:
+    with owning(home, f"run-{request.node.name}"[:60], **SHARED) as owner:
+        yield owner
+
+
+def joining(home: Path, id: str, **settings: str) -> RunInfo:  # noqa: A002  # W&B's word
+    key = ExperimentKey("grpo", "try-2")
+    attributes = {
+        "attach": f"{PROJECT}/{id}",
+        "transmit_interval_s": "1",
+        "settle_s": "1",
+        "stall_timeout_s": "15",
+    }
+    return RunInfo(
+        key,
+        run_id(key.experiment, key.trial),
+        home,
+        tuple(sorted((attributes | settings).items())),
+        journal="one",
+    )
+
+
+def rows(start: int, stop: int) -> list[Row]:
+    return [
+        Row(
+            number=number,
+            step=number // 2,
+            time_ns=1_700_000_000_000_000_000 + number * 1_000_000_000,
+            values={"trainer/loss": float(number), "otel_rl/bridge/rows": 1.0},
+            policy_version=number // 10,
+        )
+        for number in range(start, stop)
+    ]
+
+
+def write(run: RunInfo, stop: int) -> int:
+    """One whole life of a writer. Returns where it found the run."""
+    with WriterProcess("wandb") as writer:
+        start = writer.open(run)
+        writer.write(rows(start, stop))
+        writer.close(exit_code=1)
+    return start
+
+
+def write_one_by_one(writer: WriterProcess, rows: Sequence[Row]) -> None:
+    for row in rows:
+        writer.write([row])
+
+
+def ours(server: WandbServer, run: RunInfo, id: str) -> list[dict[str, float]]:  # noqa: A002
+    return [row for row in server.history(id) if mark_key(run) in row]
+
+
+def numbers(server: WandbServer, run: RunInfo, id: str) -> list[int]:  # noqa: A002
+    return [int(row[mark_key(run)]) for row in ours(server, run, id)]
+
+
+def theirs(server: WandbServer, id: str) -> list[dict[str, float]]:  # noqa: A002
+    return [row for row in server.history(id) if "global_step" in row]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
+        time.sleep(0.05)
+
+
+def kill_with_children(writer: WriterProcess) -> None:
+    assert writer.pid is not None
+    os.killpg(writer.pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+# What is in the run
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, server: WandbServer
+) -> Iterator[tuple[RunInfo, Run, WandbServer]]:
+    """One run of an owner and a bridge, the owner being the last, looked at by several tests."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        home = tmp_path_factory.mktemp("joined")
+        for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
+            monkeypatch.delenv(variable)
+        for variable, value in {**server.environment(), "HOME": str(home)}.items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.delenv("WANDB_MODE")
+        monkeypatch.setenv("WANDB_TAGS", "of-the-bridge")
+        run = replace(
+            joining(home, "finished"),
+            description=Description(config={"lr": 5}, tags=("ours",), notes="ours", group="ours"),
+        )
+        with owning(home, "finished", **SHARED) as owner:
+            owner.log(0, 5)
+            with WriterProcess("wandb") as writer:
+                writer.open(run)
+                writer.write(rows(0, 20))
+                owner.log(5, 10)
+                writer.write(rows(20, 40))
+                writer.close(exit_code=1)
+            owner.log(10, 15)
+            assert server.run("finished").complete is None, "the owner says when it is over"
+            owner.finish(3)
+        yield run, server.run("finished"), server
+
+
+def test_the_owners_rows_are_as_it_logged_them(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    _, _, server = finished
+    logged = [(row["trainer/loss"], row["global_step"]) for row in theirs(server, "finished")]
+    assert logged == [(number, 10 * number) for number in range(15)]
+
+
+def test_every_row_of_ours_is_in_the_run_once_and_in_order(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    run, _, server = finished
+    assert numbers(server, run, "finished") == list(range(40))
+
+
+def test_every_key_of_ours_begins_with_otel_rl(finished: tuple[RunInfo, Run, WandbServer]) -> None:
+    run, _, server = finished
+    last = ours(server, run, "finished")[-1]
+    assert {key: value for key, value in last.items() if not key.startswith("_r")} == {
+        "_step": last["_step"],
+        "_timestamp": 1_700_000_039.0,
+        "otel_rl/trainer/loss": 39.0,
+        "otel_rl/bridge/rows": 1.0,
+        "otel_rl/step": 19,
+        "otel_rl/policy_version": 3,
+        mark_key(run): 39,
+    }
+
+
+def test_what_the_owner_said_of_its_run_stays(finished: tuple[RunInfo, Run, WandbServer]) -> None:
+    _, run, _ = finished
+    assert (run.display_name, run.tags, run.notes) == ("my run", ["mine"], "my notes")
+    assert (run.config["lr"], run.group) == ({"value": 3}, "")
+
+
+def test_the_bridge_says_nothing_of_the_run_but_config_under_a_key_of_its_own(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    _, run, _ = finished
+    said = [told for told in run.told.values() if "my run" not in told.values()]
+    assert [sorted(told) for told in said] == [["config", "entity", "name", "project"]]
+    assert set(json.loads(str(said[0]["config"]))) == {"_wandb", "otel_rl"}
+    assert run.config["otel_rl"] == {"value": {"lr": 5}}
+
+
+def test_only_keys_of_ours_get_the_training_step_as_their_axis(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    _, run, _ = finished
+    internal = run.config["_wandb"]
+    assert isinstance(internal, dict)
+    names = {metric.get("1") or metric.get("2") for metric in internal["value"]["m"]}
+    own = {name for name in names if name.startswith("otel_rl/")}
+    assert names - own == {"trainer/loss", "global_step"}
+    assert "otel_rl/*" in own
+
+
+def test_the_owner_alone_decides_how_the_run_ended(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    _, run, _ = finished
+    assert (run.complete, run.exit_code) == (True, 3)
+
+
+def test_the_summary_is_the_owners(finished: tuple[RunInfo, Run, WandbServer]) -> None:
+    _, run, _ = finished
+    assert [key for key in run.summary if key.startswith("otel_rl/")] == []
+
+
+# Endings
+
+
+def test_rows_that_come_after_the_owner_has_finished_change_nothing_else(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 5))
+        owner.log(0, 5)
+        owner.finish(3)
+        writer.write(rows(5, 10))
+        writer.close(exit_code=0)
+    assert numbers(server, run, owner.id) == list(range(10))
+    assert (server.run(owner.id).complete, server.run(owner.id).exit_code) == (True, 3)
+
+
+def test_a_run_that_is_finished_is_joined_again_where_it_was_left(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    owner.log(0, 3)
+    assert write(run, 7) == 0
+    owner.finish()
+    assert write(run, 12) == 7
+    assert numbers(server, run, owner.id) == list(range(12))
+
+
+def test_marks_are_found_among_thousands_of_lines_of_the_owner(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    owner.log(0, 1200)
+    write(run, 5)
+    owner.log(1200, 3500)
+    assert write(run, 10) == 5
+    assert numbers(server, run, owner.id) == list(range(10))
+
+
+def test_two_experiments_share_one_run(owner: Owner, home: Path, server: WandbServer) -> None:
+    one = joining(home, owner.id)
+    other = replace(one, run_id="other")
+    write(one, 4)
+    assert write(other, 6) == 0
+    assert write(one, 5) == 4
+    assert numbers(server, one, owner.id) == list(range(5))
+    assert numbers(server, other, owner.id) == list(range(6))
+
+
+# Exactly once
+
+
+def test_rows_are_safe_once_the_server_has_them(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    with WriterProcess("wandb") as writer:
+        writer.open(joining(home, owner.id))
+        owner.log(0, 20)
+        server.fail(503, path="file_stream")
+        writer.write(rows(0, 7))
+        assert writer.flush(timeout_s=2) == 0
+        server.heal()
+        assert writer.flush(timeout_s=DEADLINE_S) == 7
+
+
+def test_a_killed_writer_is_followed_by_one_that_goes_on(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 300))
+        wait_until(lambda: bool(ours(server, run, owner.id)), "some rows arrive")
+        kill_with_children(writer)
+    write(run, 310)
+    assert numbers(server, run, owner.id) == list(range(310))
+
+
+def test_a_killed_wandb_core_is_followed_by_one_that_goes_on(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 200))
+        assert writer.pid is not None
+        for pid in children(writer.pid):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(TrackerUnavailable):
+            write_one_by_one(writer, rows(200, 100_000))
+    write(run, 210)
+    assert numbers(server, run, owner.id) == list(range(210))
+
+
+def test_rows_that_the_server_shows_late_are_waited_for_after_a_kill(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id, settle_s="6")
+    uploads = server.run(owner.id).uploads
+    server.slow(3)
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 50))
+        wait_until(lambda: server.run(owner.id).uploads > uploads, "an upload is acknowledged")
+        kill_with_children(writer)
+    assert not ours(server, run, owner.id)
+    write(run, 60)
+    assert numbers(server, run, owner.id) == list(range(60))
+
+
+def test_rows_that_are_shown_later_than_that_are_there_twice_and_known_by_their_number(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id, settle_s="0")
+    uploads = server.run(owner.id).uploads
+    server.slow(8)
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 50))
+        wait_until(lambda: server.run(owner.id).uploads > uploads, "an upload is acknowledged")
+        kill_with_children(writer)
+    write(run, 60)
+    found = Counter(numbers(server, run, owner.id))
+    assert set(found) == set(range(60))
+    assert (found[0], max(found.values())) == (2, 2)
+    assert all(found[number] == 1 for number in range(50, 60))
+
+
+def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id, stall_timeout_s="3")
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        server.fail(401, path="file_stream")
+        writer.write(rows(0, 5))
+        wait_until(lambda: server.failed() > 0, "the upload is refused")
+        server.heal()
+        with pytest.raises(TrackerUnavailable, match="taken no row"):
+            writer.flush(timeout_s=DEADLINE_S)
+    write(run, 8)
+    assert numbers(server, run, owner.id) == list(range(8))
+
+
+# What cannot be joined
+
+
+def test_a_run_that_is_not_there_yet_is_waited_for_and_not_made(
+    home: Path, server: WandbServer
+) -> None:
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable, match="no W&B run"):
+        writer.open(joining(home, "not-there-yet"))
+    assert "not-there-yet" not in server.run_ids()
+
+
+def test_a_run_of_another_project_is_not_there(owner: Owner, home: Path) -> None:
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable) as caught:
+        writer.open(joining(home, owner.id, attach=f"elsewhere/{owner.id}"))
+    assert "ENTITY/PROJECT/RUN_ID" in caught.value.hint
+
+
+def test_a_run_that_is_not_shared_is_refused_before_it_is_touched(
+    home: Path, server: WandbServer
+) -> None:
+    with owning(home, "not-shared", WANDB_MODE="online") as owner:
+        owner.log(0, 20)
+        with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected) as caught:
+            writer.open(joining(home, owner.id))
+        owner.finish()
+    assert 'mode="shared"' in caught.value.hint
+    assert "WANDB_MODE=shared" in caught.value.hint
+    run = server.run("not-shared")
+    assert (len(run.lines()), run.rewrites, run.told) == (20, 0, {})
+
+
+def test_a_run_cannot_be_joined_offline(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with (
+        WriterProcess("wandb") as writer,
+        pytest.raises(TrackerRejected, match="only be joined online"),
+    ):
+        writer.open(joining(home, "any"))
+
+
+def test_the_environment_of_the_owner_says_it_all(
+    owner: Owner, home: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "shared")
+    monkeypatch.setenv("WANDB_RUN_ID", owner.id)
+    monkeypatch.setenv("WANDB_PROJECT", PROJECT)
+    run = replace(joining(home, ""), attributes=())
+    write(run, 3)
+    assert numbers(server, run, owner.id) == [0, 1, 2]
+
+
+def test_the_sdk_calls_the_shared_mode_by_the_same_number() -> None:
+    from wandb.proto import wandb_telemetry_pb2
+
+    feature = wandb_telemetry_pb2.DESCRIPTOR.message_types_by_name["Feature"]
+    assert feature.fields_by_name["shared_mode"].number == SHARED_MODE

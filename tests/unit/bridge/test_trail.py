@@ -1,0 +1,151 @@
+"""Spans to what decided how long each step took."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.align.trail import Explained, Trail
+from otel_rl.records import SpanRecord
+from tests.unit.diagnose.spans import span
+
+S = 1_000_000_000
+
+
+def step(number: int, *, rank: int = 0, late_s: float = 0) -> list[SpanRecord]:
+    """A step of a second of one rank: half of it a wait for a sample, then training."""
+    start, middle = number * S, number * S + S // 2
+    end = start + S + int(late_s * S)
+    worker, own = f"trainer-{rank}", f"{number}.{rank}"
+    root, sample = f"step#{own}", f"generate#{own}"
+    loop = span(root, start, end, worker=worker, step=number, uses=[sample], host="one")
+    return [
+        span(sample, start, middle, worker=f"generator-{rank}", host="two"),
+        span(f"collector_wait#{own}", start, middle, worker=worker, within=root, waits=True),
+        span(f"train#{own}", middle, end, worker=worker, within=root, host="one"),
+        replace(loop, name="rl.loop"),
+    ]
+
+
+class Bench:
+    """A trail and a clock that tests move by hand."""
+
+    def __init__(self, **settings: float) -> None:
+        self.settings = AlignSettings.model_validate({"spans_wait_s": 10, **settings})
+        self.trail = Trail()
+        self.now_ns = 1000 * S
+
+    def send(self, spans: list[SpanRecord]) -> int:
+        return self.trail.add(spans, self.settings, self.now_ns)
+
+    def explain(self, after_s: float = 0, *, everything: bool = False) -> list[Explained]:
+        self.now_ns += int(after_s * S)
+        return list(self.trail.close("trainer", self.settings, self.now_ns, everything=everything))
+
+    def restart(self) -> None:
+        """With the state and the log as they were committed."""
+        log = self.trail.take_log()
+        self.trail = pickle.loads(pickle.dumps(self.trail))
+        if log is not None:
+            self.trail.restore(log.body)
+
+
+def test_a_step_is_what_each_role_and_phase_took_of_it() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    (explained,) = bench.explain(after_s=10)
+    assert (explained.step, explained.time_ns) == (3, 4 * S)
+    assert explained.values == {
+        "critical_path/generator/generate": 0.5,
+        "critical_path/trainer/train": 0.5,
+    }
+
+
+def test_a_step_waits_for_the_spans_of_all_processes() -> None:
+    bench = Bench()
+    sample, *rest = step(3)
+    bench.send(rest)
+    assert bench.explain(after_s=9) == []
+    assert bench.trail.is_open
+    bench.send([sample])
+    (explained,) = bench.explain(after_s=6)
+    assert "critical_path/generator/generate" in explained.values
+    assert not bench.trail.is_open
+
+
+def test_of_several_ranks_the_last_is_explained() -> None:
+    bench = Bench()
+    bench.send([*step(3, rank=0), *step(3, rank=1, late_s=1)])
+    (explained,) = bench.explain(after_s=10)
+    assert explained.time_ns == 5 * S
+    assert sum(explained.values.values()) == pytest.approx(2.0)
+    assert explained.labels["critical_path/worker"] == "trainer-1"
+
+
+def test_steps_of_other_roles_are_not_explained() -> None:
+    bench = Bench()
+    other = [replace(one, role="reward") for one in step(3)]
+    bench.send(other)
+    assert bench.explain(after_s=10) == []
+    assert not bench.trail.is_open
+
+
+def test_a_step_is_explained_once_though_its_spans_come_again() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    assert len(bench.explain(after_s=10)) == 1
+    bench.send(step(3))
+    bench.send(step(3, rank=1))
+    assert bench.explain(after_s=20) == []
+
+
+def test_spans_that_wait_survive_a_restart() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    bench.restart()
+    (explained,) = bench.explain(after_s=10)
+    assert len(explained.values) == 2
+
+
+def test_a_step_is_not_explained_again_after_a_restart() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    bench.explain(after_s=10)
+    bench.restart()
+    bench.send(step(3))
+    assert bench.explain(after_s=20) == []
+
+
+def test_what_cannot_explain_anything_any_more_is_forgotten() -> None:
+    bench = Bench(spans_horizon_s=60)
+    bench.send(step(3))
+    bench.explain(after_s=10)
+    bench.send(step(100))
+    bench.explain(after_s=10)
+    assert bench.trail.forgotten_ns == (101 - 60) * S
+    assert bench.send([span("generate#old", 0, 5 * S, worker="generator-0")]) == 1
+
+
+def test_the_oldest_spans_make_room_and_are_counted() -> None:
+    bench = Bench(max_spans=100)
+    dropped = sum(bench.send(step(number)) for number in range(50))
+    assert dropped >= 100
+    assert bench.explain(everything=True)[-1].step == 49
+
+
+def test_at_the_end_everything_is_explained() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    assert len(bench.explain(everything=True)) == 1
+
+
+def test_a_clock_that_is_behind_does_not_hide_the_cause() -> None:
+    bench = Bench()
+    spans = step(100)
+    sample = spans[0]
+    spans[0] = replace(sample, start_ns=sample.start_ns + 20 * S, end_ns=sample.end_ns + 20 * S)
+    bench.send(spans)
+    (explained,) = bench.explain(after_s=10)
+    assert explained.values["critical_path/trainer/train"] == pytest.approx(0.5)
+    assert sum(explained.values.values()) == pytest.approx(1.0)
