@@ -114,6 +114,10 @@ class _Run:
 
     def __init__(self, start: int, uploader: Uploader, clock: Clock) -> None:
         self.starting_step = start
+        self.config: dict[str, object] = {}
+        self.summary: dict[str, object] = {}
+        self.notes = ""
+        self.tags: tuple[str, ...] = ()
         self._next_step = start
         self._uploader = uploader
         self._clock = clock
