@@ -224,6 +224,10 @@ class Ledger:
             self.next_row(key),
         )
 
+    def is_ours(self, key: ExperimentKey) -> bool:
+        """Whether this bridge may write the run now."""
+        return self._owners.epoch(key) is not None
+
     def next_row(self, key: ExperimentKey) -> int:
         """The number that the run's next row will get; 0 for a run that is new."""
         return self._number(key, "next_row")
@@ -232,7 +236,12 @@ class Ledger:
         """Up to ``limit`` rows from number ``start`` on, or from the first that was not pruned.
 
         Ascending and without gaps: ``DAMAGED_ROW`` stands for one that is not as it was written.
+
+        Raises:
+            LeaseLost: They are another bridge's to write.
         """
+        if not self.is_ours(key):
+            raise LeaseLost(f"{key} belongs to another bridge.")
         with self._journal.read() as connection:
             found = connection.execute(
                 # One statement, so that bounds and rows are of the same moment.
@@ -294,8 +303,25 @@ class Ledger:
         while self._write(key, partial(_remove_rows, run=run, tracker=tracker, below=below)):
             pass
 
+    def settled(self, tracker: str) -> Sequence[ExperimentKey]:
+        """Runs with which there is nothing to do until something new comes.
+
+        Nothing waits or is open, ``tracker`` has finished them, and their rows are gone, or will
+        stay for ever because it confirms none.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs"
+                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE is_open = 0 AND finished_row = runs.next_row"
+                " AND (row_bytes = 0 OR d.next_row < runs.next_row) AND NOT EXISTS (SELECT 1"
+                " FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)",
+                (tracker,),
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
     def prune_finished(self, tracker: str, *, confirmed_before_ns: int) -> None:
-        """Remove the rows of runs that ``tracker`` has finished, and had wholly by that time.
+        """Remove the rows of our runs that ``tracker`` has finished, and had wholly by that time.
 
         Those of a run that has no room for more go at once.
         """
@@ -309,6 +335,8 @@ class Ledger:
             ).fetchall()
         for experiment, trial, next_row, confirmed_ns in found:
             key = ExperimentKey(experiment, trial)
+            if not self.is_ours(key):
+                continue
             if confirmed_ns <= confirmed_before_ns or not self.has_room(key):
                 self.prune(key, tracker, next_row)
 
