@@ -104,9 +104,9 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def cut_connections(self) -> None:
-        """End every connection but the one that asks for it."""
+        """End every connection but the one that asks for it, and wait until they have ended."""
         self.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f"SELECT pg_terminate_backend(pid, {_TIMEOUT_S * 1000}) FROM pg_stat_activity"
             " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
 

@@ -2,20 +2,22 @@
 
 * Durable by the server's own log: ``synchronous_commit`` is on, whatever the server's default is.
 * A transaction that loses against another one is run again.
-* What is idle in the middle of a transaction, or cannot be reached, is ended by the server: a bridge
-  that was cut off keeps nobody waiting.
+* Who is idle in the middle of a transaction, or cannot be reached, is cut off by the server: a
+  bridge that hangs keeps nobody waiting.
 """
 
 import contextlib
+import json
 import math
 import queue
+import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from select import POLLIN, poll
-from typing import Any, Final, LiteralString, TypeVar, cast
+from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -60,11 +62,21 @@ _CONNECTIONS: Final = 8
 
 _WAIT_S: Final = 5.0  # for a connection: a sender waits behind it
 _CONNECT_TIMEOUT_S: Final = 3
-_STATEMENT_TIMEOUT_MS: Final = 30_000
-_IDLE_TIMEOUT_MS: Final = 10_000
-_PROBE: Final = 5  # seconds without a sign of life, and between two probes for one
+_PROBE_S: Final = 5  # without a sign of life from the other end, and between two probes for one
+
+_SESSION: Final = {
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": f"{_PROBE_S}s",
+    "tcp_keepalives_interval": f"{_PROBE_S}s",
+    "tcp_keepalives_count": "2",
+}
+"""Settings of the server, for our connections."""
 
 _ATTEMPTS: Final = 5  # of a transaction that loses against others
+_PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the next
 
 _MEASURED_FOR_S: Final = 1.0  # the size changes by what others do, too
 
@@ -128,6 +140,7 @@ class PostgresJournal:
                 ):
                     if attempt == _ATTEMPTS - 1:
                         raise
+            time.sleep(random.uniform(0, _PAUSE_S) * (1 << attempt))  # noqa: S311  # it spreads
         raise AssertionError  # the last attempt returns or raises
 
     @contextlib.contextmanager
@@ -219,10 +232,10 @@ class _Pool:
                 self._url,
                 autocommit=True,  # reads are single statements; writes say where they begin
                 connect_timeout=_CONNECT_TIMEOUT_S,
-                keepalives_idle=_PROBE,
-                keepalives_interval=_PROBE,
+                keepalives_idle=_PROBE_S,
+                keepalives_interval=_PROBE_S,
                 keepalives_count=2,
-                tcp_user_timeout=3 * _PROBE * 1000,
+                tcp_user_timeout=3 * _PROBE_S * 1000,
                 application_name="otel-rl",
             )
         except psycopg.ProgrammingError as exc:
@@ -231,15 +244,8 @@ class _Pool:
                 hint="It looks like postgresql://user:password@host:5432/database.",
             ) from exc
         connection.execute(
-            "SELECT set_config(name, value, false) FROM (VALUES"
-            " ('synchronous_commit', 'on'),"
-            " ('default_transaction_isolation', 'read committed'),"
-            f" ('statement_timeout', '{_STATEMENT_TIMEOUT_MS}'),"
-            f" ('idle_in_transaction_session_timeout', '{_IDLE_TIMEOUT_MS}'),"
-            f" ('tcp_keepalives_idle', '{_PROBE}'),"
-            f" ('tcp_keepalives_interval', '{_PROBE}'),"
-            " ('tcp_keepalives_count', '2')"
-            ") AS settings (name, value)"
+            "SELECT set_config(key, value, false) FROM jsonb_each_text(%s::jsonb)",
+            (json.dumps(_SESSION),),
         )
         return connection
 
@@ -299,10 +305,11 @@ def _prepare(connection: Connection) -> str:
 
 
 def _size(connection: Connection) -> int:
-    (size,) = connection.execute(
-        "SELECT COALESCE((SELECT SUM(bytes) FROM waiting), 0)"
-        f" + COALESCE((SELECT SUM({ROOM_OF_ROWS}) FROM runs), 0)"  # ours
-    ).fetchone()
+    sizes = (
+        "SELECT COALESCE((SELECT SUM(bytes) FROM waiting), 0)"  # noqa: S608  # ours
+        f" + COALESCE((SELECT SUM({ROOM_OF_ROWS}) FROM runs), 0)"
+    )
+    (size,) = connection.execute(sizes).fetchone()
     return int(size)
 
 

@@ -1,7 +1,6 @@
 """From the spool to the ledger: experiments take turns and fail apart."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -9,13 +8,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.log_events import event, logs_request
 from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.stores import Store
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -45,14 +44,14 @@ def broken(key: ExperimentKey) -> Batch:
 class Bench:
     """The core of a bridge, with a clock that tests move by hand."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.now_ns = T0
         self.begin()
 
     def begin(self) -> None:
         """As after a start."""
-        self.journal = SqliteJournal(self._directory)
+        self.journal = self._store.open()
         self.spool, self.ledger = Spool(self.journal), Ledger(self.journal)
         self.counters = Counters()
         self.told: list[ExperimentKey] = []
@@ -87,10 +86,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.journal.close()
+def bench(store: Store) -> Bench:
+    return Bench(store)
 
 
 def test_what_comes_again_is_known_even_after_a_restart(bench: Bench) -> None:
@@ -142,8 +139,9 @@ def test_a_damaged_state_loses_no_row_number_and_harms_no_other_run(bench: Bench
     assert before > 0
     bench.journal.write(
         lambda c: c.execute(
-            "UPDATE states SET body = x'00' WHERE run_id ="
-            " (SELECT run_id FROM runs WHERE experiment = 'a')"
+            "UPDATE states SET body = ? WHERE run_id ="
+            " (SELECT run_id FROM runs WHERE experiment = 'a')",
+            (b"0",),
         )
     )
     bench.restart()
@@ -217,15 +215,11 @@ def test_a_run_that_has_been_silent_for_long_is_not_kept_in_memory_and_goes_on(
     assert bench.steps(A) == [0, 1]
 
 
-def test_a_run_whose_rows_nobody_takes_waits_and_the_others_go_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    try:
-        bench.ledger.has_room = lambda key: key == B  # type: ignore[method-assign]
-        bench.spool.append([batch(A, 0), batch(B, 0)])
-        bench.drain.finish(bench.now_ns)
-        assert (bench.spool.waiting(), bench.steps(B)) == ([A], [0])
-    finally:
-        bench.journal.close()
+def test_a_run_whose_rows_nobody_takes_waits_and_the_others_go_on(bench: Bench) -> None:
+    bench.ledger.has_room = lambda key: key == B  # type: ignore[method-assign]
+    bench.spool.append([batch(A, 0), batch(B, 0)])
+    bench.drain.finish(bench.now_ns)
+    assert (bench.spool.waiting(), bench.steps(B)) == ([A], [0])
 
 
 def test_the_run_says_what_the_bridge_did_to_it(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """The journal with its spool and ledger: what holds for both kinds of it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from otel_rl.bridge.journal import Connection, Journal
 from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
-from otel_rl.errors import JournalClosed, JournalFull
+from otel_rl.errors import JournalClosed, JournalFull, LeaseLost
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
 from tests.stores import Store
 
@@ -253,6 +253,51 @@ def test_a_run_whose_rows_nobody_takes_has_no_room_for_more(store: Store) -> Non
     ledger.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
     assert not ledger.has_room(KEY)
     assert ledger.has_room(ExperimentKey("other"))
+
+
+class Turn:
+    """An owner in one turn, whether that has ended or not."""
+
+    def __init__(self, epoch: int | None) -> None:
+        self._epoch = epoch
+
+    def epoch(self, key: ExperimentKey, /) -> int | None:
+        return self._epoch
+
+
+@pytest.mark.parametrize("epoch", [1, 3, None])
+def test_what_is_written_in_a_turn_that_is_over_never_happened(
+    journal: Journal, epoch: int | None
+) -> None:
+    spool, ledger = Spool(journal), Ledger(journal)
+    spool.append([batch()])
+    ledger.commit([commit(row(0), state="theirs")])
+    ledger.confirmed(KEY, "wandb", 1)
+    journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
+    stale = Ledger(journal, owners=Turn(epoch))
+    late = replace(commit(row(1), state="ours", taken=offsets(spool)), epoch=epoch or 1)
+    changes: list[Callable[[], object]] = [
+        lambda: stale.commit([late]),
+        lambda: stale.set_aside(KEY, offsets(spool)[0]),
+        lambda: stale.confirmed(KEY, "wandb", 0),
+        lambda: stale.prune(KEY, "wandb", 1),
+        lambda: stale.reported(KEY, "wandb", "retrying", "away"),
+        lambda: stale.finish(KEY, "wandb", 1),
+    ]
+    for change in changes:
+        with pytest.raises(LeaseLost):
+            change()
+    assert (spool.pending(), kept(ledger), ledger.saved(KEY).state) == (1, [0], "theirs")
+    assert ledger.finished(KEY, "wandb") == 0
+
+
+def test_what_is_written_in_the_turn_happens(journal: Journal) -> None:
+    Spool(journal).append([batch()])
+    journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
+    ledger = Ledger(journal, owners=Turn(2))
+    ledger.commit([replace(commit(row(0)), epoch=2)])
+    ledger.finish(KEY, "wandb", 1)
+    assert (kept(ledger), ledger.finished(KEY, "wandb")) == ([0], 1)
 
 
 def kept(ledger: Ledger, key: ExperimentKey = KEY) -> list[int]:
