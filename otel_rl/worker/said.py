@@ -15,7 +15,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.plain import MAX_CONFIG_BYTES, Plain, cut, plain_config
 
-__all__ = ["Said", "said_config", "what_is_said"]
+__all__ = ["MAX_TAGS", "MAX_WORD_CHARS", "Said", "said_config", "what_is_said"]
 
 Said = Mapping[str, Plain]
 """Attributes of ``rl.experiment.start``. Without any, the run is running, and no more is known."""
