@@ -20,6 +20,7 @@ import queue
 import secrets
 import sqlite3
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -36,7 +37,7 @@ _T = TypeVar("_T")
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 
-_SCHEMA_VERSION: Final = 4
+_SCHEMA_VERSION: Final = 5
 
 # `runs` is small and written with every batch; the states are large and written with the rows.
 _SCHEMA: Final = """
@@ -52,6 +53,7 @@ CREATE TABLE runs (
   is_open       INTEGER NOT NULL DEFAULT 0,
   waiting_bytes INTEGER NOT NULL DEFAULT 0,
   row_bytes     INTEGER NOT NULL DEFAULT 0,
+  roles         TEXT NOT NULL DEFAULT '{}',
   UNIQUE (experiment, trial)
 );
 CREATE TABLE batches (
@@ -89,6 +91,14 @@ CREATE TABLE seen (
   crc       INTEGER NOT NULL
 );
 CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
+CREATE TABLE trails (
+  number    INTEGER PRIMARY KEY,
+  run_id    TEXT NOT NULL,
+  newest_ns INTEGER NOT NULL,
+  body      BLOB NOT NULL,
+  crc       INTEGER NOT NULL
+);
+CREATE INDEX trails_of_run ON trails (run_id, newest_ns);
 CREATE TABLE rows (
   run_id TEXT NOT NULL,
   number INTEGER NOT NULL,
@@ -149,6 +159,8 @@ class Journal:
         self._path = directory / JOURNAL_FILE
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = threading.Event()
+        # When the commit that is being made was begun; written by the journal's thread alone.
+        self._busy_since_s: float | None = None
         # _closing guards the moment between the last accepted call and the end of the queue.
         self._closing = threading.Lock()
         # Connections that nobody reads with at the moment: as many as ever read at once.
@@ -232,6 +244,12 @@ class Journal:
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
 
+    @property
+    def busy_s(self) -> float:
+        """For how long the disk has kept a commit waiting, and all who wait for it; 0 if none."""
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def size(self) -> int:
         """Bytes in use, of the pages of the database."""
         with self.read() as connection:
@@ -301,7 +319,9 @@ class Journal:
                 except queue.Empty:
                     break
             if group:
+                self._busy_since_s = time.monotonic()
                 _commit(connection, group)
+                self._busy_since_s = None
         connection.close()
 
 

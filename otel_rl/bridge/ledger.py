@@ -47,11 +47,13 @@ class Saved:
         state: What ``commit`` kept last; None for a run that is new.
         seen: Every ``Commit.seen`` of the run that was not forgotten, oldest first.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
+        spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
     """
 
     state: object | None
     seen: Sequence[bytes]
     next_row: int
+    spans: Sequence[bytes]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Commit:
         seen: What was taken that the state does not hold, and the newest time in it; or None.
         forgotten_ns: What was seen up to this time is not needed any more.
         description: What the run is; None if that is as it was.
+        spans: Those that came and are still needed, with the latest of their ends; or None.
+        spans_forgotten_ns: Spans that ended up to this time are not needed any more.
     """
 
     key: ExperimentKey
@@ -79,6 +83,8 @@ class Commit:
     seen: tuple[int, bytes] | None = None
     forgotten_ns: int = 0
     description: Description | None = None
+    spans: tuple[int, bytes] | None = None
+    spans_forgotten_ns: int = 0
 
 
 class Ledger:
@@ -190,14 +196,9 @@ class Ledger:
             state = connection.execute(
                 "SELECT body, crc FROM states WHERE run_id = ?", (run,)
             ).fetchone()
-            seen = connection.execute(
-                "SELECT body, crc FROM seen WHERE run_id = ? ORDER BY number", (run,)
-            ).fetchall()
-        return Saved(
-            _unpickled(key, *state) if state else None,
-            [body for body, crc in seen if checksum(body, run) == crc],
-            self.next_row(key),
-        )
+            seen = _log_of(connection, "seen", run)
+            spans = _log_of(connection, "trails", run)
+        return Saved(_unpickled(key, *state) if state else None, seen, self.next_row(key), spans)
 
     def next_row(self, key: ExperimentKey) -> int:
         """The number that the run's next row will get; 0 for a run that is new."""
@@ -365,23 +366,45 @@ class _Prepared:
         connection.executemany(
             "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows
         )
-        if commit.seen is not None:
-            newest_ns, body = commit.seen
-            connection.execute(
-                "INSERT INTO seen (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",
-                (run, newest_ns, body, checksum(body, run)),
-            )
         if self._description is not None:
             connection.execute(
                 "INSERT OR REPLACE INTO descriptions (run_id, body, crc) VALUES (?, ?, ?)",
                 (run, self._description, checksum(self._description, run)),
             )
-        connection.execute(
-            "DELETE FROM seen WHERE run_id = ? AND newest_ns <= ?", (run, commit.forgotten_ns)
-        )
+        _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
+        _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
         connection.execute(
             "DELETE FROM batches WHERE run_id = ? AND offset <= ?", (run, commit.read_through)
         )
+
+
+def _log_of(connection: sqlite3.Connection, table: str, run: str) -> list[bytes]:
+    """What the log of a run holds, oldest first; what is damaged is left out."""
+    found = connection.execute(
+        f"SELECT body, crc FROM {table} WHERE run_id = ? ORDER BY number",  # noqa: S608  # ours
+        (run,),
+    ).fetchall()
+    return [body for body, crc in found if checksum(body, run) == crc]
+
+
+def _keep_log(
+    connection: sqlite3.Connection,
+    table: str,
+    run: str,
+    new: tuple[int, bytes] | None,
+    forgotten_ns: int,
+) -> None:
+    """Add to the log of a run, and remove what is not needed any more."""
+    if new is not None:
+        newest_ns, body = new
+        connection.execute(
+            f"INSERT INTO {table} (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",  # noqa: S608  # ours
+            (run, newest_ns, body, checksum(body, run)),
+        )
+    connection.execute(
+        f"DELETE FROM {table} WHERE run_id = ? AND newest_ns <= ?",  # noqa: S608  # ours
+        (run, forgotten_ns),
+    )
 
 
 def _remove_rows(connection: sqlite3.Connection, *, run: str, tracker: str, below: int) -> bool:

@@ -130,6 +130,12 @@ OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
 """Metric (counter, {span}). Spans refused by partial success; the sender was told why."""
 
+OTEL_RL_BRIDGE_SPANS_TOO_OLD: Final = "otel_rl.bridge.spans.too_old"
+"""Metric (counter, {span}).
+
+Spans that came too late to explain a step, or made room for newer ones.
+"""
+
 OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 """Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
 
@@ -1064,6 +1070,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Spans refused by partial success; the sender was told why.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_SPANS_TOO_OLD: MetricSpec(
+            name=OTEL_RL_BRIDGE_SPANS_TOO_OLD,
+            instrument=Instrument.COUNTER,
+            unit="{span}",
+            brief="Spans that came too late to explain a step, or made room for newer ones.",
+            reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
         ),

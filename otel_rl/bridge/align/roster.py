@@ -13,14 +13,13 @@ nobody knows how often that is. What counts is the instances with an index where
 an instance without is then a helper of one of them, such as a forked data loader.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.align.series import Standing, WorkerState
-from otel_rl.records import Departure, ExperimentStatus, Worker
-from otel_rl.semconv import names
+from otel_rl.records import Departure, ExperimentStatus, RoleStanding, Worker
 
-__all__ = ["RoleStanding", "Roster"]
+__all__ = ["Roster"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -37,33 +36,6 @@ _MAX_ROLES = 256
 
 # Places of one role that are known to be empty; of more, the oldest are forgotten.
 _MAX_VACANCIES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class RoleStanding:
-    """How a role stands.
-
-    Attributes:
-        expected: Workers that should be there: as many as one of them says there are, else as many
-            as there were; without those that have said goodbye.
-        alive: Workers that hold a lease.
-        failures: Leases that have ended without a goodbye, and workers that said they failed.
-        recovery_s: From the last sign of the worker that was replaced last to the first of the one
-            that replaced it; None if none was.
-    """
-
-    expected: int
-    alive: int
-    failures: int
-    recovery_s: float | None
-
-    def values(self) -> Iterator[tuple[str, str, float]]:
-        """As (name of the metric, what its key has behind it, value)."""
-        yield names.RL_SERVICE_EXPECTED, "", self.expected
-        yield names.RL_SERVICE_ALIVE, "", self.alive
-        yield names.RL_SERVICE_FAILURES, "", self.failures
-        if self.recovery_s is not None:
-            yield names.RL_SERVICE_RECOVERY, "_s", self.recovery_s
 
 
 @dataclass(frozen=True, slots=True)

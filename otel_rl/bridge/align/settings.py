@@ -59,5 +59,15 @@ class AlignSettings(BaseModel):
     max_open_steps: int = Field(default=10_000, gt=0)
     """Steps of a role that wait for workers. The oldest are closed beyond that."""
 
+    spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
+    """How long the spans of a step are waited for before it is explained, from its own on."""
+
+    spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
+    """How long before a step work may have ended that explains it."""
+
+    max_spans: int = Field(default=100_000, gt=0)
+    """Spans per experiment that are kept to explain steps. The oldest make room; they are counted.
+    """
+
     max_open_windows: int = Field(default=1_000, gt=0)
     """Windows that wait for workers, per experiment. The oldest are closed beyond that."""

@@ -217,7 +217,7 @@ def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
     spool.append([batch()])
     ledger.commit([commit(row(0), row(1), state={"some": "state"}, through=1)])
     assert ledger.rows(KEY, start=0, limit=10) == [row(0), row(1)]
-    assert ledger.saved(KEY) == Saved({"some": "state"}, [], 2)
+    assert ledger.saved(KEY) == Saved({"some": "state"}, [], 2, [])
     assert spool.pending() == 0
     assert ledger.runs() == [KEY]
 
@@ -290,7 +290,7 @@ def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
     ledger = Ledger(journal)
     ledger.commit([commit(row(0), state="good")])
     journal.write(lambda c: c.execute("UPDATE states SET body = x'00'"))
-    assert ledger.saved(KEY) == Saved(None, [], 1)
+    assert ledger.saved(KEY) == Saved(None, [], 1, [])
 
 
 def test_a_damaged_batch_is_told_apart_from_a_good_one(journal: Journal) -> None:
