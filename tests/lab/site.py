@@ -10,7 +10,9 @@ from typing import Self
 from otel_rl.semconv.run_id import run_id
 from tests.lab.running import Bridge, Collector, Jaeger, Running
 
-__all__ = ["QUICK", "Site"]
+__all__ = ["BRIDGE", "Site", "gateway_of", "history_of"]
+
+_NOBODY = "http://127.0.0.1:1"
 
 # Pauses that are meant for the machines of others, shortened for tests.
 QUICK = """
@@ -19,7 +21,7 @@ exporters:
     retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
 """
 
-_BRIDGE = """
+BRIDGE = """
 stop_timeout_s = 40
 
 [align]
@@ -49,14 +51,9 @@ class Site:
         settings: Mapping[str, str] | None = None,
         overlay: str = QUICK,
     ) -> None:
-        self.bridge = Bridge(directory / "bridge", _BRIDGE)
+        self.bridge = Bridge(directory / "bridge", BRIDGE)
         self.jaeger = Jaeger(directory / "jaeger")
-        self.gateway = Collector(
-            "gateway",
-            directory / "gateway",
-            {"OTEL_RL_BRIDGE_URL": self.bridge.url, "OTEL_RL_JAEGER_URL": self.jaeger.url},
-            overlay.format(exporter="otlp_http/bridge"),
-        )
+        self.gateway = gateway_of(self.bridge, directory / "gateway", self.jaeger.url, overlay)
         self.agent = Collector(
             "agent",
             directory / "agent",
@@ -91,17 +88,33 @@ class Site:
 
     def history(self, experiment: str, trial: str) -> Sequence[Mapping[str, float]]:
         """The rows of a run, under the names that W&B gives to number and time; [] if none."""
-        path = self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl"
-        if not path.exists():
-            return []
-        complete = path.read_text().rpartition("\n")[0]  # the last line may be half-written
-        rows = [json.loads(line) for line in complete.splitlines()]
-        return [
-            {
-                **{key: float(value) for key, value in row["values"].items()},
-                "step": row["step"],
-                "_step": row["number"],
-                "_timestamp": row["time_ns"] / 1e9,
-            }
-            for row in rows
-        ]
+        return history_of(self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl")
+
+
+def gateway_of(
+    bridge: Bridge, directory: Path, jaeger_url: str = _NOBODY, overlay: str = QUICK
+) -> Collector:
+    """The gateway in front of a bridge."""
+    return Collector(
+        "gateway",
+        directory,
+        {"OTEL_RL_BRIDGE_URL": bridge.url, "OTEL_RL_JAEGER_URL": jaeger_url},
+        overlay.format(exporter="otlp_http/bridge"),
+    )
+
+
+def history_of(path: Path) -> Sequence[Mapping[str, float]]:
+    """The rows of a file of JSON lines, under the names that W&B gives to number and time."""
+    if not path.exists():
+        return []
+    complete = path.read_text().rpartition("\n")[0]  # the last line may be half-written
+    rows = [json.loads(line) for line in complete.splitlines()]
+    return [
+        {
+            **{key: float(value) for key, value in row["values"].items()},
+            "step": row["step"],
+            "_step": row["number"],
+            "_timestamp": row["time_ns"] / 1e9,
+        }
+        for row in rows
+    ]
