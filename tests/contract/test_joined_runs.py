@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -342,7 +343,7 @@ def test_marks_are_found_among_thousands_of_lines_of_the_owner(
     run = joining(home, owner.id)
     owner.log(0, 1200)
     write(run, 5)
-    owner.log(1200, 3500)
+    owner.log(1200, 2400)
     assert write(run, 10) == 5
     assert numbers(server, run, owner.id) == list(range(10))
 
@@ -452,21 +453,48 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     assert numbers(server, run, owner.id) == list(range(8))
 
 
+def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id, stall_timeout_s="3")
+    server.run(owner.id).client_steps = True
+    owner.log(0, 20)
+    wait_until(lambda: len(theirs(server, owner.id)) == 20, "the owner's lines are there")
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 5))
+        with pytest.raises(TrackerRejected, match="not at its end"):
+            writer.flush(timeout_s=DEADLINE_S)
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected, match="not at its end"):
+        writer.open(run)
+    assert numbers(server, run, owner.id) == list(range(5))
+
+
 # What cannot be joined
 
 
-def test_a_run_that_is_not_there_yet_is_waited_for_and_not_made(
+def test_a_run_that_never_begins_is_not_made(owner: Owner, home: Path, server: WandbServer) -> None:
+    before = server.run_ids()
+    run = joining(home, owner.id, attach=f"elsewhere/{owner.id}")
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected, match="no W&B") as caught:
+        writer.open(run)
+    assert "ENTITY/PROJECT/RUN_ID" in caught.value.hint
+    assert server.run_ids() == before
+
+
+def test_a_run_that_begins_after_the_first_rows_is_joined_when_it_does(
     home: Path, server: WandbServer
 ) -> None:
-    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable, match="no W&B run"):
-        writer.open(joining(home, "not-there-yet"))
-    assert "not-there-yet" not in server.run_ids()
-
-
-def test_a_run_of_another_project_is_not_there(owner: Owner, home: Path) -> None:
-    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable) as caught:
-        writer.open(joining(home, owner.id, attach=f"elsewhere/{owner.id}"))
-    assert "ENTITY/PROJECT/RUN_ID" in caught.value.hint
+    run = joining(home, "late")
+    with WriterProcess("wandb") as writer, ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(writer.open, run)
+        asked = len(server.paths()) + 1
+        wait_until(lambda: len(server.paths()) > asked, "the bridge asks for the run, twice")
+        with owning(home, "late", **SHARED):
+            assert opened.result(DEADLINE_S) == 0
+            writer.write(rows(0, 5))
+            writer.close(exit_code=0)
+    assert numbers(server, run, "late") == list(range(5))
 
 
 def test_a_run_that_is_not_shared_is_refused_before_it_is_touched(
