@@ -250,7 +250,8 @@ class Exporter:
         self._next_collect_s = time.monotonic() + self._interval_s
         for request in self._source.collect():
             self._look_every_s = _LOOK_EVERY_S
-            self._put(request)
+            with self._guard:  # one signal that cannot be sent costs the other nothing
+                self._put(request)
 
     def _put(self, request: Request) -> None:
         for oldest in self._lanes.put(request):

@@ -328,7 +328,8 @@ def init(
         process_name=process_name(),
     )
     settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
-    _check_files(settings.metrics)
+    for signal in (settings.metrics, settings.logs):
+        _check_files(signal)
     said = what_is_said(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
