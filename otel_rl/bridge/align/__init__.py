@@ -217,7 +217,10 @@ class Aligner:
             yield Row(self._number(), step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, Explained):
-            labels = closed.labels
+            labels = {
+                "critical_path/trace_id": closed.trace_id,
+                "critical_path/worker": self._table.name_of(closed.worker),
+            }
             yield Row(self._number(), step, closed.time_ns, closed.values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
@@ -231,8 +234,8 @@ class Aligner:
         table, last = self._table, Reduction.LAST
         for role, standing in self._roster.roles().items():
             for (name, suffix), value in zip(_STANDING, standing, strict=True):
-                is_known = value is not None
-                if is_known and table.has_room_for((role, name + suffix, (), last), self.settings):
+                identity = (role, name + suffix, (), last)
+                if value is not None and table.has_room_for(identity, self.settings):
                     values[table.group(role, name, (), last, suffix=suffix).key] = value
         return values
 

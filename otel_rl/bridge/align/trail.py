@@ -55,13 +55,15 @@ class Explained:
         step: Which.
         time_ns: Its end, of the rank that was last.
         values: Tracker key to seconds; their sum is how long it took.
-        labels: Tracker key to text: the trace of the step, and the worker that took most of it.
+        trace_id: Of the step, in hexadecimal digits.
+        worker: The instance that took most of it.
     """
 
     step: int
     time_ns: int
     values: dict[str, float]
-    labels: dict[str, str]
+    trace_id: str
+    worker: str
 
 
 class Trail:
@@ -235,7 +237,5 @@ def _explained(step: int, root: SpanRecord, path: Sequence[Segment]) -> Explaine
         / _NS_PER_S
         for (role, phase), ns in took_ns.items()
     }
-    labels = {"critical_path/trace_id": root.span_id[:16].hex()}
-    if of_workers:
-        labels["critical_path/worker"] = max(of_workers, key=lambda worker: of_workers[worker])
-    return Explained(step, root.end_ns, values, labels)
+    most = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
+    return Explained(step, root.end_ns, values, root.span_id[:16].hex(), most)
