@@ -304,6 +304,7 @@ class Drain:
             description,
             aligner.take_trail(),
             aligner.spans_forgotten_ns,
+            aligner.roles,
         )
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:

@@ -24,6 +24,7 @@ from otel_rl.records import (
     ExperimentKey,
     ExperimentStatus,
     Offset,
+    RoleStanding,
     Row,
     Table,
 )
@@ -66,12 +67,13 @@ class Commit:
         next_row: The number that the next row will get.
         state: What made them, to go on from after a restart; anything that pickles.
         read_through: The batches of the run up to this one are in the rows and the state.
-        is_open: Whether the state holds samples that stand in no row yet.
+        is_open: Whether time alone may bring a row.
         seen: What was taken that the state does not hold, and the newest time in it; or None.
         forgotten_ns: What was seen up to this time is not needed any more.
         description: What the run is; None if that is as it was.
         spans: Those that came and are still needed, with the latest of their ends; or None.
         spans_forgotten_ns: Spans that ended up to this time are not needed any more.
+        roles: How each role stands, for people who look.
     """
 
     key: ExperimentKey
@@ -85,6 +87,7 @@ class Commit:
     description: Description | None = None
     spans: tuple[int, bytes] | None = None
     spans_forgotten_ns: int = 0
+    roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
 
 
 class Ledger:
@@ -355,9 +358,16 @@ class _Prepared:
             (run, commit.key.experiment, commit.key.trial),
         )
         connection.execute(
-            "UPDATE runs SET next_row = ?, is_open = ?, waiting_bytes = waiting_bytes - ?,"
-            " row_bytes = row_bytes + ? WHERE run_id = ?",
-            (commit.next_row, commit.is_open, taken, sum(len(r[2]) for r in self._rows), run),
+            "UPDATE runs SET next_row = ?, is_open = ?, roles = ?,"
+            " waiting_bytes = waiting_bytes - ?, row_bytes = row_bytes + ? WHERE run_id = ?",
+            (
+                commit.next_row,
+                commit.is_open,
+                json.dumps(commit.roles),
+                taken,
+                sum(len(row[2]) for row in self._rows),
+                run,
+            ),
         )
         connection.execute(
             "INSERT OR REPLACE INTO states (run_id, body, crc) VALUES (?, ?, ?)",

@@ -3,15 +3,16 @@
 It reads beside a bridge that runs, and changes nothing.
 """
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from otel_rl.bridge.journal import JOURNAL_FILE
 from otel_rl.errors import JournalError
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, RoleStanding
 
 __all__ = ["RunOverview", "overview"]
 
@@ -19,7 +20,7 @@ _TIMEOUT_S = 3.0  # a bridge that is just committing
 
 # In the order of the attributes below.
 _QUERY = """
-SELECT experiment, trial, COALESCE(tracker, ''), runs.next_row,
+SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
        runs.next_row - MAX(COALESCE(d.next_row, 0), COALESCE(finished_row, 0)), waiting_bytes,
        COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0)
 FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
@@ -33,6 +34,7 @@ class RunOverview:
 
     Attributes:
         key: Experiment and trial.
+        roles: How the workers of each role stood when rows were made last.
         tracker: Its name, or empty if none has been asked yet.
         rows: How many were made so far.
         unconfirmed: How many of them the tracker has not said that it has.
@@ -43,6 +45,7 @@ class RunOverview:
     """
 
     key: ExperimentKey
+    roles: Mapping[str, RoleStanding]
     tracker: str
     rows: int
     unconfirmed: int
@@ -70,6 +73,10 @@ def overview(directory: Path) -> Sequence[RunOverview]:
             hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
         ) from exc
     return [
-        RunOverview(ExperimentKey(experiment, trial), *columns)
-        for experiment, trial, *columns in found
+        RunOverview(
+            ExperimentKey(experiment, trial),
+            {role: RoleStanding(*of) for role, of in json.loads(roles).items()},
+            *columns,
+        )
+        for experiment, trial, roles, *columns in found
     ]

@@ -1,6 +1,7 @@
 """``otel-rl doctor``: one check, one function, each with a hint."""
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import socket
@@ -9,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
@@ -18,6 +20,7 @@ from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.standing import in_words
 from otel_rl.errors import JournalError, JournalLocked, OtelRLError
 
 __all__ = ["CHECKS", "add_parser"]
@@ -120,10 +123,9 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
 def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Nothing keeps the rows of any run from their tracker. A bridge may be writing them."""
     runs: list[RunOverview] = []
-    # `otel-rl run` has a journal for each run, below that of a bridge.
-    for journal in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
+    for directory in _journals(settings):
         try:
-            runs += overview(journal.parent) if journal.exists() else ()
+            runs += overview(directory)
         except JournalError as exc:
             yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
     settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
@@ -132,6 +134,28 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     for run in runs:
         if run not in settled:
             yield _run_result(run)
+
+
+def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Who is there and who is missing, in runs whose workers have not all said goodbye."""
+    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in _runs(settings)}
+    for key, words in workers.items():
+        if words:
+            yield CheckResult(f"workers {key}", words)
+
+
+def _journals(settings: BridgeSettings) -> Iterator[Path]:
+    """Where there is a journal; `otel-rl run` has one for each run, below that of a bridge."""
+    for path in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
+        if path.exists():
+            yield path.parent
+
+
+def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
+    """Every run that can be read."""
+    for directory in _journals(settings):
+        with contextlib.suppress(JournalError):  # check_runs says so
+            yield from overview(directory)
 
 
 def _run_result(run: RunOverview) -> CheckResult:
@@ -187,6 +211,7 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_listen,
     check_data,
     check_runs,
+    check_workers,
     check_tracker,
 )
 """In the order in which they are shown."""
