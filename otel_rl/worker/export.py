@@ -248,10 +248,15 @@ class Exporter:
 
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
+        failure: Exception | None = None
         for request in self._source.collect():
             self._look_every_s = _LOOK_EVERY_S
-            with self._guard:  # one signal that cannot be sent costs the other nothing
+            try:
                 self._put(request)
+            except Exception as error:  # noqa: BLE001  # a signal that fails costs the other nothing
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _put(self, request: Request) -> None:
         for oldest in self._lanes.put(request):

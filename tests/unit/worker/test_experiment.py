@@ -18,9 +18,10 @@ SAMPLE = "rl.rollout.sample"
 
 
 @pytest.fixture(autouse=True)
-def a_process_of_its_own() -> Iterator[None]:
+def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test hears of what another one has lost, or left running."""
     GUARD.drops.reset()
+    monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
     yield
     otel_rl.shutdown(timeout_s=1)
 
