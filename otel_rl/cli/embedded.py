@@ -95,11 +95,11 @@ def embedded(settings: BridgeSettings) -> Bridge:
     return started(settings)
 
 
-def wandb_account(settings: BridgeSettings) -> Account | None:
-    """Where the bridge writes in W&B, None if it writes elsewhere."""
+def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:
+    """Where the bridge writes in W&B, for one run or any; None if it writes elsewhere."""
     if settings.tracker.name != "wandb":
         return None
-    return find_account(WandbSettings.parse(settings.tracker.options), os.environ)
+    return find_account(WandbSettings.parse(settings.tracker.options), os.environ, key)
 
 
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:

@@ -74,7 +74,7 @@ def backend(name: str) -> Backend:
 
 
 def _wandb_tracker(run: RunInfo) -> Tracker:
-    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ)
+    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ, run.key)
     return SharedWandbTracker() if account.attached_run else WandbTracker()
 
 

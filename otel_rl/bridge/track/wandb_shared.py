@@ -56,7 +56,7 @@ class SharedWandbTracker:
         """Join the run, if it is there and its owner shares it."""
         try:
             self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(self._settings, os.environ)
+            self._account = find_account(self._settings, os.environ, run.key)
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._mark = mark_key(run)
