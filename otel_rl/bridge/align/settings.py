@@ -21,7 +21,8 @@ class AlignSettings(BaseModel):
     written too, as a row of its own, and counted."""
 
     lease_s: float = Field(default=15.0, gt=0, le=86400)
-    """A worker that has not exported for this long no longer holds steps open."""
+    """A worker that has not exported for this long no longer holds steps open. One that has not
+    said goodbye and does not export much less often has failed then."""
 
     forget_s: float = Field(default=3600.0, gt=0)
     """A worker that has not exported for this long is forgotten, with its series, so that restarts

@@ -10,7 +10,7 @@ from otel_rl.bridge.journal import JOURNAL_FILE, Journal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.cli import main
-from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Offset, RoleStanding, Row, Signal
 
 A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
 NOON_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -144,3 +144,17 @@ def test_a_journal_that_cannot_be_read_fails_with_a_hint(
     report = doctor()
     assert report.status == 1
     assert "Cannot read the journal" in report.about("runs")
+
+
+def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
+    ledger: Ledger, doctor: Callable[[], Report]
+) -> None:
+    there = {"generator": RoleStanding(3, 2, 1, 4.25), "trainer": RoleStanding(4, 4, 0, None)}
+    gone = {"trainer": RoleStanding(0, 0, 0, None)}
+    for key, roles in ((A, there), (B, gone)):
+        ledger.commit([Commit(key, [], 40, None, Offset(0), roles=roles)])
+    report = doctor()
+    assert report.status == 0
+    told = "generator: 2 of 3 alive, 1 failed, replaced after 4.2 s; trainer: 4 of 4 alive"
+    assert report.about("workers grpo/default").endswith(told)
+    assert not any("workers ppo" in line for line in report.lines)
