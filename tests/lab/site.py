@@ -39,7 +39,8 @@ class Site:
 
     Args:
         directory: Of all its files.
-        settings: Variables of the agent.
+        agent: Variables of the agent.
+        gateway: Variables of the gateway.
         overlay: Changes to the file of the agent and to that of the gateway; ``{exporter}`` stands
             for where it sends its metrics.
     """
@@ -48,16 +49,18 @@ class Site:
         self,
         directory: Path,
         *,
-        settings: Mapping[str, str] | None = None,
+        agent: Mapping[str, str] | None = None,
+        gateway: Mapping[str, str] | None = None,
         overlay: str = QUICK,
     ) -> None:
         self.bridge = Bridge(directory / "bridge", BRIDGE)
         self.jaeger = Jaeger(directory / "jaeger")
-        self.gateway = gateway_of(self.bridge, directory / "gateway", self.jaeger.url, overlay)
+        to_jaeger = {"OTEL_RL_JAEGER_URL": self.jaeger.url, **(gateway or {})}
+        self.gateway = gateway_of(self.bridge, directory / "gateway", to_jaeger, overlay)
         self.agent = Collector(
             "agent",
             directory / "agent",
-            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(settings or {})},
+            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(agent or {})},
             overlay.format(exporter="otlp_http/gateway"),
         )
         self._stack = ExitStack()
@@ -92,13 +95,16 @@ class Site:
 
 
 def gateway_of(
-    bridge: Bridge, directory: Path, jaeger_url: str = _NOBODY, overlay: str = QUICK
+    bridge: Bridge,
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    overlay: str = QUICK,
 ) -> Collector:
-    """The gateway in front of a bridge."""
+    """The gateway in front of a bridge; without Jaeger unless ``settings`` say where it is."""
     return Collector(
         "gateway",
         directory,
-        {"OTEL_RL_BRIDGE_URL": bridge.url, "OTEL_RL_JAEGER_URL": jaeger_url},
+        {"OTEL_RL_BRIDGE_URL": bridge.url, "OTEL_RL_JAEGER_URL": _NOBODY, **(settings or {})},
         overlay.format(exporter="otlp_http/bridge"),
     )
 

@@ -104,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, targets: Path) -> Iterator[Si
         "OTEL_RL_TARGETS": str(targets),
         "OTEL_RL_SCRAPE_INTERVAL": "1s",
     }
-    with Site(tmp_path_factory.mktemp("site"), settings=settings) as site:
+    with Site(tmp_path_factory.mktemp("site"), agent=settings) as site:
         yield site
 
 
@@ -221,6 +221,12 @@ def test_the_node_is_measured_into_the_run_of_its_agent(site: Site) -> None:
     }
     wait_for(lambda: wanted <= keys(), ARRIVES_S)
     assert wanted <= keys(), sorted(keys())
+
+
+def test_the_collectors_take_their_files_without_a_warning(site: Site) -> None:
+    for collector in (site.agent, site.gateway):
+        said = [json.loads(line) for line in collector.said().splitlines()]
+        assert [line for line in said if line["level"] not in {"debug", "info"}] == []
 
 
 @contextmanager
