@@ -221,6 +221,9 @@ class Aligner:
                 "critical_path/trace_id": closed.trace_id,
                 "critical_path/worker": self._table.name_of(closed.worker),
             }
+            if self.settings.trace_url:
+                url = self.settings.trace_url.replace("{trace_id}", closed.trace_id)
+                labels["critical_path/trace_url"] = url
             yield Row(self._number(), step, closed.time_ns, closed.values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:

@@ -66,6 +66,10 @@ class AlignSettings(BaseModel):
     spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
     """How long before a step work may have ended that explains it."""
 
+    trace_url: str = ""
+    """Where a person sees a trace, with ``{trace_id}`` in it, e.g.
+    ``http://localhost:16686/trace/{trace_id}``. It stands in the row that explains a step."""
+
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment that are kept to explain steps. The oldest make room; they are counted.
     """
