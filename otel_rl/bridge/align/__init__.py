@@ -218,6 +218,7 @@ class Aligner:
             return
         if isinstance(closed, Explained):
             labels = {
+                "critical_path/longest": closed.longest,
                 "critical_path/trace_id": closed.trace_id,
                 "critical_path/worker": self._table.name_of(closed.worker),
             }

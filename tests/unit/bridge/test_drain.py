@@ -421,6 +421,7 @@ def test_a_step_is_explained_in_one_row_whenever_the_bridge_dies(bench: Bench) -
             3,
             {"critical_path/trainer/train": 0.5, "critical_path/trainer/unaccounted": 0.5},
             {
+                "critical_path/longest": "trainer/train",
                 "critical_path/trace_id": (3).to_bytes(16).hex(),
                 "critical_path/worker": "trainer/0",
             },
