@@ -83,6 +83,21 @@ def test_the_phases_of_an_iteration_are_its_wall_time(run: OfflineRun) -> None:
         assert spent == pytest.approx(row["trainer/iteration/duration"], rel=1e-9)
 
 
+def test_the_run_says_what_it_is_and_how_it_ended(run: OfflineRun) -> None:
+    assert run.config["steps"] == STEPS
+    assert run.config["group_size"] == 8
+    assert run.tags == ["demo", "grpo"]
+    assert run.summary["status"] == "complete"
+
+
+def test_rollouts_are_tables_of_the_step_whose_policy_wrote_them(run: OfflineRun) -> None:
+    tables = [row for row in run.history if "reward/rollouts/nrows" in row]
+    steps = {row["step"] for row in tables}
+    assert steps <= set(range(STEPS + 1))
+    assert len(steps) > STEPS / 2
+    assert all(row["reward/rollouts/nrows"] in {2, 4} for row in tables)
+
+
 def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
     with bridge(tmp_path, "--tracker", "jsonl") as service:
         address = service.url.removeprefix("http://")
