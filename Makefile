@@ -41,8 +41,8 @@ fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED
 overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, figures in build/overload.json
 	@$(BIN)/python -m tests.overload
 
-bench: $(VENV)/.installed  ## side by side with what users do today, as ratios
-	@for bench in bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+bench: $(VENV)/.installed  ## side by side with what users do today, figures in build/bench.json
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m otel_rl.semconv.generate
