@@ -28,7 +28,7 @@ class DropReason(StrEnum):
             larger than a config.
         TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
             ``carrier.link``.
-        BAD_SAMPLE: The sample was no mapping.
+        BAD_SAMPLE: The sample was no mapping, or an empty one.
         TEXT_CUT: A text of a sample was longer than 16,384 characters, or all of them than 65,536;
             its beginning is in the run.
         NO_STAMP: A sample that takes neither a key nor an attribute, so it got no stamp.

@@ -14,7 +14,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.plain import Plain, cut, is_array, text_of
+from otel_rl.worker.plain import Plain, cut, is_array, label, text_of
 from otel_rl.worker.said import said_config
 from otel_rl.worker.values import PLAIN, as_step, hold
 
@@ -115,7 +115,7 @@ def finish(status: str = "complete") -> None:
 
 def _attributes(step: object, name: str) -> dict[str, Plain] | None:
     """Of each sample of a call; None if the step is none."""
-    attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: text_of(name)[:MAX_NAME_CHARS] or "samples"}
+    attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: label(name, MAX_NAME_CHARS)}
     if step is not None:
         number = as_step(step)
         if number is None:
@@ -133,6 +133,9 @@ def _say(current: session.Session, sample: object, attributes: dict[str, Plain])
             f"(got {type(sample).__name__}). It is dropped.",
         )
         return
+    if not sample:
+        guard.drop(DropReason.BAD_SAMPLE, "log_samples: a sample without fields is dropped.")
+        return
     fields: dict[str, object] = {}
     room = MAX_SAMPLE_CHARS
     for key, value in islice(sample.items(), MAX_FIELDS):
@@ -143,7 +146,7 @@ def _say(current: session.Session, sample: object, attributes: dict[str, Plain])
                 guard.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")
             room -= min(len(held), allowed)
             held = cut(held, allowed)
-        fields[text_of(key)[:MAX_NAME_CHARS]] = held
+        fields[label(key, MAX_NAME_CHARS)] = held
     said = current.providers.events.say(
         RL_ROLLOUT_SAMPLE, attributes, fields, text_chars=MAX_SAMPLE_CHARS - room
     )

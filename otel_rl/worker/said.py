@@ -98,9 +98,10 @@ def _tags(tags: object) -> list[str]:
 
 def _word(name: str, value: object) -> str:
     word = _text(name, value)
-    if not 0 < len(word) <= MAX_WORD_CHARS:
+    if not word.strip() or len(word) > MAX_WORD_CHARS or not word.isprintable():
         raise ConfigError(
-            f"{name}: must have 1 to {MAX_WORD_CHARS} characters (got {len(word)}).",
+            f"{name}: must have 1 to {MAX_WORD_CHARS} printable characters "
+            f"(got {len(word)}: {word[:40]!r}).",
             hint="Prose belongs into notes.",
         )
     return word

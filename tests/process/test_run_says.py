@@ -83,7 +83,7 @@ def run(directory: Path, program: str) -> int:
     return done.status
 
 
-@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+@pytest.fixture(scope="module", params=list(WAYS.values()), ids=list(WAYS))
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run is of which several processes said something, in one of the ways."""
     directory = tmp_path_factory.mktemp("run")

@@ -10,6 +10,7 @@ from otel_rl.compat.wandb._rows import Row
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.naming import Who
+from otel_rl.worker.plain import label
 from otel_rl.worker.said import MAX_TAGS, MAX_WORD_CHARS, what_is_said
 from otel_rl.worker.session import GUARD, Session, running
 
@@ -58,8 +59,8 @@ def join(worker: Who, about: About) -> None:
         **asdict(worker),
         notes=about.notes,
         tags=_words(about.tags),
-        group=about.group[:MAX_WORD_CHARS],
-        job_type=about.job_type[:MAX_WORD_CHARS],
+        group=_word(about.group),
+        job_type=_word(about.job_type),
     )
     session = running()
     _started = None if session is None else (session, worker)
@@ -92,8 +93,8 @@ def tell_about(about: About) -> None:
             guard,
             notes=about.notes,
             tags=_words(about.tags),
-            group=about.group[:MAX_WORD_CHARS],
-            job_type=about.job_type[:MAX_WORD_CHARS],
+            group=_word(about.group),
+            job_type=_word(about.job_type),
         )
         if said:
             session.say_start(said)
@@ -112,8 +113,12 @@ def wait() -> bool:
 
 
 def _words(tags: Iterable[object]) -> list[str]:
-    """Tags that otel_rl takes: W&B would refuse a run for one that is too long."""
-    return [str(tag)[:MAX_WORD_CHARS] for tag in tags if str(tag)][:MAX_TAGS]
+    return [_word(tag) for tag in tags if tag][:MAX_TAGS]
+
+
+def _word(given: object) -> str:
+    """What is given, as ``init`` takes it: no run may fail for its tags or its group."""
+    return label(given, MAX_WORD_CHARS) if given else ""
 
 
 def _numbers(values: Mapping[str, object]) -> Mapping[str, SupportsFloat]:

@@ -317,8 +317,10 @@ def test_the_run_gets_what_the_variables_of_wandb_say(
 
 
 def test_a_tag_that_is_too_long_is_cut_not_refused(sink: Sink) -> None:
-    wandb.init(tags=["a" * 200], group="g" * 200)
-    assert told(sink) == [{"rl.experiment.tags": ["a" * 128], "rl.experiment.group": "g" * 128}]
+    wandb.init(tags=["a" * 200, "b\n"], group="g" * 200)
+    assert told(sink) == [
+        {"rl.experiment.tags": ["a" * 128, "b"], "rl.experiment.group": "g" * 128}
+    ]
 
 
 def test_what_a_run_is_told_reaches_it_too_where_the_program_started_the_worker(
