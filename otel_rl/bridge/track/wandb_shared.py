@@ -50,7 +50,8 @@ class SharedWandbTracker:
         self._mark = ""
         self._marks = Marks(self._account, "", row=0, step=0)
         self._upload = Upload("", 0, stall_timeout_s=0)
-        self._note = Path()
+        self._note_file = Path()
+        self._note: _Note | None = None  # as it is in the file
 
     def open(self, run: RunInfo, /) -> int:
         """Join the run, if it is there and its owner shares it."""
@@ -60,7 +61,8 @@ class SharedWandbTracker:
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._mark = mark_key(run)
-        self._note = writer_file(run, "joined")
+        self._note_file = writer_file(run, "joined")
+        self._note = _Note.read(self._note_file, self._mark)
         # Asked before `init`, which would make a run that is not there, and let W&B overwrite the
         # first rows of one that is not shared.
         joined = _shared(self._account)
@@ -119,7 +121,7 @@ class SharedWandbTracker:
         return self._upload.safe_row
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
-        note = _Note.read(self._note, self._mark)
+        note = self._note
         if note is not None and note.is_odd:
             raise _odd(self._account)
         if note is None:
@@ -156,7 +158,9 @@ class SharedWandbTracker:
 
     def _leave_note(self, *, is_closed: bool, is_odd: bool = False) -> None:
         note = _Note(self._mark, self._marks.row, self._marks.step, is_closed, is_odd)
-        note.write(self._note)
+        if note != self._note:
+            note.write(self._note_file)
+            self._note = note
 
     def _opened(self) -> "wandb.Run":
         if self._run is None:
