@@ -64,10 +64,11 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(_HOME[name])
-    value: object = home if name in _MODULES else getattr(home, name)
-    globals()[name] = value
-    return value
+    # All names at once: after `init` a signal handler finds none of them half imported.
+    for each, path in _HOME.items():
+        home = import_module(path)
+        globals()[each] = home if each in _MODULES else getattr(home, each)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
