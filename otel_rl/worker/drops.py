@@ -23,12 +23,12 @@ class DropReason(StrEnum):
         BAD_STEP: The step was no integer of 64 bits.
         BAD_REDUCE: The reduction is not one of ``Reduction``.
         BAD_NAME: The name was no text of 1 to 255 characters.
-        BAD_ATTRIBUTES: The attributes were no mapping.
+        BAD_ATTRIBUTES: The attributes, or a config, were no mapping.
         TOO_LARGE: One point alone was larger than a request may be, or one setting of a config
             larger than a config.
         TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
             ``carrier.link``.
-        BAD_SAMPLE: The sample was no mapping, or an empty one.
+        BAD_SAMPLE: The sample was no mapping, or an empty one; or there was no list of them.
         TEXT_CUT: A text of a sample was longer than 16,384 characters, or all of them than 65,536;
             its beginning is in the run.
         NO_STAMP: A sample that takes neither a key nor an attribute, so it got no stamp.

@@ -49,6 +49,13 @@ def log_config(config: Mapping[str, object]) -> None:
     if current is None:
         return
     with session.GUARD:
+        if not isinstance(config, Mapping):
+            session.GUARD.drop(
+                DropReason.BAD_ATTRIBUTES,
+                f"log_config: the config must be a mapping (got {type(config).__name__}). Pass "
+                "vars(arguments) or dataclasses.asdict(settings).",
+            )
+            return
         current.say_start(said_config(config, session.GUARD))
 
 
@@ -67,6 +74,13 @@ def log_samples(
     if current is None:
         return
     with session.GUARD:
+        if isinstance(samples, Mapping | str) or not isinstance(samples, Iterable):
+            session.GUARD.drop(
+                DropReason.BAD_SAMPLE,
+                f"log_samples takes a list of mappings (got {type(samples).__name__}). "
+                "It is dropped.",
+            )
+            return
         taken = [*islice(samples, MAX_SAMPLES + 1)]
         if len(taken) > MAX_SAMPLES:
             session.GUARD.drop(

@@ -171,8 +171,9 @@ class Exporter:
         if first and not delivered:
             self._guard.drop(
                 DropReason.SHUTDOWN,
-                f"The last {lost} measurements and the latest totals of counters are lost: the "
-                f"endpoint did not take them before the end ({self._last_failure}).",
+                "The endpoint did not take the last of what was recorded before the end; lost are "
+                f"{lost} measurements and events, and the latest totals of counters "
+                f"({self._last_failure}).",
                 lost,
             )
         return delivered

@@ -203,10 +203,17 @@ def test_samples_at_a_step_that_is_none_are_dropped(worker: Sink) -> None:
     assert GUARD.drops.counts() == {DropReason.BAD_STEP: 1}
 
 
-def test_what_is_no_list_of_samples_at_all_does_not_raise(worker: Sink) -> None:
-    otel_rl.log_samples(7)  # type: ignore[arg-type]  # on purpose
+@pytest.mark.parametrize("wrong", [7, "prompt", {"prompt": "a", "completion": "b"}, None])
+def test_what_is_no_list_of_samples_at_all_is_one_loss(worker: Sink, wrong: object) -> None:
+    otel_rl.log_samples(wrong)  # type: ignore[arg-type]  # on purpose
     assert said(worker, SAMPLE) == []
-    assert GUARD.drops.counts() == {DropReason.INTERNAL: 1}
+    assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 1}
+
+
+@pytest.mark.parametrize("wrong", [7, "lr", [("lr", 1)], None])
+def test_a_config_that_is_no_mapping_is_one_loss(worker: Sink, wrong: object) -> None:
+    otel_rl.log_config(wrong)  # type: ignore[arg-type]  # on purpose
+    assert GUARD.drops.counts() == {DropReason.BAD_ATTRIBUTES: 1}
 
 
 def test_samples_beyond_the_room_are_counted_and_config_still_has_some(worker: Sink) -> None:
