@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lab faults fuzz overload lint format bench docs lock clean
+.PHONY: help demo test lab compose faults fuzz overload lint format bench docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,6 +19,9 @@ test: $(VENV)/.installed  ## every test
 
 lab: $(VENV)/.installed  ## the real Collector and Jaeger for the tests, built by Go once for all checkouts
 	@$(BIN)/python -m tests.lab
+
+compose: $(VENV)/.installed  ## docker compose up, services killed, down and up again; needs a Docker Engine
+	@OTEL_RL_COMPOSE=1 $(BIN)/python -m pytest tests/lab/test_compose.py
 
 faults: $(VENV)/.installed  ## kill -9 and worse, 200 times (FAULT_RUNS, FAULT_SEED), figures in build/faults.json
 	@$(BIN)/python -m tests.faults

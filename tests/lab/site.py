@@ -10,7 +10,9 @@ from typing import Self
 from otel_rl.semconv.run_id import run_id
 from tests.lab.running import Bridge, Collector, Jaeger, Running
 
-__all__ = ["BRIDGE", "Site", "gateway_of", "history_of"]
+__all__ = ["BRIDGE", "History", "Site", "gateway_of", "history_of", "read_history"]
+
+History = Sequence[Mapping[str, float]]
 
 _NOBODY = "http://127.0.0.1:1"
 
@@ -89,7 +91,7 @@ class Site:
         """All of it, from the end of the way to its beginning."""
         return (self.bridge, self.jaeger, self.gateway, self.agent)
 
-    def history(self, experiment: str, trial: str) -> Sequence[Mapping[str, float]]:
+    def history(self, experiment: str, trial: str) -> History:
         """The rows of a run, under the names that W&B gives to number and time; [] if none."""
         return history_of(self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl")
 
@@ -109,11 +111,14 @@ def gateway_of(
     )
 
 
-def history_of(path: Path) -> Sequence[Mapping[str, float]]:
-    """The rows of a file of JSON lines, under the names that W&B gives to number and time."""
-    if not path.exists():
-        return []
-    complete = path.read_text().rpartition("\n")[0]  # the last line may be half-written
+def history_of(path: Path) -> History:
+    """The rows of a file of JSON lines; [] if there is none."""
+    return read_history(path.read_text()) if path.exists() else []
+
+
+def read_history(text: str) -> History:
+    """The rows of JSON lines, under the names that W&B gives to number and time."""
+    complete = text.rpartition("\n")[0]  # the last line may be half-written
     rows = [json.loads(line) for line in complete.splitlines()]
     return [
         {
