@@ -1,7 +1,8 @@
 """By how much telemetry slows a training loop that is bound by the CPU, its export included.
 
-Each contender is a process with the same loop, which measures 20 metrics a step. They take turns of
-100 ms, so that all see the same machine, and export after each second of the loop. Two answers:
+Each contender is a process that trains the same small network and measures 20 metrics a step. They
+take turns of 100 ms, so that all see the same machine, and export after each second of the loop.
+Two answers:
 
 * *accounted*: the CPU that the calls and all other threads took, by the CPU of the loop's own work;
 * *beside nothing*: the CPU of the whole process, by that of the same loop without telemetry. It
@@ -9,6 +10,7 @@ Each contender is a process with the same loop, which measures 20 metrics a step
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
-from bench.contenders.loop import METRICS, work
+from bench.contenders.loop import METRICS, Network
 from bench.figures import Figure, Limits
 from bench.sink import sink
 
@@ -102,7 +104,7 @@ def _beside(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
 
 
 def _spent(exports: int, turns: int) -> Mapping[tuple[str, int], list[Spent]]:
-    per_s = _work_per_s()
+    per_s = _updates_per_s()
     with sink() as url, contextlib.ExitStack() as stack:
         contenders = {
             (name, rate): stack.enter_context(_contender(name, rate, per_s, url))
@@ -127,14 +129,15 @@ def _each(contenders: Mapping[tuple[str, int], Contender], first: int, command: 
 
 
 @contextlib.contextmanager
-def _contender(name: str, rate: int, work_per_s: float, url: str) -> Iterator[Contender]:
+def _contender(name: str, rate: int, updates_per_s: float, url: str) -> Iterator[Contender]:
     steps_per_s = rate / METRICS
-    arguments = [name, int(work_per_s / steps_per_s), int(steps_per_s * TURN_S), url]
+    arguments = [name, int(updates_per_s / steps_per_s), int(steps_per_s * TURN_S), url]
     with subprocess.Popen(
         [sys.executable, "-m", "bench.contenders.loop", *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     ) as process:
         try:
             if process.stdout is None or process.stdout.readline() != "ready\n":
@@ -144,9 +147,10 @@ def _contender(name: str, rate: int, work_per_s: float, url: str) -> Iterator[Co
             process.kill()
 
 
-def _work_per_s() -> float:
-    """How much work takes a second, here and now."""
-    trial = 200_000
+def _updates_per_s() -> float:
+    """How often a network is updated in a second, here and now."""
+    network, trial = Network(), 3000
+    network.train(trial)
     start_s = time.thread_time()
-    work(trial)
+    network.train(trial)
     return trial / (time.thread_time() - start_s)

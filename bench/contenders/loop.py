@@ -1,16 +1,17 @@
 """A training loop bound by the CPU, measured: one contender, told when to take a turn.
 
-    python -m bench.contenders.loop gauges 20000 50 http://127.0.0.1:4318
+    python -m bench.contenders.loop gauges 60 50 http://127.0.0.1:4318
 
-Arguments: contender, size of a step's work, steps a turn, where to export. Each line of standard
-input is a turn, or ``export``, and is answered by the CPU seconds that it took: of the work, of the
-calls that measure, and of all other threads.
+Arguments: contender, updates of the network a step, steps a turn, where to export. Each line of
+standard input is a turn, or ``export``, and is answered by the CPU seconds that it took: of the
+work, of the calls that measure, and of all other threads.
 """
 
 import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 from opentelemetry.metrics import Meter
 
 STEP = "rl.loop.iteration"
@@ -24,12 +25,24 @@ Export = Callable[[], object]
 """Sends what was measured."""
 
 
-def work(size: int) -> float:
-    """Some arithmetic, which holds the interpreter's lock as Python code does."""
-    found = 0.5
-    for number in range(size):
-        found = found * 0.999 + number * 1e-6
-    return found
+class Network:
+    """A small network in training, on made-up data: Python that calls numpy, as in small RL."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(1)
+        self._inputs = random.normal(size=(32, 16))
+        self._targets = random.normal(size=(32, 4))
+        self._hidden = random.normal(size=(16, 64)) * 0.1
+        self._out = random.normal(size=(64, 4)) * 0.1
+
+    def train(self, updates: int) -> None:
+        """Gradient descent: ``updates`` times the whole batch."""
+        for _ in range(updates):
+            active = np.tanh(self._inputs @ self._hidden)
+            error = (active @ self._out - self._targets) / len(self._inputs)
+            back = error @ self._out.T * (1 - active**2)
+            self._out -= 0.01 * (active.T @ error)
+            self._hidden -= 0.01 * (self._inputs.T @ back)
 
 
 def contender(name: str, url: str) -> tuple[Measure, Export]:
@@ -74,7 +87,8 @@ def _setting(meter: Meter, names: list[str]) -> Measure:
 
 
 def main() -> None:
-    name, size, steps, url = sys.argv[1:]
+    name, updates, steps, url = sys.argv[1:]
+    network = Network()
     measure, export = contender(name, url)
     done = 0
     print("ready", flush=True)
@@ -85,7 +99,7 @@ def main() -> None:
             calls_s = time.thread_time() - thread_s
         else:
             for _ in range(int(steps)):
-                work(int(size))
+                network.train(int(updates))
                 begun_s = time.thread_time()
                 measure(done)
                 calls_s += time.thread_time() - begun_s
