@@ -19,7 +19,8 @@ def troubles(roles: Mapping[str, RoleStanding]) -> Iterator[str]:
     """One phrase for each role of which not everything was as it should be."""
     for role, standing in sorted(roles.items()):
         missing = standing.expected - standing.alive
-        words = [f"{missing} of {standing.expected} workers missing"] if missing > 0 else []
+        # Not "of N": those that have said goodbye are expected no more, however many they were.
+        words = [f"{missing} expected and not there"] if missing > 0 else []
         words += _failures(standing)
         if words:
             yield f"{role}: {', '.join(words)}"

@@ -48,11 +48,12 @@ def log_config(config: Mapping[str, object]) -> None:
     current = session.running() or session.started_or_dropped("log_config")
     if current is None:
         return
+    given: object = config
     with session.GUARD:
-        if not isinstance(config, Mapping):
+        if not isinstance(given, Mapping):
             session.GUARD.drop(
                 DropReason.BAD_ATTRIBUTES,
-                f"log_config: the config must be a mapping (got {type(config).__name__}). Pass "
+                f"log_config: the config must be a mapping (got {type(given).__name__}). Pass "
                 "vars(arguments) or dataclasses.asdict(settings).",
             )
             return
