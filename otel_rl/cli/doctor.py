@@ -25,6 +25,14 @@ from otel_rl.errors import JournalError, JournalLocked, OtelRLError
 
 __all__ = ["CHECKS", "add_parser"]
 
+_PLUGINS = (
+    "opentelemetry_meter_provider",
+    "opentelemetry_tracer_provider",
+    "opentelemetry_resource_detector",
+    "opentelemetry_distro",
+    "opentelemetry_configurator",
+)
+
 _TIMEOUT_S = 3.0
 
 
@@ -61,8 +69,8 @@ def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """The OpenTelemetry API finds otel_rl by its entry points."""
-    for group in ("opentelemetry_meter_provider", "opentelemetry_tracer_provider"):
+    """OpenTelemetry finds otel_rl by its entry points."""
+    for group in _PLUGINS:
         found = importlib.metadata.entry_points(group=group, name="otel_rl")
         yield CheckResult(
             group,

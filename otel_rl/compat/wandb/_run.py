@@ -25,7 +25,7 @@ from otel_rl.worker.values import as_step
 
 __all__ = ["Metric", "Run"]
 
-_MEDIA_HINT = "Log numbers; use the wandb package beside otel_rl for media and files."
+_MEDIA_HINT = "log numbers; use the wandb package beside otel_rl for media and files."
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,4 +331,4 @@ def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
 def _say_skipped(skipped: Skipped) -> None:
     guard.drops.add(DropReason.NOT_A_NUMBER, len(skipped))
     for name, kind in skipped.items():
-        say_once(f"{name!r} is not carried ({kind}): a run gets numbers. {_MEDIA_HINT}")
+        say_once(f"{name!r} is not carried ({kind}): {_MEDIA_HINT}")
