@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lab faults fuzz overload lint format bench docs lock clean
+.PHONY: help demo test lab compose faults fuzz overload lint format bench docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,6 +19,9 @@ test: $(VENV)/.installed  ## every test
 
 lab: $(VENV)/.installed  ## the real Collector and Jaeger for the tests, built by Go once for all checkouts
 	@$(BIN)/python -m tests.lab
+
+compose: $(VENV)/.installed  ## docker compose up, services killed, down and up again; needs a Docker Engine
+	@OTEL_RL_COMPOSE=1 $(BIN)/python -m pytest tests/lab/test_compose.py
 
 faults: $(VENV)/.installed  ## kill -9 and worse, 200 times (FAULT_RUNS, FAULT_SEED), figures in build/faults.json
 	@$(BIN)/python -m tests.faults
@@ -41,8 +44,8 @@ fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED
 overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, figures in build/overload.json
 	@$(BIN)/python -m tests.overload
 
-bench: $(VENV)/.installed  ## side by side with what users do today, as ratios
-	@for bench in bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+bench: $(VENV)/.installed  ## side by side with what users do today, figures in build/bench.json
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m otel_rl.semconv.generate

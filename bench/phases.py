@@ -1,10 +1,4 @@
-"""What a phase costs a training process, beside what it is instead of.
-
-    .venv/bin/python bench/phases.py
-
-CPU time of the calling thread per phase, the best of several rounds: on a shared machine the best
-is the least disturbed.
-"""
+"""What a phase costs the thread that trains, beside what it is instead of."""
 
 import contextlib
 import time
@@ -14,61 +8,74 @@ from contextlib import AbstractContextManager
 from opentelemetry import trace
 
 import otel_rl
+from bench.figures import Figure, Limits
+from bench.sink import sink
+from bench.timing import Rounds, Turn
 from otel_rl.worker import session
 
-ROUNDS = 9
-CALLS = 2_000
 GOAL_US = 3.0
+"""A hundred phases in a step of 100 ms then cost 0.3 % of it."""
+
+_seconds: list[float] = []
 
 
 @contextlib.contextmanager
-def by_hand() -> Iterator[None]:
+def _by_hand() -> Iterator[None]:
     """Two looks at a clock and an append, the least that anybody writes."""
     begun_s = time.perf_counter()
     yield
-    SECONDS.append(time.perf_counter() - begun_s)
+    _seconds.append(time.perf_counter() - begun_s)
 
 
-SECONDS: list[float] = []
-
-
-def cpu_us(block: Callable[[], AbstractContextManager[object]], *, in_step: bool) -> float:
-    """Microseconds of this thread's CPU per block; the step around them left out."""
-    best = float("inf")
-    for number in range(ROUNDS):
-        with otel_rl.step(number) if in_step else contextlib.nullcontext():
-            start_ns = time.thread_time_ns()
-            for _ in range(CALLS):
-                with block():
-                    pass
-            best = min(best, (time.thread_time_ns() - start_ns) / CALLS / 1000)
-        SECONDS.clear()
+def figures(*, tiny: bool) -> Iterator[Figure]:
+    """A phase with and without its span, in a step and outside of any."""
+    times, rounds = (20, 2) if tiny else (2000, 11)
+    with sink() as url:
+        otel_rl.init(experiment="bench", role="bench", endpoint=url, export_interval_s=3600)
         current = session.running()
-        if current is not None:
-            current.providers.meter.buffer.clear()
-    return best
+        if current is None:
+            raise SystemExit("Unset OTEL_SDK_DISABLED to measure otel_rl.")
+        buffer = current.providers.meter.buffer
+        tracer = trace.get_tracer("bench")
 
+        def turn(
+            block: Callable[[], AbstractContextManager[object]], *, in_step: bool = False
+        ) -> Turn:
+            def run(times: int) -> None:
+                for _ in range(times):
+                    with block():
+                        pass
 
-def main() -> None:
-    otel_rl.init(experiment="bench", role="trainer", endpoint="http://127.0.0.1:9")
-    tracer = trace.get_tracer("bench")
-    rows = {
-        "contextlib.nullcontext": cpu_us(contextlib.nullcontext, in_step=False),
-        "two looks at a clock": cpu_us(by_hand, in_step=False),
-        "phase in a step": cpu_us(lambda: otel_rl.phase("train", span=False), in_step=True),
-        "phase outside of a step": cpu_us(
-            lambda: otel_rl.phase("train", span=False), in_step=False
-        ),
-        "the SDK's span": cpu_us(lambda: tracer.start_as_current_span("train"), in_step=False),
-        "phase in a step, with its span": cpu_us(lambda: otel_rl.phase("train"), in_step=True),
-    }
-    print(f"{'':34}{'us':>8}")
-    for name, us in rows.items():
-        print(f"{name:34}{us:8.2f}")
-    met = "met" if rows["phase in a step"] < GOAL_US else "missed"
-    print(f"\ngoal: a phase without its span in less than {GOAL_US:g} us: {met}")
-    otel_rl.shutdown(timeout_s=0)
+            # The step around them is not timed.
+            step = otel_rl.step(0) if in_step else contextlib.nullcontext()
 
+            def after() -> None:
+                step.__exit__(None, None, None)
+                _seconds.clear()
+                buffer.clear()
 
-if __name__ == "__main__":
-    main()
+            return Turn(run, times, step.__enter__, after)
+
+        found = Rounds(
+            {
+                "phase": turn(lambda: otel_rl.phase("train", span=False), in_step=True),
+                "outside": turn(lambda: otel_rl.phase("train", span=False)),
+                "span": turn(lambda: otel_rl.phase("train"), in_step=True),
+                "by hand": turn(_by_hand),
+                "sdk": turn(lambda: tracer.start_as_current_span("train")),
+            },
+            rounds,
+        )
+        otel_rl.shutdown(timeout_s=5)
+
+    def figure(
+        name: str, ours: str, theirs: str, against: str, goal_us: float | None = None
+    ) -> Figure:
+        ratio = found.ratio(ours, theirs)
+        return Figure(
+            name, "us", found.us(ours), found.us(theirs), against, ratio, goal_us, Limits.OURS
+        )
+
+    yield figure("phase, no span", "phase", "by hand", "two looks at a clock", GOAL_US)
+    yield figure("phase, no span, outside of a step", "outside", "by hand", "two looks at a clock")
+    yield figure("phase with its span", "span", "sdk", "the SDK's span alone")

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from otel_rl.worker import carrier as carrier
     from otel_rl.worker.exact import exact_view as exact_view
     from otel_rl.worker.experiment import finish as finish
     from otel_rl.worker.experiment import log_config as log_config
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "carrier",
     "exact_view",
     "finish",
     "flush",
@@ -42,7 +44,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_MODULES = {"carrier"}
+
 _HOME = {
+    "carrier": "otel_rl.worker.carrier",
     "exact_view": "otel_rl.worker.exact",
     "finish": "otel_rl.worker.experiment",
     "flush": "otel_rl.worker.session",
@@ -59,9 +64,11 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    # All names at once: after `init` a signal handler finds none of them half imported.
+    for each, path in _HOME.items():
+        home = import_module(path)
+        globals()[each] = home if each in _MODULES else getattr(home, each)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

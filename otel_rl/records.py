@@ -28,6 +28,7 @@ __all__ = [
     "Measurements",
     "Offset",
     "Point",
+    "RoleStanding",
     "Row",
     "Series",
     "Signal",
@@ -369,6 +370,24 @@ class Departure:
     worker: Worker
     time_ns: int
     failed: bool
+
+
+class RoleStanding(NamedTuple):
+    """How a role stands.
+
+    Attributes:
+        expected: Workers that should be there: as many as one of them says there are, else as many
+            as there were; without those that have said goodbye.
+        alive: Workers that hold a lease.
+        failures: Leases that have ended without a goodbye, and workers that said they failed.
+        recovery_s: From the last sign of the worker that was replaced last to the first of the one
+            that replaced it; None if none was.
+    """
+
+    expected: int
+    alive: int
+    failures: int
+    recovery_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

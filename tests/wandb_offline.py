@@ -32,6 +32,8 @@ class OfflineRun:
         display_name: Of the run.
         group: Of the run.
         run_id: Of the run.
+        tags: Of the run.
+        summary: Key to its last value.
         exit_code: None while the run is not finished.
     """
 
@@ -41,6 +43,8 @@ class OfflineRun:
     display_name: str = ""
     group: str = ""
     run_id: str = ""
+    tags: list[str] = field(default_factory=list)
+    summary: dict[str, object] = field(default_factory=dict)
     exit_code: int | None = None
 
 
@@ -63,9 +67,12 @@ def read_offline_run(path: Path) -> OfflineRun:
                 run.run_id = record.run.run_id
                 run.display_name = record.run.display_name
                 run.group = record.run.run_group
+                run.tags = [*record.run.tags]
                 run.config.update(_items(record.run.config.update))
             case "config":
                 run.config.update(_items(record.config.update))
+            case "summary":
+                run.summary.update(_items(record.summary.update))
             case "metric":
                 metric = record.metric
                 run.metrics[metric.glob_name or metric.name] = metric.step_metric

@@ -65,6 +65,8 @@ class Run:
     stop_pressed: bool = False
     rewrites: int = 0
     shared: bool = False
+    # A line keeps the step that its client gave it, as on the real server it seems not to.
+    client_steps: bool = False
     # In shared mode: where each client's line of its own is.
     places: dict[tuple[str, str, int], int] = field(default_factory=dict)
     # What each client has said of the run, in shared mode.
@@ -89,7 +91,7 @@ class Run:
         stored = self.files.setdefault(file, {})
         for number, line in enumerate(content, offset):
             place = self.places.setdefault((client, file, number), len(stored))
-            if file == HISTORY:
+            if file == HISTORY and not self.client_steps:
                 line = json.dumps({**json.loads(line), "_step": place})
             stored[place] = line
 
@@ -386,7 +388,7 @@ class WandbServer:
         run = self._runs.get(variables["name"])
         if run is None or run.project != variables["project"]:
             return {"project": {"run": None}}
-        keys = {"lastStep": len(run.lines()) - 1}
+        keys = {"lastStep": max((json.loads(line)["_step"] for line in run.lines()), default=-1)}
         return {"project": {"run": {"config": json.dumps(run.config), "historyKeys": keys}}}
 
     def _joined_run_rows(self, variables: dict[str, str]) -> Json:

@@ -1,12 +1,13 @@
 """What users do today, and otel_rl: one contender from its first import to its finished run.
 
-    .venv/bin/python bench/contenders/today.py "queue to a controller"
+    python -m bench.contenders.today "queue to a controller"
 
-Run by ``bench/bridge.py``, which measures the whole family of processes. Each worker imports this
-file, so what only one contender needs is imported where it is used.
+``bench.today`` measures the whole family of processes. Each worker imports this file, so what only
+one contender needs is imported where it is used.
 """
 
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 WORKERS = 8
 METRICS = 20
-STEPS = 1500
+STEPS = int(os.environ.get("BENCH_STEPS", "5000"))
 PAUSE_S = 0.002  # the rest of a training step
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -116,7 +117,7 @@ def bridge(directory: str, *, per_worker: bool) -> None:
     bridge.start()
     join(start_workers(log_to_otel_rl, bridge.http))
     (status,) = bridge.stop()
-    assert status.next_row == STEPS, status
+    assert status.next_row >= STEPS, status  # the bridge also tells of itself
 
 
 def start_workers(target: Target, place: str, queue: object = None) -> list[SpawnProcess]:
@@ -134,8 +135,6 @@ def join(workers: Sequence[SpawnProcess]) -> None:
 
 def run(name: str, directory: str) -> None:
     match name:
-        case "shape":
-            print(f"{WORKERS} workers x {METRICS} metrics x {STEPS} steps")
         case "nothing":
             join(start_workers(report_nothing, directory))
         case "run per worker":

@@ -36,6 +36,7 @@ class Counter(StrEnum):
     EXEMPLARS_REFUSED = "otel_rl.bridge.exemplars.refused"
     SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
     SPANS_REFUSED = "otel_rl.bridge.spans.refused"
+    SPANS_TOO_OLD = "otel_rl.bridge.spans.too_old"
     LOGS_ACCEPTED = "otel_rl.bridge.logs.accepted"
     LOGS_REFUSED = "otel_rl.bridge.logs.refused"
     LOGS_IGNORED = "otel_rl.bridge.logs.ignored"
@@ -252,6 +253,9 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
     Counter.SPANS_REFUSED: CounterSpec(
         "Spans refused by partial success; the sender was told why.", Refusal, unit="{span}"
+    ),
+    Counter.SPANS_TOO_OLD: CounterSpec(
+        "Spans that came too late to explain a step, or made room for newer ones.", unit="{span}"
     ),
     Counter.LOGS_ACCEPTED: CounterSpec(
         "Log records acknowledged to the sender that are events of otel_rl.", unit="{record}"

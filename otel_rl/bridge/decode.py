@@ -26,6 +26,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.decode_events import decode_events
+from otel_rl.bridge.decode_spans import decode_spans
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.sender import Sender, sender_of
@@ -65,6 +66,8 @@ def decode(batch: Batch) -> Decoded:
     """
     if batch.signal is Signal.LOGS:
         return decode_events(batch)
+    if batch.signal is Signal.TRACES:
+        return decode_spans(batch)
     points: list[Point] = []
     exports: dict[Worker, int] = {}
     if batch.signal is Signal.METRICS:

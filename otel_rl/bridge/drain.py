@@ -284,6 +284,8 @@ class Drain:
             aligner.go_on(now_ns)
             for body in saved.seen:
                 aligner.restore(body)
+            for body in saved.spans:
+                aligner.restore_trail(body)
             report = Report(self._report_interval_ns)
             counted = dataclasses.replace(aligner.tally)
             run = _Run(aligner, state.about, report, counted, now_ns, epoch)
@@ -325,6 +327,9 @@ class Drain:
             aligner.take_log(),
             aligner.forgotten_ns,
             description,
+            aligner.take_trail(),
+            aligner.spans_forgotten_ns,
+            aligner.roles,
             run.epoch,
         )
 
@@ -376,6 +381,7 @@ class Drain:
                 counted.too_many_series,
             ),
             (Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD, tally.too_old, counted.too_old),
+            (Counter.SPANS_TOO_OLD, None, tally.spans_too_old, counted.spans_too_old),
         ):
             self._counters.add(counter, now - before, reason=reason)
         run.counted = dataclasses.replace(tally)

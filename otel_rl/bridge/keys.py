@@ -23,7 +23,8 @@ A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). One worker's own
 Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_key`` turns back. Two
 metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
 last segment ``_xh<digits>_``, made of everything that it is known by. A key of more than
-``MAX_KEY_LENGTH`` characters is cut, and ends in such a segment as well.
+``MAX_KEY_LENGTH`` characters, for a table ``MAX_TABLE_KEY_LENGTH``, is cut, and ends in such a
+segment as well.
 """
 
 import hashlib
@@ -32,10 +33,22 @@ from collections.abc import Iterable, Sequence
 
 from otel_rl.semconv import names
 
-__all__ = ["MAX_KEY_LENGTH", "metric_path", "read_key", "tracker_key", "variant_key", "worker_key"]
+__all__ = [
+    "MAX_KEY_LENGTH",
+    "MAX_TABLE_KEY_LENGTH",
+    "metric_path",
+    "read_key",
+    "tracker_key",
+    "variant_key",
+    "worker_key",
+]
 
 MAX_KEY_LENGTH = 1024
 """Of a key without its statistic, in characters, all of them ASCII."""
+
+MAX_TABLE_KEY_LENGTH = 56
+"""Of the key of a table. W&B takes no longer artifact names than 128 characters, and a table's has
+the id of the run, up to 64, and the key."""
 
 # The second alternative is an underscore that, as it stands or before an escaped character, would
 # be read as the beginning of an escape.
@@ -72,7 +85,10 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
         name: The metric's OpenTelemetry name.
         attributes: The point's attributes as (name, value).
     """
-    return _key(metric_path(role, name, attributes))
+    attributes = list(attributes)
+    is_table = any(key == names.RL_SAMPLE_TABLE for key, _ in attributes)
+    limit = MAX_TABLE_KEY_LENGTH if is_table else MAX_KEY_LENGTH
+    return _key(metric_path(role, name, attributes), limit)
 
 
 def metric_path(
@@ -140,9 +156,9 @@ def _without_role(path: list[str], role: str) -> list[str]:
     return path[1:] if len(path) > 1 and path[0] in own else path
 
 
-def _key(path: Sequence[str]) -> str:
+def _key(path: Sequence[str], limit: int) -> str:
     key = "/".join(map(_escaped, path))
-    return _cut(key if _begins_well(key) else f"x_{key}")
+    return _cut(key if _begins_well(key) else f"x_{key}", limit)
 
 
 def _begins_well(key: str) -> bool:
@@ -155,7 +171,7 @@ def _escaped(segment: str) -> str:
     return _UNSAFE.sub(lambda character: f"_x{ord(character[0]):x}_", segment)
 
 
-def _cut(key: str) -> str:
-    if len(key) <= MAX_KEY_LENGTH:
+def _cut(key: str, limit: int = MAX_KEY_LENGTH) -> str:
+    if len(key) <= limit:
         return key
-    return variant_key(key[: MAX_KEY_LENGTH - 20].rstrip("/"), key)
+    return variant_key(key[: limit - 20].rstrip("/"), key)

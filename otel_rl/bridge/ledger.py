@@ -26,6 +26,7 @@ from otel_rl.records import (
     ExperimentKey,
     ExperimentStatus,
     Offset,
+    RoleStanding,
     Row,
     Table,
 )
@@ -52,11 +53,13 @@ class Saved:
         state: What ``commit`` kept last; None for a run that is new.
         seen: Every ``Commit.seen`` of the run that was not forgotten, oldest first.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
+        spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
     """
 
     state: object | None
     seen: Sequence[bytes]
     next_row: int
+    spans: Sequence[bytes]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,10 +73,13 @@ class Commit:
         state: What made them, to go on from after a restart; anything that pickles.
         taken: The batches that are in the rows and the state. They need not be all before the last:
             where several bridges accept, one may become visible after another with a higher number.
-        is_open: Whether the state holds samples that stand in no row yet.
+        is_open: Whether time alone may bring a row.
         seen: What was taken that the state does not hold, and the newest time in it; or None.
         forgotten_ns: What was seen up to this time is not needed any more.
         description: What the run is; None if that is as it was.
+        spans: Those that came and are still needed, with the latest of their ends; or None.
+        spans_forgotten_ns: Spans that ended up to this time are not needed any more.
+        roles: How each role stands, for people who look.
         epoch: The turn in which all this was made, see ``Owners``.
     """
 
@@ -86,6 +92,9 @@ class Commit:
     seen: tuple[int, bytes] | None = None
     forgotten_ns: int = 0
     description: Description | None = None
+    spans: tuple[int, bytes] | None = None
+    spans_forgotten_ns: int = 0
+    roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
     epoch: int = 0
 
 
@@ -215,14 +224,9 @@ class Ledger:
             state = connection.execute(
                 "SELECT body, crc FROM states WHERE run_id = ?", (run,)
             ).fetchone()
-            seen = connection.execute(
-                "SELECT body, crc FROM seen WHERE run_id = ? ORDER BY number", (run,)
-            ).fetchall()
-        return Saved(
-            _unpickled(key, *state) if state else None,
-            [body for body, crc in seen if checksum(body, run) == crc],
-            self.next_row(key),
-        )
+            seen = _log_of(connection, "seen", run)
+            spans = _log_of(connection, "trails", run)
+        return Saved(_unpickled(key, *state) if state else None, seen, self.next_row(key), spans)
 
     def is_ours(self, key: ExperimentKey) -> bool:
         """Whether this bridge may write the run now."""
@@ -424,17 +428,17 @@ class _Prepared:
     def store(self, connection: Connection) -> None:
         commit, run = self._commit, self._run
         size = sum(len(body) for _, _, body, _ in self._rows)
-        numbers = (commit.next_row, int(commit.is_open), size)
+        values = (commit.next_row, int(commit.is_open), json.dumps(commit.roles), size)
         changed = connection.execute(
-            "UPDATE runs SET next_row = ?, is_open = ?, row_bytes = row_bytes + ?"
+            "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?"
             " WHERE run_id = ? AND epoch = ?",
-            (*numbers, run, commit.epoch),
+            (*values, run, commit.epoch),
         )
         if changed.rowcount == 0:  # new, or not ours
             changed = connection.execute(
-                "INSERT INTO runs (run_id, experiment, trial, next_row, is_open, row_bytes)"
-                " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (run, commit.key.experiment, commit.key.trial, *numbers),
+                "INSERT INTO runs (run_id, experiment, trial, next_row, is_open, roles, row_bytes)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (run, commit.key.experiment, commit.key.trial, *values),
             )
         _check_turn(changed, commit.key)
         connection.execute(
@@ -445,22 +449,14 @@ class _Prepared:
         connection.executemany(
             "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows
         )
-        if commit.seen is not None:
-            newest_ns, body = commit.seen
-            connection.execute(
-                "INSERT INTO seen (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",
-                (run, newest_ns, body, checksum(body, run)),
-            )
         if self._description is not None:
             connection.execute(
                 "INSERT INTO descriptions (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
                 " DO UPDATE SET body = excluded.body, crc = excluded.crc",
                 (run, self._description, checksum(self._description, run)),
             )
-        if commit.forgotten_ns:
-            connection.execute(
-                "DELETE FROM seen WHERE run_id = ? AND newest_ns <= ?", (run, commit.forgotten_ns)
-            )
+        _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
+        _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
         _remove_batches(connection, run, commit.taken)
 
 
@@ -484,6 +480,36 @@ def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -
         "UPDATE waiting SET bytes = bytes - ? WHERE run_id = ? AND shard = ?",
         [(size, run, shard) for shard, size in sorted(freed.items())],
     )
+
+
+def _log_of(connection: Connection, table: str, run: str) -> list[bytes]:
+    """What the log of a run holds, oldest first; what is damaged is left out."""
+    found = connection.execute(
+        f"SELECT body, crc FROM {table} WHERE run_id = ? ORDER BY number",  # noqa: S608  # ours
+        (run,),
+    ).fetchall()
+    return [body for body, crc in found if checksum(body, run) == crc]
+
+
+def _keep_log(
+    connection: Connection,
+    table: str,
+    run: str,
+    new: tuple[int, bytes] | None,
+    forgotten_ns: int,
+) -> None:
+    """Add to the log of a run, and remove what is not needed any more."""
+    if new is not None:
+        newest_ns, body = new
+        connection.execute(
+            f"INSERT INTO {table} (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",  # noqa: S608  # ours
+            (run, newest_ns, body, checksum(body, run)),
+        )
+    if forgotten_ns:
+        connection.execute(
+            f"DELETE FROM {table} WHERE run_id = ? AND newest_ns <= ?",  # noqa: S608  # ours
+            (run, forgotten_ns),
+        )
 
 
 def _remove_rows(connection: Connection, *, run: str, tracker: str, below: int) -> bool:

@@ -34,7 +34,7 @@ from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
 from otel_rl.errors import JournalError
-from otel_rl.records import Batch, ExperimentKey, Signal
+from otel_rl.records import Batch, ExperimentKey
 from otel_rl.semconv import names
 
 __all__ = ["Addresses", "Bridge"]
@@ -43,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 # Rows are closed by time too, so the drain looks at the clock even when nothing arrives.
 _TICK_S = 0.2
+
+# Nobody can report while the disk keeps all requests waiting, or this process gets no time. More of
+# that than this does not count when somebody is silent or late.
+_HELD_UP_S = 1.0
 
 # After a full disk or a bug.
 _RETRY_S = 1.0
@@ -90,6 +94,7 @@ class Bridge:
         self._ledger = Ledger(self._journal, max_share=journal.max_share, owners=owners)
         self._logged_ns = 0
         self._waiting = 0
+        self._round_s = time.monotonic()
         self._telemetry: Telemetry | None = None
         self._ended: Sequence[RunStatus] | None = None
         self._work = threading.Event()
@@ -178,12 +183,9 @@ class Bridge:
             JournalFull: No room; the sender retries.
             JournalClosed: The bridge is stopping; the sender retries.
         """
-        # Nothing reads spans yet: they were checked and counted at the door.
-        batches = [batch for batch in batches if batch.signal is not Signal.TRACES]
-        if batches:
-            self._spool.append(batches)
-            self.counters.add(Counter.BATCHES_SPOOLED, len(batches))
-            self._work.set()
+        self._spool.append(batches)
+        self.counters.add(Counter.BATCHES_SPOOLED, len(batches))
+        self._work.set()
 
     def status(self) -> Sequence[RunStatus]:
         """Every run that was written to since the start."""
@@ -312,7 +314,7 @@ class Bridge:
                 if stopping and self._leases is None:
                     self._drain.finish(self._clock_ns())
                 else:
-                    while self._drain.round(self._clock_ns()):
+                    while self._round():
                         pass
             except JournalError as exc:
                 pause_s = _RETRY_S
@@ -330,6 +332,17 @@ class Bridge:
             else:
                 self._work.wait(_TICK_S)
                 self._work.clear()
+
+    def _round(self) -> bool:
+        """One round of the drain. Returns whether there may be more to do at once."""
+        if self._journal.busy_s > _HELD_UP_S:
+            return False  # its rows could not be kept, and what belongs in them may be waiting
+        begun_s, last_s = time.monotonic(), self._round_s
+        if begun_s - last_s > _HELD_UP_S:
+            self._drain.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
+        has_more = self._drain.round(self._clock_ns())
+        self._round_s = begun_s
+        return has_more
 
     def _may_log(self) -> bool:
         """Whether the last time that rows could not be made was said a minute ago or earlier."""

@@ -59,6 +59,7 @@ class Report:
             _key(Counter.SAMPLES_LATE): tally.late,
             _key(Counter.SAMPLES_DUPLICATE): tally.duplicate,
             **{_key(Counter.SAMPLES_DROPPED, reason): n for reason, n in dropped.items() if n},
+            **({_key(Counter.SPANS_TOO_OLD): tally.spans_too_old} if tally.spans_too_old else {}),
             **{_key(name, reason): n for (name, reason), n in counts.items()},
             **{_key(name): value for name, value in gauges.items()},
         }

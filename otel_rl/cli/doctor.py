@@ -1,6 +1,7 @@
 """``otel-rl doctor``: one check, one function, each with a hint."""
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import socket
@@ -9,18 +10,30 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.overview import RunOverview, overview
+from otel_rl.bridge.overview import RunOverview, overview, shared_overview
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.standing import in_words
 from otel_rl.errors import JournalError, JournalLocked, OtelRLError
 
 __all__ = ["CHECKS", "add_parser"]
+
+_PLUGINS = (
+    "opentelemetry_meter_provider",
+    "opentelemetry_tracer_provider",
+    "opentelemetry_resource_detector",
+    "opentelemetry_distro",
+    "opentelemetry_configurator",
+)
 
 _TIMEOUT_S = 3.0
 
@@ -58,8 +71,8 @@ def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """The OpenTelemetry API finds otel_rl by its entry points."""
-    for group in ("opentelemetry_meter_provider", "opentelemetry_tracer_provider"):
+    """OpenTelemetry finds otel_rl by its entry points."""
+    for group in _PLUGINS:
         found = importlib.metadata.entry_points(group=group, name="otel_rl")
         yield CheckResult(
             group,
@@ -104,6 +117,14 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     """The journal can be opened, or made where there is none."""
+    if settings.journal.url is not None:
+        try:
+            with _shared_journal(settings) as journal:
+                size = journal.size()
+        except OtelRLError as exc:
+            yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)
+        else:
+            yield CheckResult("journal.url", f"the database answers and keeps {size} bytes")
     if not (settings.data / JOURNAL_FILE).exists():
         yield check_writable("data", settings.data)
         return
@@ -120,10 +141,12 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
 def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Nothing keeps the rows of any run from their tracker. A bridge may be writing them."""
     runs: list[RunOverview] = []
-    # `otel-rl run` has a journal for each run, below that of a bridge.
-    for journal in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+            runs += shared_overview(journal)
+    for directory in _journals(settings):
         try:
-            runs += overview(journal.parent) if journal.exists() else ()
+            runs += overview(directory)
         except JournalError as exc:
             yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
     settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
@@ -134,11 +157,49 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield _run_result(run)
 
 
+def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Who is there and who is missing, in runs whose workers have not all said goodbye."""
+    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in _runs(settings)}
+    for key, words in workers.items():
+        if words:
+            yield CheckResult(f"workers {key}", words)
+
+
+@contextlib.contextmanager
+def _shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
+    url = settings.journal.url
+    journal = open_journal(
+        settings.data,
+        None if url is None else url.get_secret_value(),
+        max_bytes=settings.journal.max_bytes,
+        connections=1,
+    )
+    with contextlib.closing(journal):
+        yield journal
+
+
+def _journals(settings: BridgeSettings) -> Iterator[Path]:
+    """Where there is a journal; `otel-rl run` has one for each run, below that of a bridge."""
+    for path in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
+        if path.exists():
+            yield path.parent
+
+
+def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
+    """Every run that can be read."""
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+            yield from shared_overview(journal)
+    for directory in _journals(settings):
+        with contextlib.suppress(JournalError):  # check_runs says so
+            yield from overview(directory)
+
+
 def _run_result(run: RunOverview) -> CheckResult:
     waiting = f", and {run.waiting_bytes} bytes that are no rows yet" if run.waiting_bytes else ""
     message = (
         f"{run.unconfirmed} of {run.rows} rows not confirmed by {run.tracker or 'a tracker'}"
-        f"{waiting}"
+        f"{waiting}{f', owned by {run.owner}' if run.owner else ''}"
     )
     if run.error:
         since = datetime.fromtimestamp(run.error_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -147,7 +208,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         f"run {run.key}",
         message,
         ok=not run.error,
-        hint="The rows are kept. A bridge on this directory tries again by itself.",
+        hint="The rows are kept. A bridge on this journal tries again by itself.",
     )
 
 
@@ -187,6 +248,7 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_listen,
     check_data,
     check_runs,
+    check_workers,
     check_tracker,
 )
 """In the order in which they are shown."""

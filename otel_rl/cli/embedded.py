@@ -4,18 +4,20 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.overview import overview
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState, RunStatus
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
-from otel_rl.errors import ConfigError
-from otel_rl.records import ExperimentKey
+from otel_rl.cli.standing import troubles
+from otel_rl.errors import ConfigError, JournalError
+from otel_rl.records import ExperimentKey, RoleStanding
 from otel_rl.semconv.run_id import run_id
 
 __all__ = [
@@ -99,11 +101,11 @@ def embedded(settings: BridgeSettings) -> Bridge:
     return started(settings)
 
 
-def wandb_account(settings: BridgeSettings) -> Account | None:
-    """Where the bridge writes in W&B, None if it writes elsewhere."""
+def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:
+    """Where the bridge writes in W&B, for one run or any; None if it writes elsewhere."""
     if settings.tracker.name != "wandb":
         return None
-    return find_account(WandbSettings.parse(settings.tracker.options), os.environ)
+    return find_account(WandbSettings.parse(settings.tracker.options), os.environ, key)
 
 
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
@@ -112,6 +114,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     complete = not bridge.waiting
     if bridge.waiting:
         say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
+    roles = _roles(bridge)
     for status in statuses:
         where = status.location or "(not opened)"
         say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
@@ -121,6 +124,8 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""
             say(f"  {_many(status.pending, 'row')} still in the journal.{error}")
+        for words in troubles(roles.get(status.key, {})):
+            say(f"  {words}")
     if is_shared:
         say("other bridges go on with what is left")
     if not complete:
@@ -132,6 +137,14 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     if late:
         say(f"  {_many(late, 'sample')} late, in rows of their own")
     return complete
+
+
+def _roles(bridge: Bridge) -> Mapping[ExperimentKey, Mapping[str, RoleStanding]]:
+    """How the workers of each run of a bridge that has stopped stood at the end."""
+    try:
+        return {run.key: run.roles for run in overview(bridge.settings.data)}
+    except JournalError:
+        return {}  # what is wrong with the journal is said elsewhere
 
 
 def _many(count: int, noun: str) -> str:

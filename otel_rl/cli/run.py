@@ -82,7 +82,7 @@ def _command(arguments: argparse.Namespace) -> int:
         environment = reporting_environment(
             os.environ, http=bridge.http, key=key, role=arguments.role
         )
-        if (account := wandb_account(bridge.settings)) is not None:
+        if (account := wandb_account(bridge.settings, key)) is not None:
             environment |= owner_environment(account)
         status = _run(command, environment)
     finally:

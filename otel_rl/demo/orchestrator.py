@@ -7,6 +7,9 @@ itself, because that is what happens in life.
     start all -> everybody said Hello -> Start to all -> prompts flow, trainers step
     -> the last step is answered with Stop -> generators, reward workers, buffer, store stop, in
     the direction of the data, so that nobody loses a peer that it still needs
+
+It also speaks for the whole run: its settings are the run's config, and how it ends is the run's
+status.
 """
 
 import os
@@ -17,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+import otel_rl
 from otel_rl.demo.children import Child, Children
 from otel_rl.demo.feed import Feed
 from otel_rl.demo.machine import observe_host
@@ -39,6 +43,7 @@ from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 from otel_rl.demo.switchboard import Switchboard
 from otel_rl.demo.telemetry import report_as
+from otel_rl.semconv.names import RlExperimentStatusValues as Status
 
 __all__ = ["SETTINGS_FILE", "main"]
 
@@ -51,12 +56,21 @@ DISMISS_TIMEOUT_S = 3.0
 STEP_TIMEOUT_S = 60.0
 MAX_RESTARTS = 3
 KILLED_REPLICA = 1
+TAGS = ("demo", "grpo")
 
 STOP_ORDER = ("trainer", "generator", "reward", "replay_buffer", "weight_store")
 
 
 class RunFailed(Exception):
     """The run cannot reach its end. The message is for people."""
+
+    status = Status.CRASHED
+
+
+class RunAborted(RunFailed):
+    """Somebody wants the run to end."""
+
+    status = Status.ABORTED
 
 
 class Orchestrator:
@@ -82,17 +96,19 @@ class Orchestrator:
         """The whole run, whatever becomes of it. Afterwards no process is left."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
-        reason = ""
+        reason, status = "", Status.CRASHED
         try:
             self._start()
             self._train()
             self._stop()
+            status = Status.COMPLETE
         except RunFailed as failure:
-            reason = str(failure)
+            reason, status = str(failure), failure.status
             self._dismiss()
         finally:
             self._children.end_all()
             self._progress.close()
+            otel_rl.finish(status)
         return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
     def _interrupt(self, *_: object) -> None:
@@ -238,9 +254,9 @@ class Orchestrator:
 
     def _check_outside(self) -> None:
         if self._interrupted:
-            raise RunFailed("interrupted")
+            raise RunAborted("interrupted")
         if os.getppid() != self._parent:
-            raise RunFailed("whoever started the demo is gone")
+            raise RunAborted("whoever started the demo is gone")
 
     def _fail_on(self, exited: list[Child]) -> None:
         for child in exited:
@@ -257,9 +273,9 @@ def main() -> None:
     """Run the demo in the directory that is given as the only argument."""
     work_dir = Path(sys.argv[1])
     settings = DemoSettings.model_validate_json((work_dir / SETTINGS_FILE).read_text())
-    with report_as("orchestrator", index=0, count=1):
-        observe_host()
-        result = Orchestrator(settings, work_dir).run()
+    report_as("orchestrator", index=0, count=1, config=settings.hyper_parameters, tags=TAGS)
+    observe_host()
+    result = Orchestrator(settings, work_dir).run()
     (work_dir / RESULT_FILE).write_text(result.model_dump_json(indent=2))
     sys.exit(0 if result.ok else 1)
 

@@ -12,7 +12,7 @@ from opentelemetry import metrics
 from otel_rl.demo.buffer import ReplayBuffer
 from otel_rl.demo.messages import Done, Fetch, Group, Groups, Level, Reserve, Reserved
 from otel_rl.demo.seat import Seat
-from otel_rl.demo.telemetry import reporting
+from otel_rl.demo.telemetry import report_as
 from otel_rl.demo.wire import listen, serve
 from otel_rl.semconv import instruments, names
 
@@ -118,9 +118,9 @@ def main() -> None:
         max_staleness=settings.max_staleness,
         rng=np.random.default_rng([settings.seed, 1]),
     )
-    with reporting("replay_buffer", seat):
-        serve(listener, BufferService(seat, buffer).answer, name="replay-buffer")
-        seat.wait_for_stop()
+    report_as("replay_buffer", index=seat.index, count=seat.count)
+    serve(listener, BufferService(seat, buffer).answer, name="replay-buffer")
+    seat.wait_for_stop()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from opentelemetry.trace import SpanKind
 import otel_rl
 from otel_rl.demo import task, tokenizer
 from otel_rl.demo.messages import Completions, Done, Group
+from otel_rl.demo.rollouts import Rollouts
 from otel_rl.demo.seat import Seat
-from otel_rl.demo.telemetry import reporting
+from otel_rl.demo.telemetry import report_as
 from otel_rl.demo.wire import Remote, listen, serve
 from otel_rl.semconv import instruments
 
@@ -36,6 +37,7 @@ class Verifier:
 
     def __init__(self, buffer: Remote) -> None:
         self._buffer = buffer
+        self._rollouts = Rollouts()
         self._tracer = trace.get_tracer("otel_rl.demo.reward")
         meter = metrics.get_meter("otel_rl.demo.reward")
         self._duration = instruments.create_rl_reward_duration(meter)
@@ -53,12 +55,14 @@ class Verifier:
             with otel_rl.phase("env_step"):
                 rewards = rewards_of(message)
             scored_s = time.perf_counter() - begun_s
+            group = Group(message, rewards)
             with otel_rl.phase("replay"):
-                self._buffer.call(Group(message, rewards))
+                self._buffer.call(group)
         self._duration.record(scored_s)
         self._step_duration.record(scored_s / len(rewards))
         self._episodes.add(len(rewards))
         self._iteration.set(time.perf_counter() - begun_s)
+        self._rollouts.show(group)
         return Done()
 
 
@@ -66,10 +70,10 @@ def main() -> None:
     """Serve until told to stop."""
     listener, address = listen()
     seat = Seat("reward", address)
-    with reporting("reward", seat):
-        verifier = Verifier(Remote(seat.address("replay_buffer")))
-        serve(listener, verifier.answer, name="reward")
-        seat.wait_for_stop()
+    report_as("reward", index=seat.index, count=seat.count)
+    verifier = Verifier(Remote(seat.address("replay_buffer")))
+    serve(listener, verifier.answer, name="reward")
+    seat.wait_for_stop()
 
 
 if __name__ == "__main__":

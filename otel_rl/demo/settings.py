@@ -95,6 +95,11 @@ class DemoSettings(BaseModel):
         return self
 
     @property
+    def hyper_parameters(self) -> dict[str, object]:
+        """What the run is about, without where and as what it runs."""
+        return self.model_dump(mode="json", exclude={"experiment", "trial", "work_dir"})
+
+    @property
     def shape(self) -> Shape:
         """Sizes of the policy that the task and the settings ask for."""
         return Shape(

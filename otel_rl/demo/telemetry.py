@@ -1,28 +1,31 @@
-"""Joins and leaves otel_rl, for the processes that use it."""
+"""Joins otel_rl, for the processes that use it. The end of the process delivers what is left."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import otel_rl
 from otel_rl.demo.machine import observe_process
-from otel_rl.demo.seat import Seat
 
-__all__ = ["report_as", "reporting"]
-
-
-@contextmanager
-def reporting(role: str, seat: Seat) -> Iterator[None]:
-    """Report for the ``with`` block; what was reported is sent before it ends."""
-    with report_as(role, index=seat.index, count=seat.count):
-        yield
+__all__ = ["report_as"]
 
 
-@contextmanager
-def report_as(role: str, *, index: int, count: int) -> Iterator[None]:
-    """As :func:`reporting`, for a process that has no seat."""
-    otel_rl.init(role=role, index=index, count=count)
+def report_as(
+    role: str,
+    *,
+    index: int,
+    count: int,
+    config: Mapping[str, object] | None = None,
+    tags: Sequence[str] = (),
+) -> None:
+    """Report from now on.
+
+    There is no ``shutdown``: a process that ends by itself says whether an error has ended it.
+
+    Args:
+        role: Of the process.
+        index: Place among the processes of the role.
+        count: Number of processes of the role.
+        config: Hyper-parameters of the run, for one process to say.
+        tags: Of the run.
+    """
+    otel_rl.init(role=role, index=index, count=count, config=config, tags=tags)
     observe_process()
-    try:
-        yield
-    finally:
-        otel_rl.shutdown()

@@ -28,7 +28,7 @@ from otel_rl.demo.packing import Staging, pack
 from otel_rl.demo.peak import peak_flops_per_s
 from otel_rl.demo.ranks import Ranks
 from otel_rl.demo.seat import Seat
-from otel_rl.demo.telemetry import reporting
+from otel_rl.demo.telemetry import report_as
 from otel_rl.demo.trainer_metrics import StepFigures, TrainerMetrics
 from otel_rl.demo.wire import Remote, listen
 from otel_rl.semconv import names
@@ -168,8 +168,8 @@ def main() -> None:
         ranks = Ranks.gather(listener, count=seat.count)
     else:
         ranks = Ranks.join(seat.address("trainer"))
-    with reporting("trainer", seat):
-        Trainer(seat, ranks, TrainerMetrics(rank=seat.index)).run()
+    report_as("trainer", index=seat.index, count=seat.count)
+    Trainer(seat, ranks, TrainerMetrics(rank=seat.index)).run()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ otel_rl.integrations.areal.attach(trainer)
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 from otel_rl.integrations.recorder import Recorder, start
@@ -48,6 +49,9 @@ class OtelStatsLogger:
         start(known)
         self._original = original
         self._recorder = Recorder("areal")
+        settings = getattr(original, "exp_config", None)
+        if is_dataclass(settings) and not isinstance(settings, type):
+            self._recorder.config({f.name: getattr(settings, f.name) for f in fields(settings)})
 
     def commit(
         self,

@@ -100,8 +100,7 @@ class Recorder:
 
     def config(self, config: Mapping[str, object]) -> None:
         """Give the run its hyper-parameters."""
-        del config
-        self._say("config", "is not written to the run yet: otel_rl has no signal for it")
+        otel_rl.log_config(config)
 
     def _record(self, meaning: Meaning, value: object, step: object) -> None:
         instrument = self._instrument(meaning)

@@ -33,12 +33,14 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         self._recorder = Recorder("trl")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
-        """Start the worker.
+        """Start the worker, and give the run the training arguments.
 
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
         start(Who(getattr(args, "run_name", None), role="trainer"), self._said)
+        if state.is_world_process_zero and hasattr(args, "to_dict"):
+            self._recorder.config(args.to_dict())
 
     def on_log(
         self,

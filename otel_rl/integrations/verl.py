@@ -6,7 +6,7 @@
 verl imports this module when it is imported itself.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Final, Protocol
 
@@ -57,16 +57,20 @@ class OtelLogger:
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
 
-def register(tracking: type) -> None:
+def register(tracking: type, generations: type | None = None) -> None:
     """Make ``Tracking`` take the name ``otel_rl``. Idempotent.
 
     Args:
         tracking: verl's class.
+        generations: verl's ``ValidationGenerationsLogger``, if it has one: the run then gets the
+            generations of each validation as its table ``validation``.
     """
     supported: list[str] = tracking.supported_backend  # type: ignore[attr-defined]  # verl's
     if NAME not in supported:
         supported.append(NAME)
         tracking.__init__ = _joining(tracking.__init__)  # type: ignore[misc]  # that is the point
+        if generations is not None:
+            generations.log = _sampling(generations.log)  # type: ignore[attr-defined]  # verl's
 
 
 def _joining(original: Callable[..., None]) -> Callable[..., None]:
@@ -88,12 +92,32 @@ def _joining(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
+def _sampling(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def log(
+        self: object,
+        loggers: Iterable[str],
+        samples: Iterable[Sequence[object]],
+        step: int,
+        *arguments: object,
+        **named: object,
+    ) -> None:
+        original(self, loggers, samples, step, *arguments, **named)
+        if NAME in loggers:
+            fields = ("input", "output", "score")
+            otel_rl.log_samples(
+                (dict(zip(fields, sample, strict=False)) for sample in samples), step, "validation"
+            )
+
+    return log
+
+
 def _register_with_verl() -> None:
     try:
-        from verl.utils.tracking import Tracking  # type: ignore[import-not-found]  # no dependency
+        from verl.utils import tracking  # type: ignore[import-not-found]  # no dependency
     except ImportError:
         return  # imported for register() alone
-    register(Tracking)
+    register(tracking.Tracking, getattr(tracking, "ValidationGenerationsLogger", None))
 
 
 _register_with_verl()

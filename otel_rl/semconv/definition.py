@@ -18,7 +18,7 @@ __all__ = ["Attribute", "Event", "Member", "Metric", "Registry", "RegistryError"
 FILE_FORMAT = "definition/2"
 TYPES = ("string", "int", "double", "boolean", "string[]", "any")
 STABILITIES = ("development", "alpha", "beta", "release_candidate", "stable")
-PLACEMENTS = ("resource", "scope", "measurement", "event")
+PLACEMENTS = ("resource", "scope", "measurement", "event", "span")
 REQUIREMENT_LEVELS = ("required", "recommended", "opt_in")
 
 
@@ -73,7 +73,7 @@ class Attribute:
         type: Of ``TYPES``; ``string`` if it has members, ``any`` if it is a map.
         brief: One sentence.
         note: More, possibly empty.
-        placement: ``resource``, ``scope``, ``measurement`` or ``event``.
+        placement: ``resource``, ``scope``, ``measurement``, ``event`` or ``span``.
         proposal: Its name in OpenTelemetry's open proposal for RL, or empty.
         members: Its known values, empty if any value will do.
         examples: As text.

@@ -642,6 +642,33 @@ def create_rl_reward_sum(meter: Meter) -> Gauge:
     )
 
 
+def create_rl_sample_age_duration(meter: Meter) -> Gauge:
+    """Time between the making of a sample and its use."""
+    return meter.create_gauge(
+        name=names.RL_SAMPLE_AGE_DURATION,
+        unit="s",
+        description="Time between the making of a sample and its use.",
+    )
+
+
+def create_rl_sample_age_steps(meter: Meter) -> Gauge:
+    """Training steps between the making of a sample and its use."""
+    return meter.create_gauge(
+        name=names.RL_SAMPLE_AGE_STEPS,
+        unit="{step}",
+        description="Training steps between the making of a sample and its use.",
+    )
+
+
+def create_rl_sample_age_versions(meter: Meter) -> Gauge:
+    """Policy versions made between the making of a sample and its use."""
+    return meter.create_gauge(
+        name=names.RL_SAMPLE_AGE_VERSIONS,
+        unit="{version}",
+        description="Policy versions made between the making of a sample and its use.",
+    )
+
+
 def create_rl_sample_dropped(meter: Meter) -> Counter:
     """Samples produced and then not trained on."""
     return meter.create_counter(

@@ -130,6 +130,12 @@ OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
 """Metric (counter, {span}). Spans refused by partial success; the sender was told why."""
 
+OTEL_RL_BRIDGE_SPANS_TOO_OLD: Final = "otel_rl.bridge.spans.too_old"
+"""Metric (counter, {span}).
+
+Spans that came too late to explain a step, or made room for newer ones.
+"""
+
 OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 """Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
 
@@ -419,6 +425,18 @@ RL_ROLLOUT_SAMPLE: Final = "rl.rollout.sample"
 RL_RUN_ID: Final = "rl.run.id"
 """Attribute. Id of the run; a stable digest of experiment and trial unless given."""
 
+RL_SAMPLE_AGE_DURATION: Final = "rl.sample.age.duration"
+"""Metric (gauge, s). Time between the making of a sample and its use."""
+
+RL_SAMPLE_AGE_STEPS: Final = "rl.sample.age.steps"
+"""Metric (gauge, {step}). Training steps between the making of a sample and its use."""
+
+RL_SAMPLE_AGE_VERSIONS: Final = "rl.sample.age.versions"
+"""Metric (gauge, {version}). Policy versions made between the making of a sample and its use."""
+
+RL_SAMPLE_COUNT: Final = "rl.sample.count"
+"""Attribute. Samples that the span's work uses."""
+
 RL_SAMPLE_DROPPED: Final = "rl.sample.dropped"
 """Metric (counter, {sample}). Samples produced and then not trained on."""
 
@@ -427,6 +445,9 @@ RL_SAMPLE_DURATION: Final = "rl.sample.duration"
 
 RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
 """Metric (counter, {episode}). Episodes finished."""
+
+RL_SAMPLE_ORIGINS: Final = "rl.sample.origins"
+"""Attribute. Different spans in which these samples were made. Not all of them need be linked."""
 
 RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 """Metric (counter, {sample}). Samples produced."""
@@ -1067,6 +1088,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_SPANS_TOO_OLD: MetricSpec(
+            name=OTEL_RL_BRIDGE_SPANS_TOO_OLD,
+            instrument=Instrument.COUNTER,
+            unit="{span}",
+            brief="Spans that came too late to explain a step, or made room for newer ones.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_SPOOL_SIZE: MetricSpec(
             name=OTEL_RL_BRIDGE_SPOOL_SIZE,
             instrument=Instrument.GAUGE,
@@ -1615,6 +1645,33 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Sum of the rewards of the batch.",
             reduction=Reduction.SUM,
             group="reward",
+        ),
+        RL_SAMPLE_AGE_DURATION: MetricSpec(
+            name=RL_SAMPLE_AGE_DURATION,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time between the making of a sample and its use.",
+            reduction=Reduction.MEAN,
+            attributes=(RL_STATISTIC,),
+            group="generator",
+        ),
+        RL_SAMPLE_AGE_STEPS: MetricSpec(
+            name=RL_SAMPLE_AGE_STEPS,
+            instrument=Instrument.GAUGE,
+            unit="{step}",
+            brief="Training steps between the making of a sample and its use.",
+            reduction=Reduction.MEAN,
+            attributes=(RL_STATISTIC,),
+            group="generator",
+        ),
+        RL_SAMPLE_AGE_VERSIONS: MetricSpec(
+            name=RL_SAMPLE_AGE_VERSIONS,
+            instrument=Instrument.GAUGE,
+            unit="{version}",
+            brief="Policy versions made between the making of a sample and its use.",
+            reduction=Reduction.MEAN,
+            attributes=(RL_STATISTIC,),
+            group="generator",
         ),
         RL_SAMPLE_DROPPED: MetricSpec(
             name=RL_SAMPLE_DROPPED,

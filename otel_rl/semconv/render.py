@@ -129,7 +129,7 @@ def page(registry: Registry, template: str) -> str:
         for group in dict.fromkeys(metric.group for metric in registry.metrics)
     }
     tables["events"] = _event_table(registry.events)
-    for placement in ("resource", "measurement", "scope", "event"):
+    for placement in ("resource", "measurement", "scope", "event", "span"):
         tables[f"attributes_{placement}"] = _attribute_table(
             [attribute for attribute in registry.attributes if attribute.placement == placement]
         )

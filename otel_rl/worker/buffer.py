@@ -15,8 +15,8 @@ __all__ = ["CAPACITY", "Buffer", "Logged", "Measured"]
 
 CAPACITY: Final = 1 << 17
 """Entries. A full buffer takes 24 MB, and 48 MB if the measurements have attributes other than the
-step, the most that a training process should lend; at 10,000 measurements a second it bridges 13 s in which the exporter thread
-gets no time, and the exporter empties it every second."""
+step, the most that a training process should lend; at 10,000 measurements a second it bridges 13 s
+in which the exporter thread gets no time, and the exporter empties it every second."""
 
 _CHUNK: Final = 1024
 """Entries that are taken at once: so few that they are still in the CPU's cache when they are

@@ -23,13 +23,15 @@ class DropReason(StrEnum):
         BAD_STEP: The step was no integer of 64 bits.
         BAD_REDUCE: The reduction is not one of ``Reduction``.
         BAD_NAME: The name was no text of 1 to 255 characters.
-        BAD_ATTRIBUTES: The attributes were no mapping.
+        BAD_ATTRIBUTES: The attributes, or a config, were no mapping.
         TOO_LARGE: One point alone was larger than a request may be, or one setting of a config
             larger than a config.
-        TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``.
-        BAD_SAMPLE: The sample was no mapping.
+        TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
+            ``carrier.link``.
+        BAD_SAMPLE: The sample was no mapping, or an empty one; or there was no list of them.
         TEXT_CUT: A text of a sample was longer than 16,384 characters, or all of them than 65,536;
             its beginning is in the run.
+        NO_STAMP: A sample that takes neither a key nor an attribute, so it got no stamp.
         BAD_STATUS: ``finish`` was given a status that is none.
         REJECTED: The endpoint answered that it will never take it.
         TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
@@ -53,6 +55,7 @@ class DropReason(StrEnum):
     TOO_MANY_SAMPLES = "too_many_samples"
     BAD_SAMPLE = "bad_sample"
     TEXT_CUT = "text_cut"
+    NO_STAMP = "no_stamp"
     BAD_STATUS = "bad_status"
     REJECTED = "rejected"
     TOO_MANY_PHASES = "too_many_phases"

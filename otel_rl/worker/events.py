@@ -12,7 +12,12 @@ from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.semconv.names import LOG_RECORD_UID, RL_EXPERIMENT_END, RL_ROLLOUT_SAMPLE
+from otel_rl.semconv.names import (
+    LOG_RECORD_UID,
+    RL_EXPERIMENT_END,
+    RL_ROLLOUT_SAMPLE,
+    RL_WORKER_END,
+)
 from otel_rl.worker.encode import Request, encode_resource
 from otel_rl.worker.encode_events import Event, Record, encode_event, event_requests
 from otel_rl.worker.plain import Plain
@@ -102,6 +107,11 @@ class Events:
     def requests(self, events: list[Event]) -> list[Request]:
         """Events as requests ready to send, each with an id by which a repetition is known."""
         return event_requests(self._resource, [self._encoded(event) for event in events])
+
+    def goodbye(self, said: Mapping[str, Plain]) -> Request:
+        """The end of this worker, ready to send. What still waits is not in it."""
+        (request,) = self.requests([Event(RL_WORKER_END, time_ns(), said)])
+        return request
 
     def _encoded(self, event: Event) -> Record:
         uid = f"{self._instance}/{next(self._numbers)}"

@@ -14,7 +14,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.plain import Plain, cut, is_array, text_of
+from otel_rl.worker.plain import Plain, cut, is_array, label, text_of
 from otel_rl.worker.said import said_config
 from otel_rl.worker.values import PLAIN, as_step, hold
 
@@ -48,7 +48,15 @@ def log_config(config: Mapping[str, object]) -> None:
     current = session.running() or session.started_or_dropped("log_config")
     if current is None:
         return
+    given: object = config
     with session.GUARD:
+        if not isinstance(given, Mapping):
+            session.GUARD.drop(
+                DropReason.BAD_ATTRIBUTES,
+                f"log_config: the config must be a mapping (got {type(given).__name__}). Pass "
+                "vars(arguments) or dataclasses.asdict(settings).",
+            )
+            return
         current.say_start(said_config(config, session.GUARD))
 
 
@@ -67,6 +75,13 @@ def log_samples(
     if current is None:
         return
     with session.GUARD:
+        if isinstance(samples, Mapping | str) or not isinstance(samples, Iterable):
+            session.GUARD.drop(
+                DropReason.BAD_SAMPLE,
+                f"log_samples takes a list of mappings (got {type(samples).__name__}). "
+                "It is dropped.",
+            )
+            return
         taken = [*islice(samples, MAX_SAMPLES + 1)]
         if len(taken) > MAX_SAMPLES:
             session.GUARD.drop(
@@ -115,7 +130,7 @@ def finish(status: str = "complete") -> None:
 
 def _attributes(step: object, name: str) -> dict[str, Plain] | None:
     """Of each sample of a call; None if the step is none."""
-    attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: text_of(name)[:MAX_NAME_CHARS] or "samples"}
+    attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: label(name, MAX_NAME_CHARS)}
     if step is not None:
         number = as_step(step)
         if number is None:
@@ -133,6 +148,9 @@ def _say(current: session.Session, sample: object, attributes: dict[str, Plain])
             f"(got {type(sample).__name__}). It is dropped.",
         )
         return
+    if not sample:
+        guard.drop(DropReason.BAD_SAMPLE, "log_samples: a sample without fields is dropped.")
+        return
     fields: dict[str, object] = {}
     room = MAX_SAMPLE_CHARS
     for key, value in islice(sample.items(), MAX_FIELDS):
@@ -143,7 +161,7 @@ def _say(current: session.Session, sample: object, attributes: dict[str, Plain])
                 guard.drop(DropReason.TEXT_CUT, "Long texts of samples are cut.")
             room -= min(len(held), allowed)
             held = cut(held, allowed)
-        fields[text_of(key)[:MAX_NAME_CHARS]] = held
+        fields[label(key, MAX_NAME_CHARS)] = held
     said = current.providers.events.say(
         RL_ROLLOUT_SAMPLE, attributes, fields, text_chars=MAX_SAMPLE_CHARS - room
     )

@@ -171,8 +171,9 @@ class Exporter:
         if first and not delivered:
             self._guard.drop(
                 DropReason.SHUTDOWN,
-                f"The last {lost} measurements and the latest totals of counters are lost: the "
-                f"endpoint did not take them before the end ({self._last_failure}).",
+                "The endpoint did not take the last of what was recorded before the end; lost are "
+                f"{lost} measurements and events, and the latest totals of counters "
+                f"({self._last_failure}).",
                 lost,
             )
         return delivered
@@ -248,9 +249,15 @@ class Exporter:
 
     def _collect(self) -> None:
         self._next_collect_s = time.monotonic() + self._interval_s
+        failure: Exception | None = None
         for request in self._source.collect():
             self._look_every_s = _LOOK_EVERY_S
-            self._put(request)
+            try:
+                self._put(request)
+            except Exception as error:  # noqa: BLE001  # a signal that fails costs the other nothing
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _put(self, request: Request) -> None:
         for oldest in self._lanes.put(request):

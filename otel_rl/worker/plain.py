@@ -15,7 +15,7 @@ from typing import Final
 from otel_rl.worker import wire
 from otel_rl.worker.values import NotANumber, hold, number
 
-__all__ = ["MAX_CONFIG_BYTES", "Plain", "cut", "is_array", "plain_config", "text_of"]
+__all__ = ["MAX_CONFIG_BYTES", "Plain", "cut", "is_array", "label", "plain_config", "text_of"]
 
 Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"]
 """What an ``AnyValue`` may be, but bytes."""
@@ -31,6 +31,9 @@ MAX_VALUES: Final = 10_000
 
 MAX_KEY_CHARS: Final = 64
 """At most 256 bytes, the longest key that a bridge takes."""
+
+BLANK: Final = "_"
+"""Stands for a name that consists of nothing or of blanks."""
 
 MAX_TEXT_CHARS: Final = 4096
 """Of one setting."""
@@ -69,6 +72,12 @@ def text_of(value: object) -> str:
         return str(value)
     except Exception:  # noqa: BLE001  # a user's __str__ may raise anything
         return f"<{type(value).__name__}>"
+
+
+def label(value: object, max_chars: int) -> str:
+    """A name as every receiver takes it: printable, not blank, no longer than ``max_chars``."""
+    text = "".join(char if char.isprintable() else " " for char in text_of(value))
+    return text.strip()[:max_chars].strip() or BLANK
 
 
 def cut(text: str, max_chars: int) -> str:
@@ -126,4 +135,5 @@ def _items(mapping: Mapping[object, object] | Mapping[str, object]) -> Iterator[
             value = mapping[key]  # type: ignore[index]  # a key of its own
         except Exception as error:  # noqa: BLE001  # another library's mapping may raise anything
             value = f"<{type(error).__name__}>"
-        yield text_of(key)[:MAX_KEY_CHARS], value
+        name = text_of(key)[:MAX_KEY_CHARS]
+        yield name if name.strip() else BLANK, value

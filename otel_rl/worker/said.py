@@ -15,7 +15,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.plain import MAX_CONFIG_BYTES, Plain, cut, plain_config
 
-__all__ = ["Said", "said_config", "what_is_said"]
+__all__ = ["MAX_TAGS", "MAX_WORD_CHARS", "Said", "said_config", "what_is_said"]
 
 Said = Mapping[str, Plain]
 """Attributes of ``rl.experiment.start``. Without any, the run is running, and no more is known."""
@@ -98,9 +98,10 @@ def _tags(tags: object) -> list[str]:
 
 def _word(name: str, value: object) -> str:
     word = _text(name, value)
-    if not 0 < len(word) <= MAX_WORD_CHARS:
+    if not word.strip() or len(word) > MAX_WORD_CHARS or not word.isprintable():
         raise ConfigError(
-            f"{name}: must have 1 to {MAX_WORD_CHARS} characters (got {len(word)}).",
+            f"{name}: must have 1 to {MAX_WORD_CHARS} printable characters "
+            f"(got {len(word)}: {word[:40]!r}).",
             hint="Prose belongs into notes.",
         )
     return word

@@ -27,7 +27,6 @@ from otel_rl.semconv.names import (
     ERROR_TYPE,
     RL_EXPERIMENT_START,
     RL_WORKER_COUNT,
-    RL_WORKER_END,
     RL_WORKER_INDEX,
     RL_WORKER_STATUS,
     RL_WORKER_TAG,
@@ -225,9 +224,7 @@ class Session:
         said: dict[str, str] = {RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE}
         if self.failure is not None:
             said = {RL_WORKER_STATUS: RlWorkerStatusValues.FAILED, ERROR_TYPE: self.failure}
-        self.providers.events.say(RL_WORKER_END, said)
-        (request,) = self.providers.events.requests(self.providers.events.take_all())
-        return request
+        return self.providers.events.goodbye(said)
 
     def _note_failure(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, SystemExit):
@@ -328,7 +325,8 @@ def init(
         process_name=process_name(),
     )
     settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
-    _check_files(settings.metrics)
+    for signal in (settings.metrics, settings.logs):
+        _check_files(signal)
     said = what_is_said(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )

@@ -102,6 +102,12 @@ class Timeline:
         self.phases: dict[str, str | None] = {}
         """The phases that its steps report, each with the class that its user gave, if any."""
 
+    @property
+    def step_number(self) -> int | None:
+        """Of the open step, or None."""
+        step = self._step() if self._frames else None
+        return None if step is None else step.number
+
     def open_phase(
         self, opener: object, name: str, phase_class: str | None = None
     ) -> Frame | Refused:

@@ -171,9 +171,14 @@ def test_shell_examples_parse(words: list[str]) -> None:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
             (extra,) = re.findall(r"\[(\w+)\]", " ".join(arguments))
             assert extra in extras["optional-dependencies"]
+        case "otelcol-contrib" | "jaeger":
+            (file,) = (word for word in arguments if word.endswith(".yaml"))
+            assert (ROOT / file).is_file()
         case _:
             assert program in {
+                "docker",
                 "git",
+                "mkdir",
                 "opentelemetry-instrument",
                 "python",
                 "wandb",

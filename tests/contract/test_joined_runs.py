@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb_marks import SHARED_MODE, mark_key
 from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
-from otel_rl.records import Description, ExperimentKey, Row
+from otel_rl.records import Description, ExperimentKey, Row, Table
 from otel_rl.semconv.run_id import run_id
 from tests.wandb_server import Run, WandbServer
 
@@ -29,56 +29,67 @@ pytestmark = pytest.mark.process
 
 PROJECT = "theirs"
 DEADLINE_S = 60.0
-SHARED = {"WANDB_MODE": "shared"}
 
 OWNER = """
 import sys
 import wandb
 
-run = wandb.init(
-    project="theirs",
-    id=sys.argv[1],
-    name="my run",
-    config={"lr": 3, "trainer": {"loss": "mine"}},
-    tags=["mine"],
-    notes="my notes",
-    settings=wandb.Settings(console="off", x_disable_stats=True, x_file_stream_transmit_interval=1),
-)
-run.define_metric("trainer/loss", step_metric="global_step")
-print("ready", flush=True)
+runs = {}
 for line in sys.stdin:
-    command, *numbers = line.split()
+    command, id, *arguments = line.split()
+    if command == "begin":
+        run = runs[id] = wandb.init(
+            project="theirs",
+            id=id,
+            mode=arguments[0],
+            reinit="create_new",
+            name="my run",
+            config={"lr": 3},
+            tags=["mine"],
+            notes="my notes",
+            settings=wandb.Settings(
+                console="off", x_disable_stats=True, x_file_stream_transmit_interval=1
+            ),
+        )
+        run.define_metric("trainer/loss", step_metric="global_step")
     if command == "log":
-        for number in range(*map(int, numbers)):
-            run.log({"trainer/loss": number, "global_step": 10 * number})
+        for number in range(*map(int, arguments)):
+            runs[id].log({"trainer/loss": number, "global_step": 10 * number})
     if command == "finish":
-        run.finish(exit_code=int(numbers[0]))
+        runs[id].finish(exit_code=int(arguments[0]))
     print("done", flush=True)
 """
 
 
+class Owners:
+    """The process that owns the runs. It does as it is told."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def begin(self, id: str, *, mode: str = "shared") -> "Owner":  # noqa: A002  # W&B's word
+        self.tell("begin", id, mode)
+        return Owner(self, id)
+
+    def tell(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*words, file=self._process.stdin, flush=True)
+        assert self._process.stdout.readline() == "done\n"
+
+
 @dataclass
 class Owner:
-    """The process that owns the run. It does as it is told."""
+    """One run of the process."""
 
-    process: "subprocess.Popen[str]"
+    owners: Owners
     id: str
 
     def log(self, start: int, stop: int) -> None:
-        self._do(f"log {start} {stop}")
+        self.owners.tell("log", self.id, start, stop)
 
     def finish(self, exit_code: int = 0) -> None:
-        self._do(f"finish {exit_code}")
-
-    def _do(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        self.answer("done")
-
-    def answer(self, word: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == f"{word}\n"
+        self.owners.tell("finish", self.id, exit_code)
 
 
 @pytest.fixture(scope="module")
@@ -87,48 +98,49 @@ def server() -> Iterator[WandbServer]:
         yield server
 
 
-@pytest.fixture
-def home(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for variable, value in server.environment().items():
-        monkeypatch.setenv(variable, value)
-    monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.setenv("WANDB_TAGS", "of-the-bridge")
-    monkeypatch.setenv("WANDB_NOTES", "of the bridge")
-    yield tmp_path
-    server.heal()
-
-
-@contextmanager
-def owning(home: Path, id: str, **environment: str) -> Iterator[Owner]:  # noqa: A002  # W&B's word
-    environment = {
-        **os.environ,
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_SILENT": "true",
-    } | environment
-    environment.pop("WANDB_TAGS")
+@pytest.fixture(scope="module")
+def owners(server: WandbServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owners]:
+    home = tmp_path_factory.mktemp("owners")
+    environment = {name: value for name, value in os.environ.items() if not is_wandbs(name)}
+    environment |= {**server.environment(), "HOME": str(home), "WANDB_SILENT": "true"}
+    environment["WANDB_ERROR_REPORTING"] = "false"
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, id],
+        [sys.executable, "-c", OWNER],
         env=environment,
         cwd=home,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        try:
-            owner = Owner(process, id)
-            owner.answer("ready")
-            yield owner
-        finally:
-            process.kill()
+        yield Owners(process)
+        process.kill()
 
 
 @pytest.fixture
-def owner(request: pytest.FixtureRequest, home: Path) -> Iterator[Owner]:
-    with owning(home, f"run-{request.node.name}"[:60], **SHARED) as owner:
-        yield owner
+def home(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    set_up(monkeypatch, tmp_path, server)
+    yield tmp_path
+    server.heal()
+
+
+def set_up(monkeypatch: pytest.MonkeyPatch, home: Path, server: WandbServer) -> None:
+    """The environment of the bridge."""
+    for variable in filter(is_wandbs, list(os.environ)):
+        monkeypatch.delenv(variable)
+    variables = {**server.environment(), "HOME": str(home), "WANDB_TAGS": "of-the-bridge"}
+    variables |= {"WANDB_NOTES": "of the bridge"}
+    del variables["WANDB_MODE"]
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+
+
+def is_wandbs(variable: str) -> bool:
+    return variable.startswith(("WANDB_", "NETRC"))
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest, owners: Owners) -> Owner:
+    return owners.begin(f"run-{request.node.name}"[:60])
 
 
 def joining(home: Path, id: str, **settings: str) -> RunInfo:  # noqa: A002  # W&B's word
@@ -159,6 +171,11 @@ def rows(start: int, stop: int) -> list[Row]:
         )
         for number in range(start, stop)
     ]
+
+
+def samples(number: int) -> Row:
+    table = Table(["step", "prompt"], [[number, "why?"]])
+    return replace(rows(number, number + 1)[0], values={}, tables={"trainer/samples": table})
 
 
 def write(run: RunInfo, stop: int) -> int:
@@ -209,32 +226,27 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def finished(
-    tmp_path_factory: pytest.TempPathFactory, server: WandbServer
+    tmp_path_factory: pytest.TempPathFactory, owners: Owners, server: WandbServer
 ) -> Iterator[tuple[RunInfo, Run, WandbServer]]:
     """One run of an owner and a bridge, the owner being the last, looked at by several tests."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         home = tmp_path_factory.mktemp("joined")
-        for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
-            monkeypatch.delenv(variable)
-        for variable, value in {**server.environment(), "HOME": str(home)}.items():
-            monkeypatch.setenv(variable, value)
-        monkeypatch.delenv("WANDB_MODE")
-        monkeypatch.setenv("WANDB_TAGS", "of-the-bridge")
+        set_up(monkeypatch, home, server)
         run = replace(
             joining(home, "finished"),
             description=Description(config={"lr": 5}, tags=("ours",), notes="ours", group="ours"),
         )
-        with owning(home, "finished", **SHARED) as owner:
-            owner.log(0, 5)
-            with WriterProcess("wandb") as writer:
-                writer.open(run)
-                writer.write(rows(0, 20))
-                owner.log(5, 10)
-                writer.write(rows(20, 40))
-                writer.close(exit_code=1)
-            owner.log(10, 15)
-            assert server.run("finished").complete is None, "the owner says when it is over"
-            owner.finish(3)
+        owner = owners.begin("finished")
+        owner.log(0, 5)
+        with WriterProcess("wandb") as writer:
+            writer.open(run)
+            writer.write(rows(0, 20))
+            owner.log(5, 10)
+            writer.write([*rows(20, 40), samples(40)])
+            writer.close(exit_code=1)
+        owner.log(10, 15)
+        assert server.run("finished").complete is None, "the owner says when it is over"
+        owner.finish(3)
         yield run, server.run("finished"), server
 
 
@@ -250,12 +262,21 @@ def test_every_row_of_ours_is_in_the_run_once_and_in_order(
     finished: tuple[RunInfo, Run, WandbServer],
 ) -> None:
     run, _, server = finished
-    assert numbers(server, run, "finished") == list(range(40))
+    assert numbers(server, run, "finished") == list(range(41))
+
+
+def test_text_samples_are_a_table_under_a_key_of_ours(
+    finished: tuple[RunInfo, Run, WandbServer],
+) -> None:
+    run, _, server = finished
+    table: object = ours(server, run, "finished")[-1]["otel_rl/trainer/samples"]
+    assert isinstance(table, dict)
+    assert (table["_type"], table["nrows"]) == ("table-file", 1)
 
 
 def test_every_key_of_ours_begins_with_otel_rl(finished: tuple[RunInfo, Run, WandbServer]) -> None:
     run, _, server = finished
-    last = ours(server, run, "finished")[-1]
+    last = ours(server, run, "finished")[39]
     assert {key: value for key, value in last.items() if not key.startswith("_r")} == {
         "_step": last["_step"],
         "_timestamp": 1_700_000_039.0,
@@ -342,7 +363,7 @@ def test_marks_are_found_among_thousands_of_lines_of_the_owner(
     run = joining(home, owner.id)
     owner.log(0, 1200)
     write(run, 5)
-    owner.log(1200, 3500)
+    owner.log(1200, 2400)
     assert write(run, 10) == 5
     assert numbers(server, run, owner.id) == list(range(10))
 
@@ -452,31 +473,58 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     assert numbers(server, run, owner.id) == list(range(8))
 
 
+def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id, stall_timeout_s="3")
+    server.run(owner.id).client_steps = True
+    owner.log(0, 20)
+    wait_until(lambda: len(theirs(server, owner.id)) == 20, "the owner's lines are there")
+    with WriterProcess("wandb") as writer:
+        writer.open(run)
+        writer.write(rows(0, 5))
+        with pytest.raises(TrackerRejected, match="not at its end"):
+            writer.flush(timeout_s=DEADLINE_S)
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected, match="not at its end"):
+        writer.open(run)
+    assert numbers(server, run, owner.id) == list(range(5))
+
+
 # What cannot be joined
 
 
-def test_a_run_that_is_not_there_yet_is_waited_for_and_not_made(
-    home: Path, server: WandbServer
-) -> None:
-    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable, match="no W&B run"):
-        writer.open(joining(home, "not-there-yet"))
-    assert "not-there-yet" not in server.run_ids()
-
-
-def test_a_run_of_another_project_is_not_there(owner: Owner, home: Path) -> None:
-    with WriterProcess("wandb") as writer, pytest.raises(TrackerUnavailable) as caught:
-        writer.open(joining(home, owner.id, attach=f"elsewhere/{owner.id}"))
+def test_a_run_that_never_begins_is_not_made(owner: Owner, home: Path, server: WandbServer) -> None:
+    before = server.run_ids()
+    run = joining(home, owner.id, attach=f"elsewhere/{owner.id}")
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected, match="no W&B") as caught:
+        writer.open(run)
     assert "ENTITY/PROJECT/RUN_ID" in caught.value.hint
+    assert server.run_ids() == before
+
+
+def test_a_run_that_begins_after_the_first_rows_is_joined_when_it_does(
+    owners: Owners, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, "late")
+    with WriterProcess("wandb") as writer, ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(writer.open, run)
+        asked = len(server.paths()) + 1
+        wait_until(lambda: len(server.paths()) > asked, "the bridge asks for the run, twice")
+        owners.begin("late")
+        assert opened.result(DEADLINE_S) == 0
+        writer.write(rows(0, 5))
+        writer.close(exit_code=0)
+    assert numbers(server, run, "late") == list(range(5))
 
 
 def test_a_run_that_is_not_shared_is_refused_before_it_is_touched(
-    home: Path, server: WandbServer
+    owners: Owners, home: Path, server: WandbServer
 ) -> None:
-    with owning(home, "not-shared", WANDB_MODE="online") as owner:
-        owner.log(0, 20)
-        with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected) as caught:
-            writer.open(joining(home, owner.id))
-        owner.finish()
+    owner = owners.begin("not-shared", mode="online")
+    owner.log(0, 20)
+    with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected) as caught:
+        writer.open(joining(home, owner.id))
+    owner.finish()
     assert 'mode="shared"' in caught.value.hint
     assert "WANDB_MODE=shared" in caught.value.hint
     run = server.run("not-shared")

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.pipeline import Bridge
@@ -18,10 +19,13 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.records import Signal
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import (
+    Attributes,
     Receiver,
+    event,
     gauge,
     http_receiver,
     key_values,
+    logs_request,
     metrics_request,
     point,
     trace_request,
@@ -83,6 +87,44 @@ def stray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "a"
 
 
+def events_that_say(name: str) -> list[LogRecord]:
+    """Everything that an event can say, each time the same."""
+    about: Attributes = {
+        "rl.experiment.config": {name: {name: name}},
+        "rl.experiment.notes": name,
+        "rl.experiment.tags": [name],
+        "rl.experiment.group": name,
+        "rl.experiment.job_type": name,
+        "log.record.uid": name,
+    }
+    sample: Attributes = {"rl.sample.table": name, "rl.loop.iteration": 1}
+    return [
+        event("rl.experiment.start", about),
+        event("rl.rollout.sample", sample, {name: name, "prompt": name}),
+    ]
+
+
+def test_no_table_of_a_wandb_run_is_a_path(tmp_path: Path, stray: Path) -> None:
+    free, data = {"port": 0}, tmp_path / "data"
+    overrides = {"data": data, "http": free, "grpc": free, "tracker": {"name": "wandb"}}
+    bridge = Bridge(load_settings(None, overrides))
+    bridge.start()
+    resource: Attributes = {"rl.experiment.name": "x", "rl.worker.role": "../../r"}
+    records = [record for name in PRINTABLE for record in events_that_say(name)]
+    body = logs_request(*records, resource=resource).SerializeToString()
+    answer = httpx.post(f"http://{bridge.http}/v1/logs", content=body, headers=PROTOBUF)
+    assert (answer.status_code, answer.content) == (200, b"")
+    (status,) = bridge.stop()
+
+    assert (status.pending, status.last_error) == (0, "")
+    tables = [path for path in data.rglob("*.table.json") if path.is_file()]
+    assert len(tables) == len(PRINTABLE)
+    parts = {part for path in tables for part in path.relative_to(data).parts}
+    assert {part for part in parts if not re.fullmatch(r"[A-Za-z0-9_.-]+", part)} == set()
+    assert files(stray) == set()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "data"}
+
+
 def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
     tmp_path: Path, stray: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +143,9 @@ def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
         resource = {"rl.experiment.name": name, "rl.trial.name": name, "rl.worker.role": name}
         body = metrics_request(gauge(measured, name=name), resource=resource).SerializeToString()
         answer = httpx.post(f"http://{bridge.http}/v1/metrics", content=body, headers=PROTOBUF)
+        assert (answer.status_code, answer.content) == (200, b"")
+        said = logs_request(*events_that_say(name), resource=resource).SerializeToString()
+        answer = httpx.post(f"http://{bridge.http}/v1/logs", content=said, headers=PROTOBUF)
         assert (answer.status_code, answer.content) == (200, b"")
     statuses = bridge.stop()
 

@@ -58,6 +58,14 @@ def test_every_item_is_held_by_tests_that_exist(item: int, cells: dict[str, str]
             assert any(name.startswith(prefix) for name in names_of(column)), prefix
 
 
+def test_41_what_is_said_of_a_collector_is_held_by_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "otlp.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| [^|\d][^|]* \| `(test_\w+)` \|$", page, re.MULTILINE)
+    assert len(named) == 7
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/lab").glob("*.py"))
+    assert [name for name in named if f"def {name}" not in text] == []
+
+
 # Item 39. What the specification of OTLP calls a code over HTTP, for those that the bridge sends.
 # RESOURCE_EXHAUSTED is only ever said of a request that is too large: that is final, as 413 is,
 # while the 429 that stands for it elsewhere would be repeated.

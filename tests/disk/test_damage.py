@@ -46,7 +46,7 @@ class Content:
     batches: list[Batch] = field(default_factory=list)
     damaged: int = 0
     rows: list[Row] = field(default_factory=list)
-    saved: Saved = field(default_factory=lambda: Saved(None, [], 0))
+    saved: Saved = field(default_factory=lambda: Saved(None, [], 0, []))
 
 
 def fill(journal: SqliteJournal) -> None:
@@ -256,12 +256,12 @@ FLIPS = {
     ),
     "state": Flip(
         f"UPDATE states SET body = SUBSTR(body, 1, 4) WHERE run_id = '{RUN_A}'",
-        lambda found, good: found.saved == Saved(None, good.saved.seen, ROWS),
+        lambda found, good: found.saved == Saved(None, good.saved.seen, ROWS, []),
     ),
     "seen": Flip(
         f"UPDATE seen SET body = 'x' || SUBSTR(body, 2) WHERE run_id = '{RUN_A}'"
         " AND number = (SELECT MIN(number) FROM seen)",
-        lambda found, good: found.saved == Saved(good.saved.state, [SEEN[1]], ROWS),
+        lambda found, good: found.saved == Saved(good.saved.state, [SEEN[1]], ROWS, []),
     ),
 }
 

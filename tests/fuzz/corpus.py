@@ -19,6 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
     NumberDataPoint,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from otel_rl.records import Signal
 from tests.otlp_requests import Attributes, any_value, every_event, key_values
@@ -57,6 +58,7 @@ def corpus(now_ns: int) -> Sequence[Seed]:
         _seed(Signal.METRICS, _collector(t)),
         _seed(Signal.METRICS, ExportMetricsServiceRequest()),
         _seed(Signal.TRACES, _spans(t)),
+        _seed(Signal.TRACES, _step_of_two_processes(t)),
         _seed(Signal.TRACES, ExportTraceServiceRequest()),
         _seed(Signal.LOGS, _events(t)),
         _seed(Signal.LOGS, _logs_of_a_site(t)),
@@ -234,6 +236,30 @@ def _spans(t: int) -> ExportTraceServiceRequest:
         span.events.add(name="exception", time_unix_nano=t)
         span.links.add(trace_id=b"\2" * 16, span_id=b"\2" * 8)
         span.status.message = "fine"
+    return request
+
+
+def _step_of_two_processes(t: int) -> ExportTraceServiceRequest:
+    """A step with its phases, and the sample that it waited for, linked to it."""
+    request = ExportTraceServiceRequest()
+    step = t // S % 1_000_000
+    ids = [(t + n).to_bytes(8) for n in range(5)]
+    for role, index in (("trainer", 0), ("generator", 1)):
+        part = request.resource_spans.add()
+        part.resource.attributes.extend(key_values(_worker("fuzz", role, index)))
+        part.scope_spans.add()
+    trainer, generator = (part.scope_spans[0].spans for part in request.resource_spans)
+    loop = trainer.add(name="rl.loop", trace_id=b"\4" * 16, span_id=ids[0])
+    loop.start_time_unix_nano, loop.end_time_unix_nano = t - S, t
+    loop.attributes.extend(key_values({"rl.loop.iteration": step}))
+    for n, (phase, kind) in enumerate((("collector_wait", "wait"), ("train", "compute")), 1):
+        span = trainer.add(name=phase, trace_id=b"\4" * 16, span_id=ids[n], parent_span_id=ids[0])
+        span.start_time_unix_nano, span.end_time_unix_nano = t - S // n, t - S // (n + 1)
+        span.attributes.extend(key_values({"rl.phase": phase, "rl.phase.class": kind}))
+    trainer[1].links.add(trace_id=b"\5" * 16, span_id=ids[3])
+    sample = generator.add(name="rl.sample", trace_id=b"\5" * 16, span_id=ids[3])
+    sample.start_time_unix_nano, sample.end_time_unix_nano = t - 2 * S, t - S // 2
+    sample.status.code = Status.STATUS_CODE_ERROR
     return request
 
 

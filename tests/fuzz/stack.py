@@ -34,7 +34,7 @@ from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import status_message
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import OtelRLError
-from otel_rl.records import Batch, ExperimentKey, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Row
 from tests.fuzz.cases import JSON, Case
 from tests.fuzz.mutations import damaged_bytes
 
@@ -232,7 +232,7 @@ class Stack:
 
     def _accept(self, batches: Sequence[Batch]) -> None:
         with self._lock:
-            self._waiting.extend(b for b in batches if b.signal is not Signal.TRACES)
+            self._waiting.extend(batches)
 
     def _in_use(self) -> Sequence[ExperimentKey]:
         with self._lock:

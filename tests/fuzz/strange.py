@@ -8,6 +8,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
@@ -18,6 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from tests.fuzz.corpus import Request, S
 from tests.fuzz.strange_events import strange_events
+from tests.fuzz.strange_spans import strange_spans
 
 __all__ = ["strange_request"]
 
@@ -50,6 +52,8 @@ def strange_request(random: Random, sound: Request) -> Request:
     request = type(sound).FromString(sound.SerializeToString())
     if isinstance(request, ExportLogsServiceRequest):
         strange_events(random, request)
+    if isinstance(request, ExportTraceServiceRequest):
+        strange_spans(random, request)
     if isinstance(request, ExportMetricsServiceRequest):
         places = [
             (resource_metrics, metric)

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ from tests.faults.keeper import wait_for
 from tests.lab.programs import COLLECTOR, JAEGER
 from tests.process.commands import OTEL_RL, clean_environment
 
-__all__ = ["CONFIGURATIONS", "Bridge", "Collector", "Jaeger", "Running", "free_ports"]
+__all__ = ["CONFIGURATIONS", "Bridge", "Collector", "Jaeger", "Running", "Span", "free_ports"]
 
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
 
@@ -33,6 +34,23 @@ def free_ports(n: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span that Jaeger has.
+
+    Attributes:
+        id: In hexadecimal digits.
+        name: Its name.
+        links: The traces that it links to.
+        resource: The names of its resource's attributes.
+    """
+
+    id: str
+    name: str
+    links: tuple[str, ...]
+    resource: frozenset[str]
 
 
 class Running:
@@ -232,14 +250,19 @@ class Jaeger(Running):
             directory,
         )
 
-    def trace(self, trace_id: str) -> list[dict[str, object]]:
-        """The spans of a trace as OTLP/JSON objects, each with its ``resource``; [] if unknown."""
+    def trace(self, trace_id: str) -> Sequence[Span]:
+        """The spans of a trace; none if it is unknown."""
         answer = httpx.get(f"{self.query_url}/api/v3/traces/{trace_id}", timeout=10)
         if answer.status_code == 404:
             return []
         answer.raise_for_status()
         return [
-            {**span, "resource": resource_spans.get("resource", {})}
+            Span(
+                span["spanId"],
+                span["name"],
+                tuple(link["traceId"] for link in span.get("links", [])),
+                frozenset(pair["key"] for pair in resource_spans["resource"]["attributes"]),
+            )
             for resource_spans in answer.json()["result"].get("resourceSpans", [])
             for scope_spans in resource_spans.get("scopeSpans", [])
             for span in scope_spans.get("spans", [])

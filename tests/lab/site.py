@@ -10,7 +10,11 @@ from typing import Self
 from otel_rl.semconv.run_id import run_id
 from tests.lab.running import Bridge, Collector, Jaeger, Running
 
-__all__ = ["QUICK", "Site"]
+__all__ = ["BRIDGE", "History", "Site", "gateway_of", "history_of", "read_history"]
+
+History = Sequence[Mapping[str, float]]
+
+_NOBODY = "http://127.0.0.1:1"
 
 # Pauses that are meant for the machines of others, shortened for tests.
 QUICK = """
@@ -19,7 +23,7 @@ exporters:
     retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
 """
 
-_BRIDGE = """
+BRIDGE = """
 stop_timeout_s = 40
 
 [align]
@@ -37,7 +41,8 @@ class Site:
 
     Args:
         directory: Of all its files.
-        settings: Variables of the agent.
+        agent: Variables of the agent.
+        gateway: Variables of the gateway.
         overlay: Changes to the file of the agent and to that of the gateway; ``{exporter}`` stands
             for where it sends its metrics.
     """
@@ -46,21 +51,18 @@ class Site:
         self,
         directory: Path,
         *,
-        settings: Mapping[str, str] | None = None,
+        agent: Mapping[str, str] | None = None,
+        gateway: Mapping[str, str] | None = None,
         overlay: str = QUICK,
     ) -> None:
-        self.bridge = Bridge(directory / "bridge", _BRIDGE)
+        self.bridge = Bridge(directory / "bridge", BRIDGE)
         self.jaeger = Jaeger(directory / "jaeger")
-        self.gateway = Collector(
-            "gateway",
-            directory / "gateway",
-            {"OTEL_RL_BRIDGE_URL": self.bridge.url, "OTEL_RL_JAEGER_URL": self.jaeger.url},
-            overlay.format(exporter="otlp_http/bridge"),
-        )
+        to_jaeger = {"OTEL_RL_JAEGER_URL": self.jaeger.url, **(gateway or {})}
+        self.gateway = gateway_of(self.bridge, directory / "gateway", to_jaeger, overlay)
         self.agent = Collector(
             "agent",
             directory / "agent",
-            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(settings or {})},
+            {"OTEL_RL_GATEWAY_URL": self.gateway.url, **(agent or {})},
             overlay.format(exporter="otlp_http/gateway"),
         )
         self._stack = ExitStack()
@@ -89,19 +91,41 @@ class Site:
         """All of it, from the end of the way to its beginning."""
         return (self.bridge, self.jaeger, self.gateway, self.agent)
 
-    def history(self, experiment: str, trial: str) -> Sequence[Mapping[str, float]]:
+    def history(self, experiment: str, trial: str) -> History:
         """The rows of a run, under the names that W&B gives to number and time; [] if none."""
-        path = self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl"
-        if not path.exists():
-            return []
-        complete = path.read_text().rpartition("\n")[0]  # the last line may be half-written
-        rows = [json.loads(line) for line in complete.splitlines()]
-        return [
-            {
-                **{key: float(value) for key, value in row["values"].items()},
-                "step": row["step"],
-                "_step": row["number"],
-                "_timestamp": row["time_ns"] / 1e9,
-            }
-            for row in rows
-        ]
+        return history_of(self.bridge.directory / "data" / f"{run_id(experiment, trial)}.jsonl")
+
+
+def gateway_of(
+    bridge: Bridge,
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    overlay: str = QUICK,
+) -> Collector:
+    """The gateway in front of a bridge; without Jaeger unless ``settings`` say where it is."""
+    return Collector(
+        "gateway",
+        directory,
+        {"OTEL_RL_BRIDGE_URL": bridge.url, "OTEL_RL_JAEGER_URL": _NOBODY, **(settings or {})},
+        overlay.format(exporter="otlp_http/bridge"),
+    )
+
+
+def history_of(path: Path) -> History:
+    """The rows of a file of JSON lines; [] if there is none."""
+    return read_history(path.read_text()) if path.exists() else []
+
+
+def read_history(text: str) -> History:
+    """The rows of JSON lines, under the names that W&B gives to number and time."""
+    complete = text.rpartition("\n")[0]  # the last line may be half-written
+    rows = [json.loads(line) for line in complete.splitlines()]
+    return [
+        {
+            **{key: float(value) for key, value in row["values"].items()},
+            "step": row["step"],
+            "_step": row["number"],
+            "_timestamp": row["time_ns"] / 1e9,
+        }
+        for row in rows
+    ]

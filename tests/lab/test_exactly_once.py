@@ -44,14 +44,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.parametrize("names", KILLED, ids="+".join)
 def test_kill_9_loses_and_doubles_nothing(site: Site, names: Sequence[str], tmp_path: Path) -> None:
     parts = [getattr(site, name) for name in names]
-    with Traffic(site.agent, f"kill {names}", tmp_path, seed=len(names)) as traffic:
+    with Traffic(site.agent.url, f"kill {names}", tmp_path, seed=len(names)) as traffic:
         for _ in range(STRIKES):
             traffic.wait_for_more(BETWEEN)
             for part in parts:
                 part.kill()
             for part in parts:
                 part.start()
-        verdict = traffic.finish(site)
+        verdict = traffic.finish(site.history)
     assert verdict.is_sound, verdict
     assert verdict.acknowledged >= STRIKES * BETWEEN
 
@@ -61,35 +61,35 @@ def test_an_orderly_restart_loses_and_doubles_nothing(
     site: Site, name: str, tmp_path: Path
 ) -> None:
     part = getattr(site, name)
-    with Traffic(site.agent, f"restart {name}", tmp_path) as traffic:
+    with Traffic(site.agent.url, f"restart {name}", tmp_path) as traffic:
         traffic.wait_for_more(BETWEEN)
         assert part.stop() == 0
         part.start()
-        verdict = traffic.finish(site)
+        verdict = traffic.finish(site.history)
     assert verdict.is_sound, verdict
 
 
 def test_what_was_measured_while_the_bridge_was_away_is_in_the_run(
     site: Site, tmp_path: Path
 ) -> None:
-    with Traffic(site.agent, "away", tmp_path) as traffic:
+    with Traffic(site.agent.url, "away", tmp_path) as traffic:
         site.bridge.kill()
         traffic.wait_for_more(5 * BETWEEN)
         assert traffic.refused() == 0
         site.gateway.kill()
         site.gateway.start()
         site.bridge.start()
-        verdict = traffic.finish(site)
+        verdict = traffic.finish(site.history)
     assert verdict.is_sound, verdict
 
 
 def test_full_queues_tell_workers_to_come_again_and_lose_nothing(tmp_path: Path) -> None:
     with (
         Site(tmp_path / "site", overlay=SMALL) as site,
-        Traffic(site.agent, "full", tmp_path) as traffic,
+        Traffic(site.agent.url, "full", tmp_path) as traffic,
     ):
         site.bridge.kill()
         traffic.wait_until(lambda: traffic.refused() > 5)
         site.bridge.start()
-        verdict = traffic.finish(site)
+        verdict = traffic.finish(site.history)
     assert verdict.is_sound, verdict

@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, targets: Path) -> Iterator[Si
         "OTEL_RL_TARGETS": str(targets),
         "OTEL_RL_SCRAPE_INTERVAL": "1s",
     }
-    with Site(tmp_path_factory.mktemp("site"), settings=settings) as site:
+    with Site(tmp_path_factory.mktemp("site"), agent=settings) as site:
         yield site
 
 
@@ -133,6 +134,10 @@ def values(site: Site, trial: str, key: str) -> Sequence[tuple[float, float]]:
     return [(row["step"], row[key]) for row in site.history(EXPERIMENT, trial) if key in row]
 
 
+def has(site: Site, trial: str, key: str) -> bool:
+    return bool(values(site, trial, key))
+
+
 def test_each_step_of_a_worker_is_a_row_of_the_run_once(
     site: Site, traces: Mapping[str, Sequence[str]]
 ) -> None:
@@ -160,12 +165,10 @@ def test_traces_are_in_jaeger_whole_and_with_their_links(
 ) -> None:
     sample, train = traces["otel_rl"]
     assert wait_for(lambda: len(site.jaeger.trace(train)) == 2, ARRIVES_S)
-    assert {span["name"] for span in site.jaeger.trace(sample)} == {"rl.sample"}
-    (span,) = [span for span in site.jaeger.trace(train) if span["name"] == "rl.train"]
-    (link,) = span["links"]
-    assert link["traceId"] == sample
-    attributes = {pair["key"] for pair in span["resource"]["attributes"]}
-    assert {"rl.experiment.name", "rl.worker.role"} <= attributes
+    assert [span.name for span in site.jaeger.trace(sample)] == ["rl.sample"]
+    (span,) = [span for span in site.jaeger.trace(train) if span.name == "rl.train"]
+    assert span.links == (sample,)
+    assert {"rl.experiment.name", "rl.worker.role"} <= span.resource
 
 
 def test_traces_of_a_stock_sdk_are_in_jaeger_whole(
@@ -174,7 +177,7 @@ def test_traces_of_a_stock_sdk_are_in_jaeger_whole(
     (trace,) = traces["stock"]
     wait_for(lambda: len(site.jaeger.trace(trace)) == STEPS + 1, ARRIVES_S)
     spans = site.jaeger.trace(trace)
-    assert len({span["spanId"] for span in spans}) == len(spans) == STEPS + 1
+    assert len({span.id for span in spans}) == len(spans) == STEPS + 1
     assert "rewarder" in site.jaeger.services()
 
 
@@ -199,7 +202,7 @@ def test_an_engine_is_scraped_into_the_run_that_its_target_names(site: Site, tar
         running = "generator/vllm/num_requests_running/0"
         tokens = "generator/vllm/generation_tokens_total/0"
         for key in (running, tokens):
-            wait_for(lambda key=key: bool(values(site, "engine", key)), ARRIVES_S)  # type: ignore[misc]
+            wait_for(partial(has, site, "engine", key), ARRIVES_S)
         assert {value for _, value in values(site, "engine", running)} == {5.0}
         assert values(site, "engine", tokens)
     keys = {key for row in site.history(EXPERIMENT, "engine") for key in row}
@@ -218,6 +221,12 @@ def test_the_node_is_measured_into_the_run_of_its_agent(site: Site) -> None:
     }
     wait_for(lambda: wanted <= keys(), ARRIVES_S)
     assert wanted <= keys(), sorted(keys())
+
+
+def test_the_collectors_take_their_files_without_a_warning(site: Site) -> None:
+    for collector in (site.agent, site.gateway):
+        said = [json.loads(line) for line in collector.said().splitlines()]
+        assert [line for line in said if line["level"] not in {"debug", "info"}] == []
 
 
 @contextmanager

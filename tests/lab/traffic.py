@@ -1,4 +1,4 @@
-"""What workers send to an agent, and the books of what it has answered for.
+"""What workers send to a collector, and the books of what it has answered for.
 
 Between the two stands the network of the fault harness, so that connections are cut, answers are
 lost and requests come again, as between any two machines.
@@ -17,8 +17,7 @@ from tests.faults.gateway import Addresses, Gateway
 from tests.faults.keeper import WorkerKeeper, wait_for
 from tests.faults.plan import WorkerPlan
 from tests.faults.senders import Sender, SenderPlan
-from tests.lab.running import Collector
-from tests.lab.site import Site
+from tests.lab.site import History
 from tests.process.commands import clean_environment
 
 __all__ = ["EXPERIMENT", "Traffic"]
@@ -39,24 +38,22 @@ _WORKER = WorkerPlan(4, "reward", 0, "")
 
 
 class Traffic:
-    """Four workers of one run that send to an agent inside its context.
+    """Four workers of one run that send to a collector inside its context.
 
     Args:
-        agent: To which they send.
+        url: Of the collector.
         trial: Of the run.
         directory: Of their logs.
         seed: Of what the network does to them.
     """
 
-    def __init__(self, agent: Collector, trial: str, directory: Path, seed: int = 0) -> None:
-        self._agent = agent
+    def __init__(self, url: str, trial: str, directory: Path, seed: int = 0) -> None:
         self._trial = trial
         self._directory = directory
         self._books = Books()
         self._over = threading.Event()
         self._stack = ExitStack()
-        address = urlsplit(agent.url).netloc
-        addresses = Addresses(address, agent.grpc_address)
+        addresses = Addresses(urlsplit(url).netloc, grpc="")  # nobody here speaks gRPC
         self._network = Gateway(lambda: addresses, self._books, seed)
         self._senders: Sequence[Sender] = []
         self._worker: WorkerKeeper | None = None
@@ -92,7 +89,7 @@ class Traffic:
         self._stack.close()
 
     def wait_for_more(self, n: int) -> None:
-        """Until the agent has answered for ``n`` further measurements."""
+        """Until the collector has answered for ``n`` further measurements."""
         enough = self._books.acknowledged() + n
         self.wait_until(lambda: self._books.acknowledged() >= enough)
 
@@ -101,11 +98,15 @@ class Traffic:
         assert wait_for(condition, _MORE_TIMEOUT_S), self._network.happened
 
     def refused(self) -> int:
-        """How often the agent told a sender to come again."""
+        """How often the collector told a sender to come again."""
         return self._network.happened["answered 503"]
 
-    def finish(self, site: Site) -> Verdict:
-        """Let all of them end in order, wait for the run, and compare it with the books."""
+    def finish(self, history: Callable[[str, str], History]) -> Verdict:
+        """Let all of them end in order, wait for the run, and compare it with the books.
+
+        Args:
+            history: The rows of a run so far, by experiment and trial.
+        """
         self._network.calm()
         for sender in self._senders:
             sender.finish()
@@ -116,15 +117,12 @@ class Traffic:
         status, said = self._worker.finish(_DELIVER_TIMEOUT_S)
         assert (status, said.split()[-1:]) == (0, ["delivered"]), said
         assert wait_for(self._network.is_drained, _DELIVER_TIMEOUT_S)
-        verdict = self._judged(site)
+        verdict = self._books.judge(history(EXPERIMENT, self._trial))
 
         def is_sound() -> bool:
             nonlocal verdict
-            verdict = self._judged(site)
+            verdict = self._books.judge(history(EXPERIMENT, self._trial))
             return verdict.is_sound
 
         wait_for(is_sound, _DELIVER_TIMEOUT_S, look_s=_LOOK_AT_RUN_S)
         return verdict
-
-    def _judged(self, site: Site) -> Verdict:
-        return self._books.judge(site.history(EXPERIMENT, self._trial))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ TIMEOUT_S = 90
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
 _FOREIGN = ("OTEL_", "WANDB_", *_LAUNCHERS)
+
+_FROM_BRIDGE = re.compile(r"otel_rl/|service/[^/]+/(expected|alive|failures|recovery_s)$")
 
 
 def clean_environment(home: Path, **extra: str) -> dict[str, str]:
@@ -64,8 +67,8 @@ class Row:
 
     @property
     def reported(self) -> dict[str, float]:
-        """What workers reported, without what otel_rl says of itself."""
-        return {key: value for key, value in self.values.items() if not key.startswith("otel_rl/")}
+        """What workers reported, without what the bridge says of itself and of them."""
+        return {key: value for key, value in self.values.items() if not _FROM_BRIDGE.match(key)}
 
 
 def jsonl_rows(directory: Path, experiment: str, trial: str = "default") -> Sequence[Row]:

@@ -1,17 +1,26 @@
 """``otel-rl run --attach RUN -- CMD``: CMD's own W&B run gets the bridge's rows."""
 
 import json
+import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.process.commands import clean_environment, otel_rl
+from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
+from tests.process.commands import OTEL_RL, clean_environment, otel_rl
 from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
+
+DEADLINE_S = 60.0
 
 # Nothing in it knows of otel_rl but the second of the two loops of metrics.
 TRAIN = textwrap.dedent("""
@@ -37,16 +46,16 @@ def server() -> Iterator[WandbServer]:
 
 
 def environment(home: Path, server: WandbServer, **extra: str) -> dict[str, str]:
-    variables = {**server.environment(), "WANDB_ERROR_REPORTING": "false", **extra}
+    variables = {**server.environment(), "WANDB_ERROR_REPORTING": "false"}
     del variables["WANDB_MODE"]
-    return clean_environment(home, **variables)
+    return clean_environment(home, **variables | extra)
 
 
 def test_one_run_has_what_the_script_logs_to_wandb_and_what_it_reports_by_otel(
     tmp_path: Path, server: WandbServer
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    command = [sys.executable, tmp_path / "train.py", "3"]
+    command: list[str | Path] = [sys.executable, tmp_path / "train.py", "3"]
     done = otel_rl(
         *("run", "--experiment", "grpo", "--role", "trainer", "--attach", "theirs/mine", "--"),
         *command,
@@ -73,7 +82,7 @@ def test_a_script_that_begins_no_shared_run_says_how_to_and_keeps_its_rows(
     tmp_path: Path, server: WandbServer
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN.replace("init(", 'init(mode="online", '))
-    command = [sys.executable, tmp_path / "train.py", "0"]
+    command: list[str | Path] = [sys.executable, tmp_path / "train.py", "0"]
     done = otel_rl(
         *("run", "--experiment", "grpo", "--attach", "theirs/alone", "--", *command),
         cwd=tmp_path,
@@ -84,3 +93,102 @@ def test_a_script_that_begins_no_shared_run_says_how_to_and_keeps_its_rows(
     assert "--attach theirs/alone" in done.err, "how to write the rest"
     assert len(server.history("alone")) == 50
     assert server.run("alone").rewrites == 0
+
+
+OWNER = """
+import sys
+import wandb
+
+with wandb.init(settings=wandb.Settings(console="off")) as run:
+    for line in sys.stdin:
+        run.log({"mine": int(line)})
+        print(line, flush=True)
+"""
+
+
+@contextmanager
+def started(*command: str, env: Mapping[str, str], cwd: Path) -> Iterator["subprocess.Popen[str]"]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=env, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def bridge(home: Path, env: Mapping[str, str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    ports = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    with started(*OTEL_RL, "bridge", *ports, env=env, cwd=home) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        yield process, "http://" + line.partition("OTLP/HTTP on ")[2].partition(",")[0]
+
+
+def report(url: str, steps: range) -> None:
+    """One exact gauge, its value being the step."""
+    resource: Attributes = {
+        "rl.experiment.name": "grpo",
+        "rl.worker.role": "trainer",
+        "service.instance.id": "1",
+    }
+    now = time.time_ns()
+    points = [point(float(step), now + step) for step in steps]
+    for step, made in zip(steps, points, strict=True):
+        made.attributes.extend(key_values({"rl.loop.iteration": step}))
+    content = metrics_request(gauge(*points), resource=resource).SerializeToString()
+    headers = {"Content-Type": "application/x-protobuf"}
+    httpx.post(f"{url}/v1/metrics", content=content, headers=headers).raise_for_status()
+
+
+def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_alone(
+    tmp_path: Path, server: WandbServer
+) -> None:
+    env = environment(
+        tmp_path,
+        server,
+        WANDB_MODE="shared",
+        WANDB_RUN_ID="killed",
+        WANDB_PROJECT="theirs",
+        OTEL_RL_BRIDGE__TRACKER__OPTIONS__TRANSMIT_INTERVAL_S="1",
+        OTEL_RL_BRIDGE__TRACKER__OPTIONS__SETTLE_S="2",
+        OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S="1",
+    )
+    with started(sys.executable, "-c", OWNER, env=env, cwd=tmp_path) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        for life in range(3):
+            with bridge(tmp_path, env) as (process, url):
+                report(url, range(100 * life, 100 * life + 100))
+                owner.stdin.write(f"{life}\n")
+                owner.stdin.flush()
+                owner.stdout.readline()
+                arrived = partial(has_losses, server, 60 * life)
+                wait_until(arrived, "rows of this life arrive")
+                if life == 2:
+                    process.send_signal(signal.SIGTERM)
+                    process.wait(DEADLINE_S)
+        owner.stdin.close()
+        assert owner.wait(DEADLINE_S) == 0
+    assert losses(server) == [float(step) for step in range(300)]
+    history = server.history("killed")
+    assert [row["mine"] for row in history if "mine" in row] == [0, 1, 2]
+    assert (server.run("killed").complete, server.run("killed").exit_code) == (True, 0)
+
+
+def losses(server: WandbServer) -> list[float]:
+    key = "otel_rl/trainer/loss"
+    return sorted(row[key] for row in server.history("killed") if key in row)
+
+
+def has_losses(server: WandbServer, more_than: int) -> bool:
+    return len(losses(server)) > more_than
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
+        time.sleep(0.05)

@@ -61,6 +61,15 @@ def test_the_killed_generator_and_its_recovery_are_in_the_run(run: OfflineRun) -
     assert column(run, "service/orchestrator/recovery/duration/generator-1")[-1] > 0
 
 
+def test_the_bridge_saw_it_die_and_come_back_and_miss_nobody_at_the_end(run: OfflineRun) -> None:
+    assert column(run, "service/generator/failures")[-1] == 1
+    assert column(run, "service/generator/recovery_s")[-1] > 0
+    assert max(column(run, "service/generator/alive")) == 3
+    for role in ("trainer", "generator", "reward", "replay_buffer", "orchestrator"):
+        alive, expected = (column(run, f"service/{role}/{of}")[-1] for of in ("alive", "expected"))
+        assert alive == expected
+
+
 def test_samples_are_really_stale(run: OfflineRun) -> None:
     assert max(column(run, "trainer/policy/staleness/max")) >= 1
 
@@ -72,6 +81,21 @@ def test_the_phases_of_an_iteration_are_its_wall_time(run: OfflineRun) -> None:
     for row in iterations:
         spent = sum(row.get(f"phase/trainer/{name}", 0.0) for name in wholes)
         assert spent == pytest.approx(row["trainer/iteration/duration"], rel=1e-9)
+
+
+def test_the_run_says_what_it_is_and_how_it_ended(run: OfflineRun) -> None:
+    assert run.config["steps"] == STEPS
+    assert run.config["group_size"] == 8
+    assert run.tags == ["demo", "grpo"]
+    assert run.summary["status"] == "complete"
+
+
+def test_rollouts_are_tables_of_the_step_whose_policy_wrote_them(run: OfflineRun) -> None:
+    tables = [row for row in run.history if "reward/rollouts/nrows" in row]
+    steps = {row["step"] for row in tables}
+    assert steps <= set(range(STEPS + 1))
+    assert len(steps) > STEPS / 2
+    assert all(row["reward/rollouts/nrows"] in {2, 4} for row in tables)
 
 
 def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
@@ -123,6 +147,8 @@ def test_what_the_run_lacks_of_the_registry_is_what_the_readme_says(run: Offline
 def _in_run(name: str, keys: set[str]) -> bool:
     roles = {key.split("/")[1 if key.split("/")[0] in {"phase", "service"} else 0] for key in keys}
     expected = {tracker_key(role, name) for role in roles}
+    if name == names.RL_SERVICE_RECOVERY:
+        expected = {f"{key}_s" for key in expected}
     return any(key == want or key.startswith(f"{want}/") for key in keys for want in expected)
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 MARK = "OTEL_RL_DEMO_TEST"
+END = names.RL_EXPERIMENT_END
 DEADLINE_S = 60.0
 
 SMALL = {
@@ -124,6 +125,7 @@ PHASES = {
         "weight_sync",
         "weight_push",
         "sync_coordination",
+        "unaccounted",
     },
     "generator": {
         "model_load",
@@ -281,25 +283,43 @@ def test_an_interrupted_run_says_so_and_leaves_no_process(number: int, tmp_path:
             os.kill(pid, signal.SIGKILL)
 
 
+def reporting_to(sink: Sink) -> dict[str, str]:
+    """The environment as ``otel-rl run`` makes it."""
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=demo,rl.trial.name=test",
+        "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
+        "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
+        "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
+        "OTEL_RL_EXPERIMENT": "demo",
+        "OTEL_RL_TRIAL": "test",
+    }
+
+
+@pytest.mark.parametrize(("victim", "status"), [("trainer", "crashed"), ("nobody", "aborted")])
+def test_a_run_that_does_not_reach_its_end_says_how_it_ended(
+    start: Start, victim: str, status: str
+) -> None:
+    with serve(Sink()) as sink:
+        running = start(small(steps=100_000), **reporting_to(sink))
+        wait_until(lambda: running.pids("trainer", 1))
+        if victim == "trainer":
+            os.kill(running.pids("trainer", 1)[0], signal.SIGKILL)
+        else:
+            os.kill(running.orchestrator(), signal.SIGTERM)
+        assert not running.future.result(DEADLINE_S).ok
+        said = [event.attributes[names.RL_EXPERIMENT_STATUS] for event in sink.events(END)]
+        assert said == [status]
+
+
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sink]:
     """What a bridge receives of a short run, configured as ``otel-rl run`` does."""
     with serve(Sink()) as sink:
         settings = small(steps=8).model_copy(update={"work_dir": tmp_path_factory.mktemp("demo")})
-        result = run(
-            settings,
-            clean_environment(
-                OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
-                OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
-                OTEL_RESOURCE_ATTRIBUTES="rl.experiment.name=demo,rl.trial.name=test",
-                OTEL_PYTHON_METER_PROVIDER="otel_rl",
-                OTEL_PYTHON_TRACER_PROVIDER="otel_rl",
-                OTEL_METRIC_EXPORT_INTERVAL="500",
-                OTEL_METRICS_EXEMPLAR_FILTER="always_on",
-                OTEL_RL_EXPERIMENT="demo",
-                OTEL_RL_TRIAL="test",
-            ),
-        )
+        result = run(settings, clean_environment(**reporting_to(sink)))
         assert result.ok, result.reason
         yield sink
 
@@ -341,7 +361,7 @@ def test_every_step_of_the_loss_arrives_once_from_each_rank(reported: Sink) -> N
     assert steps == {0: [*range(1, 9)], 1: [*range(1, 9)]}
 
 
-def test_the_phases_of_a_trainer_step_never_exceed_its_wall_time(reported: Sink) -> None:
+def test_the_phases_of_a_trainer_step_are_its_wall_time(reported: Sink) -> None:
     def key(measured: Measurement) -> tuple[object, object]:
         return measured.resource[names.RL_WORKER_INDEX], measured.step
 
@@ -356,8 +376,7 @@ def test_the_phases_of_a_trainer_step_never_exceed_its_wall_time(reported: Sink)
         if measured.resource[names.RL_WORKER_ROLE] == "trainer"
     }
     assert spent.keys() == walls.keys()
-    assert all(spent[each] <= walls[each] for each in walls)
-    assert sum(spent.values()) > 0.8 * sum(walls.values())
+    assert all(spent[each] == pytest.approx(walls[each], rel=1e-9) for each in walls)
 
 
 def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> None:
@@ -376,6 +395,41 @@ def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> 
         assert len(train.links) == SMALL["groups_per_rank"]
         assert {(link.trace_id, link.span_id) for link in train.links} <= samples
     assert {(span.trace_id, span.parent_span_id) for span in rewards} <= samples
+
+
+def test_the_settings_are_the_config_of_the_run(reported: Sink) -> None:
+    said = [event.attributes for event in reported.events(names.RL_EXPERIMENT_START)]
+    (config,) = [one[names.RL_EXPERIMENT_CONFIG] for one in said if len(one) > 1]
+    assert config == small(steps=8).hyper_parameters
+
+
+def test_every_process_but_the_weight_store_says_how_it_ended(reported: Sink) -> None:
+    ended = Counter(
+        (event.resource[names.RL_WORKER_ROLE], event.attributes[names.RL_WORKER_STATUS])
+        for event in reported.events(names.RL_WORKER_END)
+    )
+    counts = {"orchestrator": 1, "trainer": 2, "generator": 2, "reward": 1, "replay_buffer": 1}
+    assert ended == {(role, "complete"): count for role, count in counts.items()}
+
+
+def test_the_run_is_complete_when_its_last_step_is(reported: Sink) -> None:
+    (end,) = reported.events(END)
+    assert end.attributes[names.RL_EXPERIMENT_STATUS] == "complete"
+    last_step_ns = max(each.time_ns for each in reported.measurements(names.RL_TRAIN_LOSS))
+    assert end.time_ns > last_step_ns
+
+
+def test_the_best_and_the_worst_of_each_policy_version_are_shown(reported: Sink) -> None:
+    shown: dict[object, list[dict[str, object]]] = defaultdict(list)
+    for event in reported.events(names.RL_ROLLOUT_SAMPLE):
+        assert event.attributes[names.RL_SAMPLE_TABLE] == "rollouts"
+        assert isinstance(event.body, dict)
+        shown[event.attributes[names.RL_LOOP_ITERATION]].append(event.body)
+    assert {0, 1, 2} <= shown.keys() <= set(range(9))
+    for best, worst in shown.values():
+        assert [*best] == ["prompt", "completion", "reward"]
+        assert best["prompt"] == worst["prompt"]
+        assert float(str(best["reward"])) >= float(str(worst["reward"]))
 
 
 @pytest.mark.slow

@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Event, Thread
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
 from tests.otlp_sink import Sink
 from tests.process.commands import clean_environment
 
-__all__ = ["Endpoint", "Manner", "Request", "Worker", "unruly", "worker"]
+__all__ = ["HEARTBEAT", "Endpoint", "Manner", "Request", "Worker", "unruly", "worker"]
 
 PATIENCE_S = 40.0
+
+HEARTBEAT = "otel_rl.worker.heartbeat"
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,19 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether it says no more than that its sender lives."""
+        if self.path != "/v1/metrics" or self.headers.get("content-encoding"):
+            return False
+        names = {
+            metric.name
+            for resource in ExportMetricsServiceRequest.FromString(self.body).resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+        return names == {HEARTBEAT}
 
     def respond(self, status: int, headers: dict[str, str], body: bytes) -> None:
         lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}"]
@@ -125,7 +144,7 @@ class Endpoint:
                     self.manner_of_events(self, request)
                     continue
                 with self._changed:
-                    self.attempts += 1
+                    self.attempts += not request.is_heartbeat
                     self._changed.notify_all()
                 self.manner(self, request)
 
@@ -134,7 +153,10 @@ class Endpoint:
 def unruly(
     manner: Manner = Endpoint.deliver, manner_of_events: Manner = Endpoint.deliver
 ) -> Iterator[Endpoint]:
-    """An endpoint with manners of its own for log events; only other requests are attempts."""
+    """An endpoint with manners of its own for log events.
+
+    Its attempts are the requests that hold measurements.
+    """
     endpoint = Endpoint(Sink(), manner, manner_of_events)
     endpoint.open()
     try:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from otel_rl.bridge.track import wandb as tracker
+from otel_rl.bridge.track import wandb_upload
 from otel_rl.bridge.track.wandb_account import Account
 from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
@@ -111,13 +112,12 @@ class _Run:
 
     url = "https://wandb.invalid/run"
     settings = SimpleNamespace(sync_dir="nowhere")
+    notes = ""
+    tags = ()
 
     def __init__(self, start: int, uploader: Uploader, clock: Clock) -> None:
         self.starting_step = start
-        self.config: dict[str, object] = {}
         self.summary: dict[str, object] = {}
-        self.notes = ""
-        self.tags: tuple[str, ...] = ()
         self._next_step = start
         self._uploader = uploader
         self._clock = clock
@@ -161,5 +161,6 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
         patch.setitem(sys.modules, "wandb.errors", errors)
         patch.setattr(tracker, "ask", lambda _, run_id, **__: library.ask(run_id))
         patch.setattr(tracker, "find_account", lambda *_: account)
-        patch.setattr(tracker, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+        for module in (tracker, wandb_upload):
+            patch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
         yield

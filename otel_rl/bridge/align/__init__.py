@@ -14,13 +14,14 @@ from otel_rl.bridge.align.axis import StepAxis, is_integral
 from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.notice import Notice
-from otel_rl.bridge.align.roster import RoleStanding, Roster
+from otel_rl.bridge.align.roster import Roster
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
 from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.align.tables import ClosedTable, OpenTables
 from otel_rl.bridge.align.tally import Tally
+from otel_rl.bridge.align.trail import Explained, Trail, TrailLog
 from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
@@ -31,6 +32,7 @@ from otel_rl.records import (
     HistogramPoint,
     Measurements,
     Point,
+    RoleStanding,
     Row,
     SummaryPoint,
     SumPoint,
@@ -40,9 +42,17 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["AlignSettings", "Aligner", "RoleStanding", "SeenLog", "Tally"]
+__all__ = ["AlignSettings", "Aligner", "SeenLog", "Tally", "TrailLog"]
 
 _NS_PER_S = 1_000_000_000
+
+# The metric of each field of a ``RoleStanding``, and what its key has behind it.
+_STANDING = (
+    (names.RL_SERVICE_EXPECTED, ""),
+    (names.RL_SERVICE_ALIVE, ""),
+    (names.RL_SERVICE_FAILURES, ""),
+    (names.RL_SERVICE_RECOVERY, "_s"),
+)
 
 
 class Aligner:
@@ -69,6 +79,7 @@ class Aligner:
         self._steps = OpenSteps()
         self._windows = OpenWindows()
         self._tables = OpenTables()
+        self._trail = Trail()
         self._hearing = Hearing()
         self._roster = Roster()
         self._notice = Notice()
@@ -91,6 +102,7 @@ class Aligner:
             self._add(point, received_ns)
         for sample in decoded.samples:
             self._add_sample(sample, received_ns)
+        self.tally.spans_too_old += self._trail.add(decoded.spans, self.settings, received_ns)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
@@ -108,7 +120,7 @@ class Aligner:
     @property
     def is_open(self) -> bool:
         """Whether there are samples that stand in no row yet."""
-        return self._steps.is_open or self._windows.is_open or self._tables.is_open
+        return any(one.is_open for one in (self._steps, self._windows, self._tables, self._trail))
 
     @property
     def is_watching(self) -> bool:
@@ -141,6 +153,19 @@ class Aligner:
         """After unpickling: remember what a ``SeenLog`` says was taken."""
         self._table.restore(body)
 
+    @property
+    def spans_forgotten_ns(self) -> int:
+        """No trail with a ``newest_ns`` up to this time is needed any more."""
+        return self._trail.forgotten_ns
+
+    def take_trail(self) -> TrailLog | None:
+        """Take out the spans that came since the last call; None if none did."""
+        return self._trail.take_log()
+
+    def restore_trail(self, body: bytes) -> None:
+        """After unpickling: know again the spans of a ``TrailLog``."""
+        self._trail.restore(body)
+
     def close(
         self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
     ) -> list[Row]:
@@ -161,6 +186,7 @@ class Aligner:
         steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
         tables = self._tables.close(self.settings, now_ns, everything=everything)
+        explained = self._trail.close(self._axis.role, self.settings, now_ns, everything=everything)
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         numeric = [row for row in numeric if row.values]
         if report and everything and not numeric and self._newest_ns:
@@ -174,13 +200,14 @@ class Aligner:
             latest.values.update(report or {})
             latest.values.update(self._notice.take(standings, now_ns))
         self._is_watching = self._is_watching and not everything
-        closed: list[ClosedStep | ClosedWindow | ClosedTable] = [*numeric, *tables]
+        closed: list[ClosedStep | ClosedWindow | ClosedTable | Explained]
+        closed = [*numeric, *tables, *explained]
         closed.sort(key=lambda row: row.time_ns)
         if closed:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
         return [row for one in closed for row in self._rows(one)]
 
-    def _rows(self, closed: ClosedStep | ClosedWindow | ClosedTable) -> Iterator[Row]:
+    def _rows(self, closed: ClosedStep | ClosedWindow | ClosedTable | Explained) -> Iterator[Row]:
         version = self._axis.version_at(closed.time_ns)
         step = None if isinstance(closed, ClosedWindow) else closed.step
         if step is None:
@@ -188,6 +215,17 @@ class Aligner:
         if isinstance(closed, ClosedTable):
             tables = {closed.key: closed.table(step)}
             yield Row(self._number(), step, closed.time_ns, {}, version, tables)
+            return
+        if isinstance(closed, Explained):
+            labels = {
+                "critical_path/longest": closed.longest,
+                "critical_path/trace_id": closed.trace_id,
+                "critical_path/worker": self._table.name_of(closed.worker),
+            }
+            if self.settings.trace_url:
+                url = self.settings.trace_url.replace("{trace_id}", closed.trace_id)
+                labels["critical_path/trace_url"] = url
+            yield Row(self._number(), step, closed.time_ns, closed.values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
             version = version if closed.version is None else closed.version
@@ -199,8 +237,9 @@ class Aligner:
         values: dict[str, float] = {}
         table, last = self._table, Reduction.LAST
         for role, standing in self._roster.roles().items():
-            for name, suffix, value in standing.values():
-                if table.has_room_for((role, name + suffix, (), last), self.settings):
+            for (name, suffix), value in zip(_STANDING, standing, strict=True):
+                identity = (role, name + suffix, (), last)
+                if value is not None and table.has_room_for(identity, self.settings):
                     values[table.group(role, name, (), last, suffix=suffix).key] = value
         return values
 

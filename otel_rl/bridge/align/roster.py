@@ -13,14 +13,13 @@ nobody knows how often that is. What counts is the instances with an index where
 an instance without is then a helper of one of them, such as a forked data loader.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.align.series import Standing, WorkerState
-from otel_rl.records import Departure, ExperimentStatus, Worker
-from otel_rl.semconv import names
+from otel_rl.records import Departure, ExperimentStatus, RoleStanding, Worker
 
-__all__ = ["RoleStanding", "Roster"]
+__all__ = ["Roster"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -37,33 +36,6 @@ _MAX_ROLES = 256
 
 # Places of one role that are known to be empty; of more, the oldest are forgotten.
 _MAX_VACANCIES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class RoleStanding:
-    """How a role stands.
-
-    Attributes:
-        expected: Workers that should be there: as many as one of them says there are, else as many
-            as there were; without those that have said goodbye.
-        alive: Workers that hold a lease.
-        failures: Leases that have ended without a goodbye, and workers that said they failed.
-        recovery_s: From the last sign of the worker that was replaced last to the first of the one
-            that replaced it; None if none was.
-    """
-
-    expected: int
-    alive: int
-    failures: int
-    recovery_s: float | None
-
-    def values(self) -> Iterator[tuple[str, str, float]]:
-        """As (name of the metric, what its key has behind it, value)."""
-        yield names.RL_SERVICE_EXPECTED, "", self.expected
-        yield names.RL_SERVICE_ALIVE, "", self.alive
-        yield names.RL_SERVICE_FAILURES, "", self.failures
-        if self.recovery_s is not None:
-            yield names.RL_SERVICE_RECOVERY, "_s", self.recovery_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +59,8 @@ class _Role:
     standing: RoleStanding | None = None
 
     def failed(self, index: int | None, since_ns: int) -> None:
+        if index is not None:
+            self.left.discard(index)
         self.vacancies.append(_Vacancy(index, since_ns))
         del self.vacancies[:-_MAX_VACANCIES]
 
@@ -108,7 +82,7 @@ class _Role:
         indexed = indexes or self.left or any(v.index is not None for v in self.vacancies)
         if indexed:
             alive = len(indexes)
-            gone = sum(index < self.announced for index in self.left)
+            gone = sum(index < self.announced for index in self.left - indexes)
         else:
             alive, gone = len(living), self.left_without_index
         missed = 0 if indexed and self.announced else len(self.vacancies)
@@ -122,6 +96,8 @@ class Roster:
 
     def __init__(self) -> None:
         self._roles: dict[str, _Role] = {}
+        # Of the worker that has gone last.
+        self._went_well = True
 
     def heard(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
         """Take note of an export, before its state does.
@@ -153,6 +129,7 @@ class Roster:
             return  # came again, or after its lease had ended
         role, index = self._roles[departure.worker.role], departure.worker.index
         state.gone_ns = departure.time_ns
+        self._went_well = not departure.failed
         if departure.failed:
             state.standing = Standing.FAILED
             role.failures += 1
@@ -193,14 +170,15 @@ class Roster:
         return any(standing.alive for standing in self.roles().values())
 
     def status(self) -> ExperimentStatus | None:
-        """How the experiment stood at the last look; None if nobody was heard of."""
+        """How the experiment stood at the last look; None if nobody was heard of.
+
+        With nobody left, it ended as its last worker did.
+        """
         if not self._roles:
             return None
         if self.has_living:
             return ExperimentStatus.RUNNING
-        if any(role.vacancies for role in self._roles.values()):
-            return ExperimentStatus.CRASHED
-        return ExperimentStatus.COMPLETE
+        return ExperimentStatus.COMPLETE if self._went_well else ExperimentStatus.CRASHED
 
     def _lost(
         self,
@@ -214,6 +192,7 @@ class Roster:
         if any(other.instance == worker.instance for of in living.values() for other, _ in of):
             return  # the process goes on, and has said since who it is
         role.failures += 1
+        self._went_well = False
         if successor is None:
             role.failed(worker.index, state.received_ns)
         else:

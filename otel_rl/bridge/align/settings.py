@@ -21,7 +21,8 @@ class AlignSettings(BaseModel):
     written too, as a row of its own, and counted."""
 
     lease_s: float = Field(default=15.0, gt=0, le=86400)
-    """A worker that has not exported for this long no longer holds steps open."""
+    """A worker that has not exported for this long no longer holds steps open. One that has not
+    said goodbye and does not export much less often has failed then."""
 
     forget_s: float = Field(default=3600.0, gt=0)
     """A worker that has not exported for this long is forgotten, with its series, so that restarts
@@ -58,6 +59,20 @@ class AlignSettings(BaseModel):
 
     max_open_steps: int = Field(default=10_000, gt=0)
     """Steps of a role that wait for workers. The oldest are closed beyond that."""
+
+    spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
+    """How long the spans of a step are waited for before it is explained, from its own on."""
+
+    spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
+    """How long before a step work may have ended that explains it."""
+
+    trace_url: str = ""
+    """Where a person sees a trace, with ``{trace_id}`` in it, e.g.
+    ``http://localhost:16686/trace/{trace_id}``. It stands in the row that explains a step."""
+
+    max_spans: int = Field(default=100_000, gt=0)
+    """Spans per experiment that are kept to explain steps. The oldest make room; they are counted.
+    """
 
     max_open_windows: int = Field(default=1_000, gt=0)
     """Windows that wait for workers, per experiment. The oldest are closed beyond that."""

@@ -91,6 +91,13 @@ class StreamTable:
             self._frozen = None
         return state
 
+    def name_of(self, instance: str) -> str:
+        """``<role>/<index>`` of a worker; of one that is not known, what it calls itself."""
+        for worker, state in self.workers.items():
+            if worker.instance == instance:
+                return f"{state.role}/{state.label}"
+        return instance
+
     def lease(self, worker: Worker, settings: AlignSettings) -> WorkerState | None:
         """The state of a worker that has exported; None if there are as many as there may be."""
         if worker not in self.workers and len(self.workers) >= settings.max_series:

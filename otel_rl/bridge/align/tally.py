@@ -15,6 +15,7 @@ class Tally:
         duplicate: Came again, or were overtaken by a later total, and were left out.
         too_many_series: Dropped: the experiment has ``max_series`` series.
         too_old: Dropped: nobody can tell any more whether they were taken.
+        spans_too_old: Spans that came too late to explain a step, or made room for newer ones.
     """
 
     taken: int = 0
@@ -22,6 +23,7 @@ class Tally:
     duplicate: int = 0
     too_many_series: int = 0
     too_old: int = 0
+    spans_too_old: int = 0
 
     def drop_as_duplicate(self, samples: int) -> None:
         """These were counted as taken, but have come again."""

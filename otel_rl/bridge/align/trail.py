@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.keys import tracker_key
 from otel_rl.diagnose.clocks import estimate_clocks, with_one_clock
-from otel_rl.diagnose.critical_path import Segment, critical_path
+from otel_rl.diagnose.critical_path import UNACCOUNTED, Segment, critical_path
 from otel_rl.diagnose.forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
@@ -55,13 +55,17 @@ class Explained:
         step: Which.
         time_ns: Its end, of the rank that was last.
         values: Tracker key to seconds; their sum is how long it took.
-        labels: Tracker key to text: the trace of the step, and the worker that took most of it.
+        trace_id: Of the step, in hexadecimal digits.
+        worker: The instance that took most of it.
+        longest: ``<role>/<phase>`` that took most of it.
     """
 
     step: int
     time_ns: int
     values: dict[str, float]
-    labels: dict[str, str]
+    trace_id: str
+    worker: str
+    longest: str
 
 
 class Trail:
@@ -235,7 +239,7 @@ def _explained(step: int, root: SpanRecord, path: Sequence[Segment]) -> Explaine
         / _NS_PER_S
         for (role, phase), ns in took_ns.items()
     }
-    labels = {"critical_path/trace_id": root.span_id[:16].hex()}
-    if of_workers:
-        labels["critical_path/worker"] = max(of_workers, key=lambda worker: of_workers[worker])
-    return Explained(step, root.end_ns, values, labels)
+    worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
+    longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
+    trace_id = root.span_id[:16].hex()
+    return Explained(step, root.end_ns, values, trace_id, worker, "/".join(longest))

@@ -82,6 +82,11 @@ class Journal(Protocol):
         """Into how many counters a number is split that several write to at the same time."""
         ...
 
+    @property
+    def busy_s(self) -> float:
+        """For how long nothing could be kept although somebody wants to; 0 if all is well."""
+        ...
+
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """Run ``function`` in a transaction and return its result once that is durable.
 

@@ -181,15 +181,17 @@ class Leases:
         self._renewed_at = asked_at
         with self._changing:
             before = self._held
-            # One that the watch has let go of stays so: nobody works on it any more.
+            # One that has ended, or is about to, was seen to be lost by those who asked: it stays
+            # so until the next turn.
+            last = self._monotonic() + self._lease_s / 10
             self._held = {
                 key: _Lease(lease.epoch, self._end(asked_at))
                 for key, lease in before.items()
-                if renewed.get(key) == lease.epoch
+                if renewed.get(key) == lease.epoch and last < lease.ends_at
             }
             lost = before.keys() - self._held.keys()
         if lost:
-            _log.warning("Other bridges have taken over: %s", ", ".join(map(str, sorted(lost))))
+            _log.warning("Runs are left to other bridges: %s", ", ".join(map(str, sorted(lost))))
             self._lost(lost)
         self._release([key for key in renewed if key not in self._held])
 

@@ -21,7 +21,6 @@ from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import make_conninfo
 
 from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Cursor, Value
 from otel_rl.bridge.journal.schema import FORMAT, statements
@@ -32,7 +31,7 @@ from otel_rl.errors import (
     JournalUnavailable,
 )
 
-__all__ = ["PostgresJournal", "without_password"]
+__all__ = ["PostgresJournal"]
 
 _T = TypeVar("_T")
 
@@ -100,6 +99,9 @@ class PostgresJournal:
     ) -> None:
         self._max_bytes = max_bytes
         self._pool = _Pool(url, connections)
+        # When each thread that writes began; each changes its own.
+        self._begun: dict[int, float] = {}
+        self._kept_at = -math.inf
         # _measuring guards the three below.
         self._measuring = threading.Lock()
         self._measured_at = -math.inf
@@ -126,8 +128,24 @@ class PostgresJournal:
         """See ``Journal.shards``."""
         return _SHARDS
 
+    @property
+    def busy_s(self) -> float:
+        """See ``Journal.busy_s``."""
+        begun = [*self._begun.values()]
+        return max(0.0, time.monotonic() - max(min(begun), self._kept_at)) if begun else 0.0
+
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
+        me = threading.get_ident()
+        self._begun[me] = time.monotonic()
+        try:
+            result = self._write(function)
+            self._kept_at = time.monotonic()
+        finally:
+            del self._begun[me]
+        return result
+
+    def _write(self, function: Callable[[Connection], _T]) -> _T:
         for attempt in range(_ATTEMPTS):
             with _told(), self._pool.borrowed() as borrowed:
                 try:
@@ -268,14 +286,6 @@ class _Connection:
         with self._connection.cursor() as cursor:
             cursor.executemany(_translated_sql(sql), parameters)
         return None
-
-
-def without_password(url: str) -> str:
-    """The address as it may be shown."""
-    try:
-        return make_conninfo(url, password="***")  # noqa: S106
-    except psycopg.Error:
-        return "postgresql://***"
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 __all__ = ["FORMAT", "statements"]
 
-FORMAT = 5
+FORMAT = 6
 """Of the tables and of what is pickled in them. A bridge refuses a journal of another one."""
 
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
@@ -21,6 +21,7 @@ CREATE TABLE runs (
   pruned_row BIGINT NOT NULL DEFAULT 0,
   is_open    BIGINT NOT NULL DEFAULT 0,
   row_bytes  BIGINT NOT NULL DEFAULT 0,
+  roles      TEXT NOT NULL DEFAULT '{{}}',
   owner      TEXT NOT NULL DEFAULT '',
   epoch      BIGINT NOT NULL DEFAULT 0,
   expires_ns BIGINT NOT NULL DEFAULT 0,
@@ -68,6 +69,14 @@ CREATE TABLE seen (
   crc       BIGINT NOT NULL
 );
 CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
+CREATE TABLE trails (
+  number    {number},
+  run_id    TEXT NOT NULL,
+  newest_ns BIGINT NOT NULL,
+  body      {bytes} NOT NULL,
+  crc       BIGINT NOT NULL
+);
+CREATE INDEX trails_of_run ON trails (run_id, newest_ns);
 CREATE TABLE rows (
   run_id TEXT NOT NULL,
   number BIGINT NOT NULL,

@@ -14,6 +14,7 @@ import queue
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -71,6 +72,8 @@ class SqliteJournal:
         self._path = directory / JOURNAL_FILE
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._closed = threading.Event()
+        # When the commit that is being made was begun; written by the journal's thread alone.
+        self._busy_since_s: float | None = None
         # _closing guards the moment between the last accepted call and the end of the queue.
         self._closing = threading.Lock()
         # Connections that nobody reads with at the moment: as many as ever read at once.
@@ -146,6 +149,12 @@ class SqliteJournal:
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
 
+    @property
+    def busy_s(self) -> float:
+        """For how long the disk has kept a commit waiting, and all who wait for it; 0 if none."""
+        since_s = self._busy_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def size(self) -> int:
         """Bytes in use, of the pages of the database."""
         with self.read() as connection:
@@ -212,7 +221,9 @@ class SqliteJournal:
                 except queue.Empty:
                     break
             if group:
+                self._busy_since_s = time.monotonic()
                 _commit(connection, group)
+                self._busy_since_s = None
         connection.close()
 
 

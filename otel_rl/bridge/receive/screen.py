@@ -136,7 +136,7 @@ class Screen:
             resources: Its parts, each of one resource.
             scopes_of: The parts of such a part, each of one scope.
             count: How many items such a part has.
-            screen: Leaves out items of it.
+            screen: Leaves out items of it, and adds those that stay to ``accepted``.
         """
 
         def keeps_resource(part: R) -> bool:
@@ -151,7 +151,6 @@ class Screen:
             if problem is not None:
                 return self._refuse(problem, count(part))
             screen(part)
-            self.accepted += count(part)
             return True
 
         # Nearly no request is so long that it has to be counted.
@@ -181,6 +180,7 @@ class Screen:
         )
         if not is_sound:
             self._filter(points, partial(self._keeps_point, metric.name, kind or ""))
+        self.accepted += len(points)
         return True
 
     def _keeps_point(self, metric: str, kind: str, point: DataPoint) -> bool:
@@ -204,6 +204,7 @@ class Screen:
 
     def _spans(self, scope_spans: ScopeSpans) -> None:
         self._filter(scope_spans.spans, self._keeps_span)
+        self.accepted += len(scope_spans.spans)
 
     def _keeps_span(self, span: Span) -> bool:
         problem = self._rules.span(span)
@@ -211,6 +212,7 @@ class Screen:
 
     def _events(self, scope_logs: ScopeLogs) -> None:
         self._filter(scope_logs.log_records, self._keeps_event)
+        self.accepted += len(scope_logs.log_records)
 
     def _keeps_event(self, record: LogRecord) -> bool:
         problem = self._rules.event(event_name(record), record)

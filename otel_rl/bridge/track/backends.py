@@ -74,7 +74,7 @@ def backend(name: str) -> Backend:
 
 
 def _wandb_tracker(run: RunInfo) -> Tracker:
-    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ)
+    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ, run.key)
     return SharedWandbTracker() if account.attached_run else WandbTracker()
 
 
@@ -82,7 +82,7 @@ def _patience_with_wandb(attributes: Mapping[str, str]) -> Patience:
     settings = WandbSettings.parse(attributes)
     return Patience(
         # `init` tries a last time after its timeout.
-        open_s=2 * settings.init_timeout_s + settings.settle_s + 60,
+        open_s=2 * settings.init_timeout_s + settings.settle_s + 90,
         close_s=settings.finish_timeout_s + settings.stall_timeout_s + 60,
     )
 

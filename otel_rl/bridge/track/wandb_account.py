@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
 
 __all__ = [
     "Account",
@@ -33,7 +34,7 @@ _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _DEFAULT_PROJECT = "otel_rl"
 _MAX_PROJECT_LENGTH = 128  # the server's limit
 _FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
-_FORBIDDEN_IN_RUN_ID = frozenset(":;,#?/'")
+_FORBIDDEN_IN_RUN_ID = frozenset(":;,#?/'{}")  # the braces are ours
 _MAX_PATH_PARTS = 3
 
 # What of the bridge's environment concerns the run of a writer. Everything else that starts with
@@ -65,8 +66,9 @@ class WandbSettings:
             and offline without.
         project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
         entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
-        attach: The run of your own process to join, as ``[[ENTITY/]PROJECT/]RUN_ID``. Empty for
-            ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``, else for a run of the bridge's own.
+        attach: The run of your own process to join, as ``[[ENTITY/]PROJECT/]RUN_ID``, in which
+            ``{experiment}`` and ``{trial}`` stand for the names. Empty for ``WANDB_RUN_ID`` if
+            ``WANDB_MODE`` is ``shared``, else for a run of the bridge's own.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: For creating or resuming the run.
         finish_timeout_s: For the upload of what is left when the run ends.
@@ -159,8 +161,15 @@ class Account:
         return "/".join(filter(None, (self.entity, self.project, self.attached_run)))
 
 
-def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account:
+def find_account(
+    settings: WandbSettings, environ: Mapping[str, str], key: ExperimentKey | None = None
+) -> Account:
     """Put together what the settings, the environment and the files of ``wandb login`` say.
+
+    Args:
+        settings: Of the tracker.
+        environ: The environment.
+        key: Whose run it is about, None for any: ``attached_run`` may then have names to fill in.
 
     Raises:
         ConfigError: They contradict each other or cannot work.
@@ -177,7 +186,7 @@ def find_account(settings: WandbSettings, environ: Mapping[str, str]) -> Account
             f'wandb.base_url: must start with http:// or https:// (got "{base_url}").'
         )
     api_key = _api_key(base_url, environ)
-    entity, project, attached_run = _attached(settings.attach, environ)
+    entity, project, attached_run = _attached(settings.attach, environ, key)
     online = _is_online(
         settings.mode, environ.get("WANDB_MODE", ""), bool(api_key), attached=bool(attached_run)
     )
@@ -254,7 +263,9 @@ def _is_online(setting: str, variable: str, has_key: bool, *, attached: bool) ->
     )
 
 
-def _attached(setting: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
+def _attached(
+    setting: str, environ: Mapping[str, str], key: ExperimentKey | None
+) -> tuple[str, str, str]:
     """Entity, project and id of the run to join; empty where nothing says so."""
     source, path = "wandb.attach", setting
     if not path and environ.get("WANDB_MODE") == _SHARED:
@@ -262,14 +273,21 @@ def _attached(setting: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     parts = path.split("/")
     if parts[-2:-1] == ["runs"]:  # as in the run's URL
         del parts[-2]
+    if key is not None:
+        parts = [_filled(part, key.experiment, key.trial) for part in parts]
     is_path = len(parts) <= _MAX_PATH_PARTS and all(parts)
-    if path and (not is_path or _FORBIDDEN_IN_RUN_ID & set(parts[-1])):
+    if path and (not is_path or _FORBIDDEN_IN_RUN_ID & set(_filled(parts[-1], "", ""))):
         raise ConfigError(
-            f'{source}: must be [[ENTITY/]PROJECT/]RUN_ID (got "{path}").',
-            hint="It is the end of the run's URL.",
+            f'{source}: must be [[ENTITY/]PROJECT/]RUN_ID (got "{"/".join(parts)}").',
+            hint="It is the end of the run's URL. An id may have none of "
+            f"{' '.join(sorted(_FORBIDDEN_IN_RUN_ID))}",
         )
     entity, project, run_id = ["", "", *parts][-3:]
     return entity, project, run_id
+
+
+def _filled(part: str, experiment: str, trial: str) -> str:
+    return part.replace("{experiment}", experiment).replace("{trial}", trial)
 
 
 def _project(project: str) -> str:

@@ -36,7 +36,8 @@ __all__ = ["SharedWandbTracker"]
 
 _PREFIX = "otel_rl/"
 _LABEL = "otel_rl"  # W&B's word for which of the writers of a run it is
-_SETTLE_POLL_S = 1.0
+_POLL_S = 1.0  # between two questions while a run is to begin, or its answers to stand still
+_BEGIN_S = 20.0  # a run that has not begun by then is asked for again as if it were refused
 
 
 class SharedWandbTracker:
@@ -49,17 +50,19 @@ class SharedWandbTracker:
         self._mark = ""
         self._marks = Marks(self._account, "", row=0, step=0)
         self._upload = Upload("", 0, stall_timeout_s=0)
-        self._note = Path()
+        self._note_file = Path()
+        self._note: _Note | None = None  # as it is in the file
 
     def open(self, run: RunInfo, /) -> int:
         """Join the run, if it is there and its owner shares it."""
         try:
             self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(self._settings, os.environ)
+            self._account = find_account(self._settings, os.environ, run.key)
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._mark = mark_key(run)
-        self._note = writer_file(run, "joined")
+        self._note_file = writer_file(run, "joined")
+        self._note = _Note.read(self._note_file, self._mark)
         # Asked before `init`, which would make a run that is not there, and let W&B overwrite the
         # first rows of one that is not shared.
         joined = _shared(self._account)
@@ -96,9 +99,9 @@ class SharedWandbTracker:
     def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server which rows it has, until it has all."""
         self._opened()
-        safe_row = self._upload.wait(self._rows_there, timeout_s=timeout_s)
+        self._confirm(timeout_s=timeout_s)
         self._leave_note(is_closed=False)
-        return safe_row
+        return self._upload.safe_row
 
     def location(self) -> str:
         """The URL of the run."""
@@ -113,12 +116,14 @@ class SharedWandbTracker:
             with translated():
                 run.finish(exit_code=exit_code)
                 wandb.teardown(exit_code=exit_code)
-            self._upload.wait(self._rows_there)
+            self._confirm()
             self._leave_note(is_closed=True)
         return self._upload.safe_row
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
-        note = _Note.read(self._note, self._mark)
+        note = self._note
+        if note is not None and note.is_odd:
+            raise _odd(self._account)
         if note is None:
             return Marks(self._account, self._mark, row=0, step=joined.last_step + 1)
         marks = Marks(self._account, self._mark, row=note.row, step=note.step)
@@ -132,15 +137,30 @@ class SharedWandbTracker:
     def _settle(self, marks: Marks) -> None:
         since, row = time.monotonic(), marks.row
         while time.monotonic() - since < self._settings.settle_s:
-            time.sleep(min(_SETTLE_POLL_S, self._settings.settle_s))
+            time.sleep(min(_POLL_S, self._settings.settle_s))
             if marks.read() > row:
                 since, row = time.monotonic(), marks.row
+
+    def _confirm(self, *, timeout_s: float = float("inf")) -> None:
+        try:
+            self._upload.wait(self._rows_there, timeout_s=timeout_s)
+        except TrackerUnavailable as exc:
+            # New lines are looked for at the end of the run. If W&B put them elsewhere, the next
+            # opening would take them for lost, and write them again, as would each after it.
+            everywhere = Marks(self._account, self._mark, row=self._marks.row, step=0)
+            if everywhere.read(handed=self._upload.next_row) == self._marks.row:
+                raise
+            self._leave_note(is_closed=False, is_odd=True)
+            raise _odd(self._account) from exc
 
     def _rows_there(self) -> int:
         return self._marks.read(handed=self._upload.next_row)
 
-    def _leave_note(self, *, is_closed: bool) -> None:
-        _Note(self._mark, self._marks.row, self._marks.step, is_closed).write(self._note)
+    def _leave_note(self, *, is_closed: bool, is_odd: bool = False) -> None:
+        note = _Note(self._mark, self._marks.row, self._marks.step, is_closed, is_odd)
+        if note != self._note:
+            note.write(self._note_file)
+            self._note = note
 
     def _opened(self) -> "wandb.Run":
         if self._run is None:
@@ -159,6 +179,7 @@ class _Note:
     row: int
     step: int
     is_closed: bool
+    is_odd: bool
 
     @classmethod
     def read(cls, path: Path, mark: str) -> Self | None:
@@ -186,9 +207,11 @@ class _Note:
 
 def _shared(account: Account) -> JoinedRun:
     path = account.attached_path
-    run = look_up(account)
+    deadline = time.monotonic() + _BEGIN_S
+    while (run := look_up(account)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     if run is None:
-        raise TrackerUnavailable(
+        raise TrackerRejected(
             f"There is no W&B run {path} yet.",
             hint="It is joined once wandb.init has made it. Is it in this project? Name it as "
             "ENTITY/PROJECT/RUN_ID.",
@@ -200,6 +223,13 @@ def _shared(account: Account) -> JoinedRun:
             'settings=wandb.Settings(mode="shared", x_primary=True).',
         )
     return run
+
+
+def _odd(account: Account) -> TrackerRejected:
+    return TrackerRejected(
+        f"The W&B run {account.attached_path} has rows of ours that are not at its end.",
+        hint="Let the bridge write a run of its own, under another trial, and report this.",
+    )
 
 
 def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run":

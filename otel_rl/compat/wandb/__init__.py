@@ -35,6 +35,7 @@ from otel_rl.compat.wandb._media import READS as _READS
 from otel_rl.compat.wandb._run import Run
 from otel_rl.compat.wandb._say import say_once as _say_once
 from otel_rl.compat.wandb._summary import Summary as _Summary
+from otel_rl.compat.wandb._table import Table
 
 __all__ = [
     "AlertLevel",
@@ -44,6 +45,7 @@ __all__ = [
     "Histogram",
     "Run",
     "Settings",
+    "Table",
     "UsageError",
     "alert",
     "define_metric",

@@ -42,13 +42,25 @@ class About:
 
 
 class Described(Protocol):
-    """Has an ``About``."""
+    """Has an ``About``, and tells it."""
 
     about: About
 
+    def tell_about(self) -> None:
+        """Give the run what is told of it."""
+        ...
+
 
 class Given(Generic[T]):
-    """An attribute of a run as the program gave it. A change stays in the process, and says so."""
+    """An attribute of a run as the program gave it.
+
+    Args:
+        is_told: Whether the run that is written gets it, too. If not, a change stays in the
+            process, and says so.
+    """
+
+    def __init__(self, *, is_told: bool = False) -> None:
+        self._is_told = is_told
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -58,9 +70,14 @@ class Given(Generic[T]):
         return value
 
     def __set__(self, run: Described, value: T) -> None:
-        say_once(f"run.{self._name} = ... after init() changes nothing in the run that is written.")
         changed: dict[str, Any] = {self._name: value}
         run.about = replace(run.about, **changed)
+        if self._is_told:
+            run.tell_about()
+        else:
+            say_once(
+                f"run.{self._name} = ... after init() changes nothing in the run that is written."
+            )
 
 
 def generate_id(length: int = 8) -> str:

@@ -26,9 +26,6 @@ def current() -> Run | None:
 # Arguments of init() that have no meaning for a worker, and what has.
 _IGNORED: Final[Mapping[str, str]] = {
     "entity": "set WANDB_ENTITY for the bridge",
-    "group": "the run is in the group of its experiment",
-    "notes": "set WANDB_NOTES for the bridge",
-    "tags": "set WANDB_TAGS for the bridge",
     "mode": "the bridge decides whether the run is online",
     "resume": "the same experiment and trial is the same run",
     "resume_from": "start another trial",
@@ -67,14 +64,14 @@ def init(
         dir: Returned by ``run.dir``.
         id: The trial, unless the environment names the experiment.
         name: The trial if there is no ``id``.
-        notes: Kept in this process.
-        tags: Kept in this process.
+        notes: The run's.
+        tags: The run's, together with those of the other processes.
         config: A dict, ``argparse.Namespace``, dataclass, or a JSON or YAML file.
         config_exclude_keys: Left out of the config.
         config_include_keys: All that is taken of the config.
         allow_val_change: Ignored: values may always change.
-        group: Kept in this process.
-        job_type: The worker's role.
+        group: The run's.
+        job_type: The worker's role, and the run's job type.
         mode: ``disabled`` records nothing; all else is for the bridge to decide.
         force: Ignored.
         reinit: With a run in progress: True or ``finish_previous`` ends it first; by default it
@@ -97,25 +94,22 @@ def init(
             return _current
         finish()
     names = Names(project, name, id, job_type)
-    disabled = (mode or os.environ.get("WANDB_MODE")) == "disabled"
-    if not disabled:
-        _session.join(worker_of(names, os.environ, _session.process_name()))
-        given = {"entity": entity, "group": group, "notes": notes, "tags": tags, "mode": mode}
-        _say_ignored({**given, **others})
-    _current = Run(
-        About(
-            project=project or os.environ.get("WANDB_PROJECT") or "uncategorized",
-            name=name or os.environ.get("WANDB_NAME") or "",
-            id=id or os.environ.get("WANDB_RUN_ID") or generate_id(),
-            entity=entity or "",
-            group=group or "",
-            job_type=job_type or "",
-            notes=notes,
-            tags=tuple(tags or ()),
-            dir=os.fspath(dir) if dir is not None else ".",
-            disabled=disabled,
-        )
+    about = About(
+        project=project or os.environ.get("WANDB_PROJECT") or "uncategorized",
+        name=name or os.environ.get("WANDB_NAME") or "",
+        id=id or os.environ.get("WANDB_RUN_ID") or generate_id(),
+        entity=entity or "",
+        group=group or os.environ.get("WANDB_RUN_GROUP") or "",
+        job_type=job_type or os.environ.get("WANDB_JOB_TYPE") or "",
+        notes=notes or os.environ.get("WANDB_NOTES"),
+        tags=_tags(tags or os.environ.get("WANDB_TAGS", "").split(",")),
+        dir=os.fspath(dir) if dir is not None else ".",
+        disabled=(mode or os.environ.get("WANDB_MODE")) == "disabled",
     )
+    if not about.disabled:
+        _session.join(worker_of(names, os.environ, _session.process_name()), about)
+        _say_ignored({"entity": entity, "mode": mode, **others})
+    _current = Run(about)
     hyperparameters = {
         key: value
         for key, value in config_of(config).items()
@@ -162,6 +156,11 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 def login(*_arguments: object, **_named: object) -> bool:
     """True: a worker needs no key, the bridge has it."""
     return True
+
+
+def _tags(given: Sequence[str]) -> tuple[str, ...]:
+    words = [given] if isinstance(given, str) else given
+    return tuple(word for word in words if word)
 
 
 def _size(data: object) -> int:

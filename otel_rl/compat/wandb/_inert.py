@@ -1,6 +1,7 @@
 """The rest of W&B's names that programs touch: errors to catch, levels, charts, terminal lines."""
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 from types import SimpleNamespace
 from typing import Final
@@ -54,7 +55,7 @@ class Settings(SimpleNamespace):
 class _Plots:
     """``wandb.plot``: every chart of it is not carried."""
 
-    def __getattr__(self, name: str) -> type[Media]:
+    def __getattr__(self, name: str) -> Callable[..., Media]:
         if name.startswith("__"):
             raise AttributeError(name)
         return media(f"plot.{name}")

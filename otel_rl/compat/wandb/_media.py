@@ -27,7 +27,7 @@ class Media:
         return f"<wandb.{self.kind}, not carried>"
 
 
-def media(kind: str) -> type[Media]:
+def media(kind: str) -> Callable[..., Media]:
     """A class whose instances stand for W&B's ``kind``."""
 
     class Kind(Media):
@@ -75,7 +75,6 @@ MEDIA: Final[Mapping[str, Callable[..., Media]]] = {
         "Molecule",
         "Object3D",
         "Plotly",
-        "Table",
         "Video",
     )
 }

@@ -11,6 +11,8 @@ Within a row the last value of a key wins.
 
 from dataclasses import dataclass, field
 
+from otel_rl.compat.wandb._table import Samples
+
 __all__ = ["Row", "Rows"]
 
 
@@ -24,22 +26,25 @@ class Row:
         values: Flat name to value.
         extremes: The same for values of which the smallest (``min``) or the largest (``max``) over
             the workers counts.
+        tables: Name to the samples of a table.
     """
 
     step: int
     time_ns: int = 0
     values: dict[str, object] = field(default_factory=dict)
     extremes: dict[str, dict[str, object]] = field(default_factory=dict)
+    tables: dict[str, Samples] = field(default_factory=dict)
 
     def update(self, other: "Row") -> None:
         """Take over what ``other`` holds, later values for earlier ones."""
         self.values |= other.values
         for reduction, values in other.extremes.items():
             self.extremes.setdefault(reduction, {}).update(values)
+        self.tables |= other.tables
         self.time_ns = other.time_ns
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.extremes)
+        return bool(self.values or self.extremes or self.tables)
 
 
 class Rows:

@@ -19,12 +19,13 @@ from otel_rl.compat.wandb._rows import Row, Rows
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
 from otel_rl.compat.wandb._summary import Summary
+from otel_rl.compat.wandb._table import Tables
 from otel_rl.compat.wandb._values import Skipped, flat_row
 from otel_rl.worker.values import as_step
 
 __all__ = ["Metric", "Run"]
 
-_MEDIA_HINT = "Log numbers; use the wandb package beside otel_rl for media and files."
+_MEDIA_HINT = "log numbers; use the wandb package beside otel_rl for media and files."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Run:
     entity = Given[str]()
     group = Given[str]()
     job_type = Given[str]()
-    notes = Given[str | None]()
-    tags = Given[tuple[str, ...]]()
+    notes = Given[str | None](is_told=True)
+    tags = Given[tuple[str, ...]](is_told=True)
     dir = Given[str]()
     disabled = Given[bool]()
     offline: ClassVar = True
@@ -71,10 +72,11 @@ class Run:
     def __init__(self, about: About) -> None:
         self.about = about
         self._rows = Rows()
+        self._tables = Tables()
         self._axis: str | None = None
         self._axis_step: int | None = None
         self._finished = False
-        # _lock guards the four above. Re-entrant, so that a signal handler may log.
+        # _lock guards the five above. Re-entrant, so that a signal handler may log.
         self._lock = threading.RLock()
         self.start_time = time()
         self.config = Config(self._tell_config)
@@ -173,14 +175,20 @@ class Run:
         """Complete the last row and wait up to five seconds for its delivery. Never raises.
 
         The run that is written goes on until all processes have ended.
+
+        Args:
+            exit_code: Other than 0, the worker will say at its end that it has failed.
+            quiet: Ignored.
         """
-        del exit_code, quiet
+        del quiet
         with guard:
             with self._lock:
                 if self.about.disabled or self._finished:
                     return
                 self.complete()
                 self._finished = True
+            if exit_code is not None:
+                _session.tell_failure(f"exit status {exit_code}" if exit_code else None)
             atexit.unregister(self.complete)
             _live.discard(self)
             _session.wait()
@@ -197,7 +205,7 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.finish()
+        self.finish(exit_code=0 if kind is None else 1)
 
     alert = ignored("alert", "a worker has no W&B to send it.")
     display = ignored("display", "the run is the bridge's.")
@@ -262,7 +270,16 @@ class Run:
                 if self._axis_step is not None:
                     row.step = self._axis_step
             self.summary.logged(row.values)
+            row.tables = {
+                name: self._tables.news(name, samples) for name, samples in row.tables.items()
+            }
             _session.record(row)
+
+    def tell_about(self) -> None:
+        """Give the run its notes, tags, group and job type."""
+        with guard:
+            if not self.about.disabled:
+                _session.tell_about(self.about)
 
     def _tell_config(self, new: Mapping[str, object]) -> None:
         if not self.about.disabled:
@@ -314,4 +331,4 @@ def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
 def _say_skipped(skipped: Skipped) -> None:
     guard.drops.add(DropReason.NOT_A_NUMBER, len(skipped))
     for name, kind in skipped.items():
-        say_once(f"{name!r} is not carried ({kind}): a run gets numbers. {_MEDIA_HINT}")
+        say_once(f"{name!r} is not carried ({kind}): {_MEDIA_HINT}")

@@ -1,15 +1,17 @@
 """The shim's only way to the worker: all that it asks of otel_rl stands here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 import otel_rl
+from otel_rl.compat.wandb._about import About
 from otel_rl.compat.wandb._rows import Row
-from otel_rl.compat.wandb._say import say_once
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.naming import Who
+from otel_rl.worker.plain import label
+from otel_rl.worker.said import MAX_TAGS, MAX_WORD_CHARS, what_is_said
 from otel_rl.worker.session import GUARD, Session, running
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     "process_name",
     "record",
     "record_summary",
+    "tell_about",
     "tell_config",
+    "tell_failure",
     "wait",
 ]
 
@@ -33,8 +37,12 @@ _FINISH_TIMEOUT_S: Final = 5.0
 _started: tuple[Session, Who] | None = None
 
 
-def join(worker: Who) -> None:
+def join(worker: Who, about: About) -> None:
     """Be ``worker``, unless the program has called ``otel_rl.init`` itself.
+
+    Args:
+        worker: Who.
+        about: What the run is given.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -43,10 +51,17 @@ def join(worker: Who) -> None:
     session = running()
     if session is not None and not session.is_guess:
         if _started is None or _started[0] is not session:
+            tell_about(about)
             return
         if _started[1] != worker:
             otel_rl.shutdown(timeout_s=_FINISH_TIMEOUT_S)
-    otel_rl.init(**asdict(worker))
+    otel_rl.init(
+        **asdict(worker),
+        notes=about.notes,
+        tags=_words(about.tags),
+        group=_word(about.group),
+        job_type=_word(about.job_type),
+    )
     session = running()
     _started = None if session is None else (session, worker)
 
@@ -56,6 +71,8 @@ def record(row: Row) -> None:
     for reduce, values in ((None, row.values), *row.extremes.items()):
         if values:
             otel_rl.mlogger.log(_numbers(values), row.step, reduce, at_ns=row.time_ns)
+    for name, samples in row.tables.items():
+        otel_rl.log_samples(samples, row.step, name)
 
 
 def record_summary(row: Row) -> None:
@@ -64,17 +81,44 @@ def record_summary(row: Row) -> None:
 
 
 def tell_config(config: Mapping[str, object]) -> None:
-    """Give the run its config."""
-    del config
-    say_once(
-        "config is kept in this process and not written to the run yet: "
-        "otel_rl has no signal for it."
-    )
+    """Give the run more of its config."""
+    otel_rl.log_config(config)
+
+
+def tell_about(about: About) -> None:
+    """Give the run its notes, tags, group and job type, as far as there are any."""
+    session = running()
+    if session is not None:
+        said = what_is_said(
+            guard,
+            notes=about.notes,
+            tags=_words(about.tags),
+            group=_word(about.group),
+            job_type=_word(about.job_type),
+        )
+        if said:
+            session.say_start(said)
+
+
+def tell_failure(error: str | None) -> None:
+    """Let the worker say at its end that it has failed, or that it has not."""
+    session = running()
+    if session is not None:
+        session.failure = error
 
 
 def wait() -> bool:
     """Wait until what was recorded is delivered, for at most as long as the end of a process."""
     return otel_rl.flush(timeout_s=_FINISH_TIMEOUT_S)
+
+
+def _words(tags: Iterable[object]) -> list[str]:
+    return [_word(tag) for tag in tags if tag][:MAX_TAGS]
+
+
+def _word(given: object) -> str:
+    """What is given, as ``init`` takes it: no run may fail for its tags or its group."""
+    return label(given, MAX_WORD_CHARS) if given else ""
 
 
 def _numbers(values: Mapping[str, object]) -> Mapping[str, SupportsFloat]:

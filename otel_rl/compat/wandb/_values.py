@@ -7,6 +7,7 @@ from typing import Final
 from otel_rl.compat.wandb._histogram import Histogram
 from otel_rl.compat.wandb._media import Media
 from otel_rl.compat.wandb._rows import Row
+from otel_rl.compat.wandb._table import Table
 from otel_rl.worker.values import PLAIN, NotANumber, hold
 
 __all__ = ["Skipped", "flat_row"]
@@ -55,6 +56,8 @@ def _put(row: Row, skipped: Skipped, prefix: str, data: Mapping[str, object], de
                 skipped[name] = "dict nested too deep"
         elif isinstance(value, Histogram):
             _put_histogram(row, skipped, name, value)
+        elif isinstance(value, Table):
+            row.tables[name] = value.samples()
         elif isinstance(value, Media):
             skipped[name] = value.kind
         elif isinstance(value, str | bytes):

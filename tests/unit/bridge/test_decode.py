@@ -318,7 +318,3 @@ def test_a_summary_keeps_its_quantiles() -> None:
 
 def test_a_metric_without_data_is_ignored() -> None:
     assert points(Metric(name="nothing")) == []
-
-
-def test_spans_are_not_decoded() -> None:
-    assert decode(Batch(KEY, Signal.TRACES, b"", RECEIVED_NS)) == Decoded([], [])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.align import AlignSettings
@@ -364,3 +365,59 @@ def test_a_table_of_samples_is_a_row_of_the_run(bench: Bench) -> None:
         ["step", "prompt", "worker"],
         [[3, "2+2?", "0"]],
     )
+
+
+def traced(key: ExperimentKey, *, step: int) -> Batch:
+    """A step of a second, of which half was training."""
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    resource_spans.resource.attributes.extend(
+        key_values(
+            {
+                "rl.experiment.name": key.experiment,
+                "rl.worker.role": "trainer",
+                "service.instance.id": "one",
+            }
+        )
+    )
+    spans = resource_spans.scope_spans.add().spans
+    trace, start = step.to_bytes(16), T0 + step * S
+    for name, number, end in (("rl.loop", 1, start + S), ("rl.train", 2, start + S // 2)):
+        spans.add(
+            trace_id=trace,
+            span_id=number.to_bytes(8),
+            parent_span_id=(1).to_bytes(8) if number == 2 else b"",
+            name=name,
+            start_time_unix_nano=start,
+            end_time_unix_nano=end,
+            attributes=key_values(
+                {"rl.loop.iteration": step} | ({"rl.phase": "train"} if number == 2 else {})
+            ),
+        )
+    return Batch(key, Signal.TRACES, request.SerializeToString(), T0)
+
+
+def test_a_step_is_explained_in_one_row_whenever_the_bridge_dies(bench: Bench) -> None:
+    bench.spool.append([batch(A, 3), traced(A, step=3)])
+    bench.run(seconds=1)
+    bench.restart()
+    bench.spool.append([traced(A, step=3)])  # its sender repeats it
+    bench.run()
+    bench.run(seconds=20)
+    bench.restart()
+    bench.spool.append([traced(A, step=3)])
+    bench.run()
+    bench.run(seconds=20)
+    rows = bench.ledger.rows(A, start=0, limit=100)
+    explained = [row for row in rows if "critical_path/trainer/train" in row.values]
+    assert [(row.step, dict(row.values), dict(row.labels)) for row in explained] == [
+        (
+            3,
+            {"critical_path/trainer/train": 0.5, "critical_path/trainer/unaccounted": 0.5},
+            {
+                "critical_path/longest": "trainer/train",
+                "critical_path/trace_id": (3).to_bytes(16).hex(),
+                "critical_path/worker": "trainer/0",
+            },
+        )
+    ]

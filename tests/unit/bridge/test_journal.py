@@ -173,7 +173,7 @@ def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
     spool.append([batch()])
     ledger.commit([commit(row(0), row(1), state={"some": "state"}, taken=offsets(spool))])
     assert ledger.rows(KEY, start=0, limit=10) == [row(0), row(1)]
-    assert ledger.saved(KEY) == Saved({"some": "state"}, [], 2)
+    assert ledger.saved(KEY) == Saved({"some": "state"}, [], 2, [])
     assert spool.pending() == 0
     assert ledger.runs() == [KEY]
 
@@ -243,7 +243,7 @@ def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
     ledger = Ledger(journal)
     ledger.commit([commit(row(0), state="good")])
     journal.write(lambda c: c.execute("UPDATE states SET body = ?", (b"0",)))
-    assert ledger.saved(KEY) == Saved(None, [], 1)
+    assert ledger.saved(KEY) == Saved(None, [], 1, [])
 
 
 def test_a_run_whose_rows_nobody_takes_has_no_room_for_more(store: Store) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from otel_rl.bridge.journal import Connection, Journal, checksum
-from otel_rl.bridge.journal.postgres import PostgresJournal, without_password
+from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import ConfigError, JournalUnavailable
@@ -180,8 +180,3 @@ def test_an_address_where_nobody_answers_is_told(postgres: PostgresServer) -> No
 def test_what_is_no_address_is_a_mistake_in_the_settings() -> None:
     with pytest.raises(ConfigError, match="is no address"):
         PostgresJournal("mysql://somewhere?what=ever")
-
-
-def test_a_password_is_not_shown() -> None:
-    assert "secret" not in without_password("postgresql://user:secret@host/database")
-    assert "secret" not in without_password("mysql://secret")

@@ -4,6 +4,7 @@ import pytest
 
 from otel_rl.bridge.keys import (
     MAX_KEY_LENGTH,
+    MAX_TABLE_KEY_LENGTH,
     read_key,
     tracker_key,
     variant_key,
@@ -84,6 +85,16 @@ def test_a_key_that_is_too_long_is_cut_and_still_its_own() -> None:
     assert max(len(one), len(other)) <= MAX_KEY_LENGTH
     assert one != other
     assert read_key(one)[:2] == ("trainer", "x" * 255)
+
+
+def test_the_key_of_a_table_fits_into_the_name_of_an_artifact() -> None:
+    one, other = (
+        tracker_key("../" * 40, "t" * 120 + end, [("rl.sample.table", "t" * 120 + end)])
+        for end in "12"
+    )
+    assert max(len(one), len(other)) <= MAX_TABLE_KEY_LENGTH
+    assert one != other
+    assert tracker_key("trainer", "eval", [("rl.sample.table", "eval")]) == "trainer/eval"
 
 
 def test_a_variant_is_read_as_what_it_is_a_variant_of() -> None:

@@ -1,5 +1,6 @@
 """The whole bridge in one process: what is accepted is in the run, whatever else happens."""
 
+import itertools
 import json
 import sqlite3
 import threading
@@ -94,6 +95,35 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
     assert steps(tmp_path) == list(range(20))
     dropped = bridge.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE)
     assert dropped == 1
+
+
+def test_nobody_is_missed_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:
+    bridge = Bridge(settings(tmp_path, align={"lease_s": 2.0}))
+    bridge.start()
+    ended = threading.Event()
+
+    def export() -> None:
+        for step in itertools.count():
+            bridge.accept([batch(step)])
+            if ended.wait(0.1):
+                return
+
+    worker = threading.Thread(target=export)
+    worker.start()
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE, isolation_level=None)) as disk:
+        for busy_s in (2, 4):  # first it is seen how often the worker exports
+            ended.wait(busy_s)
+            if busy_s == 2:
+                disk.execute("BEGIN IMMEDIATE")
+        disk.execute("ROLLBACK")
+    ended.wait(2)
+    ended.set()
+    worker.join(DEADLINE_S)
+    bridge.stop()
+    lines = (tmp_path / f"{run_id('e', 'default')}.jsonl").read_text().splitlines()
+    rows = [json.loads(line)["values"] for line in lines]
+    assert {row.get("service/trainer/failures", 0) for row in rows} == {0}
+    assert bridge.counters.value(Counter.SAMPLES_LATE) == 0
 
 
 def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(

@@ -256,6 +256,17 @@ def test_two_living_workers_of_one_index_are_no_failure(bench: Bench) -> None:
     assert bench.standing == (1, 1, 0, None)
 
 
+def test_the_goodbye_of_one_of_two_with_one_index_leaves_the_place_filled(bench: Bench) -> None:
+    bench.start(generator(0, "a", count=2), generator(0, "b", count=2), generator(1, count=2))
+    bench.run(5)
+    bench.say_goodbye(generator(0, "a", count=2))
+    bench.run(5)
+    assert bench.standing == (2, 2, 0, None)
+    bench.kill(generator(0, "b", count=2))
+    bench.run(60)
+    assert bench.standing == (2, 1, 1, None)
+
+
 # When nobody can be heard
 
 
@@ -348,6 +359,16 @@ def test_an_experiment_whose_last_worker_died_has_crashed(bench: Bench) -> None:
     bench.kill(generator(1, count=2))
     bench.run(60)
     assert bench.aligner.status is ExperimentStatus.CRASHED
+
+
+def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Bench) -> None:
+    bench.start(generator(0, count=2), generator(1, count=2))
+    bench.run(3)
+    bench.kill(generator(1, count=2))
+    bench.run(60)
+    bench.say_goodbye(generator(0, count=2))
+    bench.look()
+    assert bench.aligner.status is ExperimentStatus.COMPLETE
 
 
 def test_time_alone_may_bring_a_row_as_long_as_somebody_lives(bench: Bench) -> None:

@@ -80,7 +80,7 @@ def test_of_several_ranks_the_last_is_explained() -> None:
     (explained,) = bench.explain(after_s=10)
     assert explained.time_ns == 5 * S
     assert sum(explained.values.values()) == pytest.approx(2.0)
-    assert explained.labels["critical_path/worker"] == "trainer-1"
+    assert (explained.worker, explained.longest) == ("trainer-1", "trainer/train")
 
 
 def test_steps_of_other_roles_are_not_explained() -> None:

@@ -56,7 +56,7 @@ def test_nan_is_a_value_and_none_is_none() -> None:
         (b"bytes", "text"),
         ([1, 2], "list"),
         (np.zeros(3), "ndarray of shape (3,)"),
-        (_media.MEDIA["Table"](columns=["a"]), "Table"),
+        (_media.MEDIA["Image"]("no file"), "Image"),
         (object(), "object"),
     ],
 )

@@ -156,12 +156,11 @@ def test_media_are_skipped_said_once_and_counted(
     sink: Sink, said: pytest.LogCaptureFixture
 ) -> None:
     run = wandb.init()
-    table = wandb.Table(columns=["prompt"])
-    table.add_data("why?")
+    image = wandb.Image("no file")
     for _ in range(3):
-        run.log({"samples": table, "loss": 1.0, "note": "hello", "chart": wandb.plot.line(table)})
+        run.log({"shot": image, "loss": 1.0, "note": "hello", "chart": wandb.plot.line(image)})
     assert steps(sink, "loss") == [(0, 1.0), (1, 1.0), (2, 1.0)]
-    assert [line.count("not carried") for line in said.messages if "samples" in line] == [1]
+    assert [line.count("not carried") for line in said.messages if "shot" in line] == [1]
     assert drops(sink)["not_a_number"] == 9
 
 
@@ -267,15 +266,152 @@ def test_config_is_that_of_init_and_can_be_selected(sink: Sink) -> None:
     assert dict(wandb.config) == {"lr": 0.1, "seed": 1}
 
 
-def test_config_says_that_it_is_not_written_yet(sink: Sink, said: pytest.LogCaptureFixture) -> None:
-    wandb.init(config={"lr": 0.1})
+def told(sink: Sink, name: str = "rl.experiment.start") -> list[dict[str, object]]:
+    """What the run was told, one event after another."""
+    otel_rl.flush(timeout_s=10)
+    return [
+        {key: value for key, value in event.attributes.items() if key.startswith("rl.")}
+        for event in sink.events(name)
+    ]
+
+
+def test_the_run_gets_the_config_and_each_change_of_it(sink: Sink) -> None:
+    wandb.init(config={"lr": 0.1, "model": {"name": "q"}})
     wandb.config.update({"lr": 0.2})
-    assert [line for line in said.messages if "config is kept in this process" in line] != []
+    wandb.config.seed = 1
+    assert told(sink) == [
+        {},
+        {"rl.experiment.config": {"lr": 0.1, "model": {"name": "q"}}},
+        {"rl.experiment.config": {"lr": 0.2}},
+        {"rl.experiment.config": {"seed": 1}},
+    ]
+
+
+def test_the_run_gets_notes_tags_group_and_job_type(sink: Sink) -> None:
+    run = wandb.init(notes="why", tags=["a", "b"], group="g", job_type="train")
+    run.tags += ("c",)
+    first, second = told(sink)
+    assert first == {
+        "rl.experiment.notes": "why",
+        "rl.experiment.tags": ["a", "b"],
+        "rl.experiment.group": "g",
+        "rl.experiment.job_type": "train",
+    }
+    assert second == first | {"rl.experiment.tags": ["a", "b", "c"]}
+
+
+def test_the_run_gets_what_the_variables_of_wandb_say(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_NOTES", "why")
+    monkeypatch.setenv("WANDB_TAGS", "a,b")
+    monkeypatch.setenv("WANDB_RUN_GROUP", "g")
+    wandb.init()
+    assert told(sink) == [
+        {
+            "rl.experiment.notes": "why",
+            "rl.experiment.tags": ["a", "b"],
+            "rl.experiment.group": "g",
+        }
+    ]
+
+
+def test_a_tag_that_is_too_long_is_cut_not_refused(sink: Sink) -> None:
+    wandb.init(tags=["a" * 200, "b\n"], group="g" * 200)
+    assert told(sink) == [
+        {"rl.experiment.tags": ["a" * 128, "b"], "rl.experiment.group": "g" * 128}
+    ]
+
+
+def test_what_a_run_is_told_reaches_it_too_where_the_program_started_the_worker(
+    sink: Sink,
+) -> None:
+    otel_rl.init(role="trainer")
+    wandb.init(notes="why")
+    assert told(sink) == [{}, {"rl.experiment.notes": "why"}]
+
+
+def samples(sink: Sink) -> list[tuple[object, object, object]]:
+    """Table, step and body of each sample that has arrived."""
+    assert otel_rl.flush(timeout_s=10)
+    return [
+        (event.attributes["rl.sample.table"], event.attributes["rl.loop.iteration"], event.body)
+        for event in sink.events("rl.rollout.sample")
+    ]
+
+
+def test_a_table_becomes_samples_at_its_step(sink: Sink) -> None:
+    table = wandb.Table(columns=["prompt", "reward"])
+    table.add_data("1+1?", 0.5)
+    table.add_data("2+2?", np.float32(1.0))
+    wandb.init().log({"val": {"table": table}, "loss": 1.0}, step=7, commit=True)
+    assert samples(sink) == [
+        ("val.table", 7, {"prompt": "1+1?", "reward": 0.5}),
+        ("val.table", 7, {"prompt": "2+2?", "reward": 1.0}),
+    ]
+    assert steps(sink, "loss") == [(7, 1.0)]
+
+
+def test_a_table_that_grows_is_written_once(sink: Sink) -> None:
+    run = wandb.init()
+    rows: list[list[object]] = []
+    for step in range(3):
+        rows = [*rows, [f"prompt {step}"]]
+        run.log({"val": wandb.Table(columns=["prompt"], data=rows)}, step=step, commit=True)
+    assert [(step, body) for _, step, body in samples(sink)] == [
+        (step, {"prompt": f"prompt {step}"}) for step in range(3)
+    ]
+
+
+def test_a_table_with_other_rows_is_written_anew(sink: Sink) -> None:
+    run = wandb.init()
+    for word in ("a", "b"):
+        run.log({"val": wandb.Table(columns=["prompt"], data=[[word]])})
+    assert [body for _, _, body in samples(sink)] == [{"prompt": "a"}, {"prompt": "b"}]
+
+
+def test_a_table_takes_columns_and_frames(sink: Sink) -> None:
+    class Frame:
+        columns = ("prompt", "reward")
+
+        def to_numpy(self) -> np.ndarray[tuple[int, int], np.dtype[np.object_]]:
+            return np.array([["a", 1]], dtype=object)
+
+    table = wandb.Table(dataframe=Frame())
+    table.add_column("length", [3])
+    table.add_data("too short")
+    assert table.get_column("prompt") == ["a"]
+    wandb.init().log({"val": table})
+    assert samples(sink) == [("val", 0, {"prompt": "a", "reward": 1, "length": 3})]
+
+
+ENDS: list[tuple[int | None, dict[str, object]]] = [
+    (None, {"rl.worker.status": "complete"}),
+    (0, {"rl.worker.status": "complete"}),
+    (3, {"rl.worker.status": "failed"}),
+]
+
+
+@pytest.mark.parametrize(("exit_code", "said_at_the_end"), ENDS)
+def test_an_exit_code_is_what_the_worker_says_at_its_end(
+    sink: Sink, exit_code: int | None, said_at_the_end: dict[str, object]
+) -> None:
+    wandb.init()
+    wandb.finish(exit_code)
+    otel_rl.shutdown(timeout_s=5)
+    assert told(sink, "rl.worker.end") == [said_at_the_end]
+
+
+def test_a_run_that_an_exception_leaves_has_failed(sink: Sink) -> None:
+    with pytest.raises(ZeroDivisionError), wandb.init():
+        raise ZeroDivisionError
+    otel_rl.shutdown(timeout_s=5)
+    assert told(sink, "rl.worker.end") == [{"rl.worker.status": "failed"}]
 
 
 def test_arguments_without_a_meaning_are_said(sink: Sink, said: pytest.LogCaptureFixture) -> None:
-    wandb.init(entity="team", tags=["a"], settings=wandb.Settings(quiet=True), monitor_gym=True)
-    for argument in ("entity", "tags", "settings", "monitor_gym"):
+    wandb.init(entity="team", mode="online", settings=wandb.Settings(quiet=True), monitor_gym=True)
+    for argument in ("entity", "mode", "settings", "monitor_gym"):
         assert any(f"init({argument}=...)" in line for line in said.messages)
 
 

@@ -1,8 +1,8 @@
 """Each adapter, called as its framework calls it."""
 
 import asyncio
-import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,12 +23,27 @@ def arrived(sink: Sink) -> dict[str, list[Measurement]]:
     return found
 
 
+def configs(sink: Sink) -> list[object]:
+    """What the run was told of its config, one event after another."""
+    assert otel_rl.flush(timeout_s=10)
+    key = "rl.experiment.config"
+    starts = sink.events("rl.experiment.start")
+    return [event.attributes[key] for event in starts if key in event.attributes]
+
+
 # TRL and transformers
+
+
+class Arguments(SimpleNamespace):
+    """As far as it is needed, transformers' ``TrainingArguments``."""
+
+    def to_dict(self) -> dict[str, object]:
+        return dict(vars(self))
 
 
 def call(callback: Any, event: str, state: object, **named: object) -> None:
     """As transformers' CallbackHandler does."""
-    getattr(callback, event)(SimpleNamespace(run_name="r"), state, SimpleNamespace(), **named)
+    getattr(callback, event)(Arguments(run_name="r"), state, SimpleNamespace(), **named)
 
 
 def test_trl_logs_at_the_global_step(sink: Sink, adapter: Adapter) -> None:
@@ -42,6 +57,7 @@ def test_trl_logs_at_the_global_step(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["rl.reward.mean"]] == [(1.5, 12)]
     assert [(m.value, m.step) for m in found["epoch"]] == [(0.1, 12)]
     assert found["epoch"][0].resource["rl.worker.role"] == "trainer"
+    assert configs(sink) == [{"run_name": "r"}]
 
 
 def test_trl_logs_on_the_first_process_only(sink: Sink, adapter: Adapter) -> None:
@@ -120,6 +136,29 @@ def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
 
 
+def test_verl_gives_the_run_its_config_and_the_generations_of_a_validation(
+    sink: Sink, adapter: Adapter
+) -> None:
+    class ValidationGenerationsLogger:
+        """verl's by its documented signature (verl b178a3cd5)."""
+
+        def log(self, loggers: list[str], samples: list[list[object]], step: int) -> None:
+            self.logged = (loggers, len(samples), step)
+
+    kind = tracking()
+    adapter("verl").register(kind, ValidationGenerationsLogger)
+    kind("project", "experiment", ["otel_rl"], {"trainer": {"lr": 1e-6}})
+    generations = ValidationGenerationsLogger()
+    generations.log(["console", "otel_rl"], [["1+1?", "2", 1.0]], 4)
+    generations.log(["console"], [["2+2?", "5", 0.0]], 5)
+    assert generations.logged == (["console"], 1, 5)
+    assert configs(sink) == [{"trainer": {"lr": 1e-6}}]
+    (sample,) = sink.events("rl.rollout.sample")
+    assert sample.body == {"input": "1+1?", "output": "2", "score": 1.0}
+    assert sample.attributes["rl.sample.table"] == "validation"
+    assert sample.attributes["rl.loop.iteration"] == 4
+
+
 def test_verl_without_the_name_records_nothing(sink: Sink, adapter: Adapter) -> None:
     kind = tracking()
     adapter("verl").register(kind)
@@ -131,11 +170,19 @@ def test_verl_without_the_name_records_nothing(sink: Sink, adapter: Adapter) -> 
 # AReaL
 
 
+@dataclass
+class Settings:
+    """An experiment's, as a dataclass like AReaL's own."""
+
+    lr: float
+
+
 class StatsLogger:
     """AReaL's by its documented signature (AReaL 4aef98d8d)."""
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(experiment_name="e", trial_name="t")
+        self.exp_config = Settings(lr=1e-6)
         self._last_commit_step = -1
         self.committed: list[int] = []
         self.closed = False
@@ -174,6 +221,7 @@ def test_areal_is_recorded_at_the_steps_at_which_it_logs(sink: Sink, adapter: Ad
     assert set(found) == {"rl.train.grad.norm", "x"}
     assert original.committed == [10, 11, 12, 13]
     assert (logger.state_dict(), original.closed) == ({"last_commit_step": 13}, True)
+    assert configs(sink) == [{"lr": 1e-6}]
 
 
 # NeMo-RL
@@ -205,16 +253,13 @@ def test_nemo_rl_metrics_with_an_axis_of_their_own_stand_at_their_time(
     assert (found.value, found.step, found.attributes) == (0.5, None, {"hw.id": "0.1"})
 
 
-def test_nemo_rl_takes_the_rest_of_the_interface(
-    sink: Sink, adapter: Adapter, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "otel_rl")
+def test_nemo_rl_takes_the_rest_of_the_interface(sink: Sink, adapter: Adapter) -> None:
     logger = adapter("nemo_rl").OtelLogger()
     logger.log_hyperparams({"lr": 1})
     logger.log_histogram([1, 2], 3, "h")
     logger.log_plot(object(), 3, "p")
     logger.finish()
-    assert any("config is not written" in message for message in caplog.messages)
+    assert configs(sink) == [{"lr": 1}]
 
 
 # torchforge

@@ -12,6 +12,7 @@ from otel_rl.bridge.track.wandb_account import (
     writer_environment,
 )
 from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
 
 KEY = "k" * 40
 
@@ -205,3 +206,23 @@ def test_a_run_cannot_be_joined_offline(
 def test_joining_a_run_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no API key"):
         account(tmp_path, WandbSettings(attach="run-7"))
+
+
+def test_a_run_to_join_may_be_named_after_the_experiment_and_the_trial(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
+    settings = WandbSettings(attach="team/{experiment}/run-{trial}")
+    found = find_account(settings, environ, ExperimentKey("grpo", "7"))
+    assert found.attached_path == "team/grpo/run-7"
+    assert find_account(settings, environ).attached_path == settings.attach
+
+
+@pytest.mark.parametrize("trial", ["a/b", "", "a:b"])
+def test_a_name_that_makes_no_run_id_is_refused(tmp_path: Path, trial: str) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
+    with pytest.raises(ConfigError, match="RUN_ID"):
+        find_account(WandbSettings(attach="{trial}"), environ, ExperimentKey("grpo", trial))
+
+
+def test_an_unknown_name_in_the_run_to_join_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="RUN_ID"):
+        account(tmp_path, WandbSettings(attach="grpo/{step}"), WANDB_API_KEY=KEY)

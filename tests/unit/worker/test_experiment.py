@@ -18,9 +18,10 @@ SAMPLE = "rl.rollout.sample"
 
 
 @pytest.fixture(autouse=True)
-def a_process_of_its_own() -> Iterator[None]:
+def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test hears of what another one has lost, or left running."""
     GUARD.drops.reset()
+    monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
     yield
     otel_rl.shutdown(timeout_s=1)
 
@@ -95,7 +96,9 @@ BAD_ARGUMENTS = [
     ({"tags": "grpo"}, "tags: must be a list of text"),
     ({"tags": [1]}, r"tags\[0\]: must be text"),
     ({"tags": ["a"] * 65}, "tags: must be at most 64"),
-    ({"group": "g" * 129}, "group: must have 1 to 128 characters"),
+    ({"group": "g" * 129}, "group: must have 1 to 128 printable characters"),
+    ({"group": "a\nb"}, "group: must have 1 to 128 printable characters"),
+    ({"tags": [" "]}, r"tags\[0\]: must have 1 to 128 printable characters"),
     ({"job_type": 7}, "job_type: must be text"),
     ({"notes": 7}, "notes: must be text"),
 ]
@@ -182,9 +185,16 @@ def test_more_samples_than_a_call_takes_are_counted(worker: Sink) -> None:
 
 
 def test_a_bad_sample_costs_itself_only(worker: Sink) -> None:
-    otel_rl.log_samples([{"n": 1}, "text", {"n": 2}])  # type: ignore[list-item]  # on purpose
+    otel_rl.log_samples([{"n": 1}, "text", {}, {"n": 2}])  # type: ignore[list-item]  # on purpose
     assert [event.body for event in said(worker, SAMPLE)] == [{"n": 1}, {"n": 2}]
-    assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 1}
+    assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 2}
+
+
+def test_names_of_tables_and_fields_are_printable(worker: Sink) -> None:
+    otel_rl.log_samples([{"a\nb": 1, "": 2, "x" * 99: 3}], name=" \t")
+    (event,) = said(worker, SAMPLE)
+    assert event.body == {"a b": 1, "_": 2, "x" * 64: 3}
+    assert event.attributes["rl.sample.table"] == "_"
 
 
 def test_samples_at_a_step_that_is_none_are_dropped(worker: Sink) -> None:
@@ -193,10 +203,17 @@ def test_samples_at_a_step_that_is_none_are_dropped(worker: Sink) -> None:
     assert GUARD.drops.counts() == {DropReason.BAD_STEP: 1}
 
 
-def test_what_is_no_list_of_samples_at_all_does_not_raise(worker: Sink) -> None:
-    otel_rl.log_samples(7)  # type: ignore[arg-type]  # on purpose
+@pytest.mark.parametrize("wrong", [7, "prompt", {"prompt": "a", "completion": "b"}, None])
+def test_what_is_no_list_of_samples_at_all_is_one_loss(worker: Sink, wrong: object) -> None:
+    otel_rl.log_samples(wrong)  # type: ignore[arg-type]  # on purpose
     assert said(worker, SAMPLE) == []
-    assert GUARD.drops.counts() == {DropReason.INTERNAL: 1}
+    assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 1}
+
+
+@pytest.mark.parametrize("wrong", [7, "lr", [("lr", 1)], None])
+def test_a_config_that_is_no_mapping_is_one_loss(worker: Sink, wrong: object) -> None:
+    otel_rl.log_config(wrong)  # type: ignore[arg-type]  # on purpose
+    assert GUARD.drops.counts() == {DropReason.BAD_ATTRIBUTES: 1}
 
 
 def test_samples_beyond_the_room_are_counted_and_config_still_has_some(worker: Sink) -> None:

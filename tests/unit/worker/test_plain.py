@@ -56,6 +56,7 @@ VALUES = [
     ("a mapping in a list", [{"a": 1}, None], [{"a": 1}, None]),
     ("a set", {3}, [3]),
     ("keys that are no text", {1: "a", None: "b"}, {"1": "a", "None": "b"}),
+    ("a blank key", {"": 1}, {"_": 1}),
     ("a scalar of numpy", np.float32(0.5), 0.5),
     ("an array", np.zeros((2, 3)), "ndarray of shape (2, 3)"),
     ("bytes", b"ab", "b'ab'"),
@@ -121,15 +122,14 @@ def test_what_changes_after_the_call_is_not_seen() -> None:
     assert taken == {"optimizer": {"lr": 1}}
 
 
+names = st.text(min_size=1, max_size=20).filter(str.strip)
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=50),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4),
     max_leaves=20,
 )
 
 
-@given(st.dictionaries(st.text(max_size=20), json_like, max_size=5))
+@given(st.dictionaries(names, json_like, max_size=5))
 def test_what_is_plain_already_stays_as_it_is(config: dict[str, object]) -> None:
-    assert plain_config(config) == (config, []) or "[...]" in str(config)
+    assert plain_config(config) == (config, [])

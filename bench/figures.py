@@ -1,0 +1,78 @@
+"""What a bench finds out, as a table for people and as JSON for programs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Limits(StrEnum):
+    """What the goal of a figure is an upper bound of."""
+
+    RATIO = "ratio"
+    OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One cost, ours beside theirs, measured in one run.
+
+    Attributes:
+        name: What is done.
+        unit: Of ``ours`` and ``theirs``.
+        ours: What it costs with otel_rl.
+        theirs: What it costs with what it is compared with; None if there is nothing to compare.
+        against: What that is.
+        ratio: Ours by theirs, the median over rounds where both are measured in each; None if
+            theirs is nothing, or no more than the noise.
+        goal: The highest value that is good enough; None if nothing was promised.
+        limits: Whether the goal is one for the ratio or for ours alone.
+    """
+
+    name: str
+    unit: str
+    ours: float
+    theirs: float | None
+    against: str
+    ratio: float | None
+    goal: float | None = None
+    limits: Limits = Limits.RATIO
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None without one."""
+        limited = self.ratio if self.limits is Limits.RATIO else self.ours
+        if self.goal is None or limited is None:
+            return None
+        return limited <= self.goal
+
+    def line(self) -> str:
+        """The figure as a line of the table."""
+        goal = ""
+        if self.goal is not None:
+            bound = f"{self.goal:.3g}" + (f" {self.unit}" if self.limits is Limits.OURS else "")
+            goal = f"{'met' if self.met else 'MISSED'} (<= {bound})"
+        theirs = "" if self.theirs is None else f"{self.theirs:.3g}"
+        ratio = "" if self.ratio is None else f"{self.ratio:.3f}"
+        line = f"{self.name:56}{self.ours:9.3g}{theirs:>9} {self.unit:9}{ratio:>7}  {goal:24}"
+        return f"{line}{self.against}".rstrip()
+
+
+HEADER = f"{'':56}{'ours':>9}{'theirs':>9} {'':9}{'ratio':>7}  {'goal':24}against"
+
+
+def write(figures: Iterable[Figure], path: Path) -> None:
+    """Write the list that programs read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{**asdict(figure), "met": figure.met} for figure in figures]
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def summary(figures: Sequence[Figure]) -> str:
+    """How many goals are met, and which are not."""
+    goals = [figure for figure in figures if figure.met is not None]
+    missed = [figure.name for figure in goals if not figure.met]
+    return f"{len(goals) - len(missed)} of {len(goals)} goals met" + (
+        f"; missed: {', '.join(missed)}" if missed else ""
+    )

@@ -1,0 +1,156 @@
+"""By how much telemetry slows a training loop that is bound by the CPU, its export included.
+
+Each contender is a process that trains the same small network and measures 20 metrics a step. They
+take turns of 100 ms, so that all see the same machine, and export after each second of the loop.
+Two answers:
+
+* *accounted*: the CPU that the calls and all other threads took, by the CPU of the loop's own work;
+* *beside nothing*: the CPU of the whole process, by that of the same loop without telemetry. It
+  leaves out nothing, and is as exact as two equal loops are equal on this machine.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from bench.contenders.loop import METRICS, Network
+from bench.figures import Figure, Limits
+from bench.sink import sink
+
+TURN_S = 0.1
+TURNS = 10
+"""Between two exports: a second of the loop."""
+
+GOALS = {10_000: 1.5, 1_000: 0.2}
+"""Per cent, by points a second."""
+
+KINDS = {"gauges": "gauge.set", "mlogger": "mlogger.log"}
+CONTENDERS = [(name, rate) for rate in GOALS for name in ("nothing", *KINDS, "stock SDK")]
+
+
+@dataclass(slots=True)
+class Spent:
+    """CPU seconds of a contender between two exports, one of them included."""
+
+    work: float = 0.0
+    calls: float = 0.0
+    others: float = 0.0
+
+    @property
+    def all(self) -> float:
+        return self.work + self.calls + self.others
+
+    def add(self, work: float, calls: float, others: float) -> None:
+        self.work += work
+        self.calls += calls
+        self.others += others
+
+
+@dataclass(slots=True)
+class Contender:
+    """A process that runs the loop when told to."""
+
+    process: "subprocess.Popen[str]"
+    spent: list[Spent] = field(default_factory=list)
+
+    def tell(self, command: str) -> list[float]:
+        if self.process.stdin is None or self.process.stdout is None:
+            raise RuntimeError("The contender has no pipes.")
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        return [float(word) for word in self.process.stdout.readline().split()]
+
+
+def figures(*, tiny: bool) -> Iterator[Figure]:
+    """Both answers for each rate and way of measuring."""
+    exports, turns = (1, 1) if tiny else (9, TURNS)
+    found = _spent(exports, turns)
+    for rate, goal in GOALS.items():
+        nothing, stock = found["nothing", rate], found["stock SDK", rate]
+        for kind, call in KINDS.items():
+            ours, name = found[kind, rate], f"loop slowed: {rate:,} points/s, {call}"
+            yield _figure(name, _accounted(ours, nothing), _accounted(stock, nothing), goal)
+            name += ", beside nothing"
+            yield _figure(name, _beside(ours, nothing), _beside(stock, nothing), None)
+
+
+def _figure(
+    name: str, ours: Sequence[float], theirs: Sequence[float], goal: float | None
+) -> Figure:
+    against = "stock SDK + exact_view"
+    if len(ours) > 1:
+        low, _, high = quantiles(ours, n=4)
+        against += f"; ours {low:.2g} to {high:.2g} in half of the rounds"
+    ratio = median(ours) / median(theirs) if median(theirs) > 0 else None
+    return Figure(name, "%", median(ours), median(theirs), against, ratio, goal, Limits.OURS)
+
+
+def _accounted(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
+    """Per cent. What it takes to look at the clock is in both."""
+    return [
+        100 * (one.calls + one.others - none.calls - none.others) / one.work
+        for one, none in zip(spent, nothing, strict=True)
+    ]
+
+
+def _beside(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
+    """Per cent."""
+    return [100 * (one.all / none.all - 1) for one, none in zip(spent, nothing, strict=True)]
+
+
+def _spent(exports: int, turns: int) -> Mapping[tuple[str, int], list[Spent]]:
+    per_s = _updates_per_s()
+    with sink() as url, contextlib.ExitStack() as stack:
+        contenders = {
+            (name, rate): stack.enter_context(_contender(name, rate, per_s, url))
+            for name, rate in CONTENDERS
+        }
+        for number in range(exports + 1):
+            for contender in contenders.values():
+                contender.spent.append(Spent())
+            for turn in range(turns):
+                _each(contenders, turn, "turn")
+            _each(contenders, number, "export")
+    # The first one imports, connects and makes its series.
+    return {key: contender.spent[1:] for key, contender in contenders.items()}
+
+
+def _each(contenders: Mapping[tuple[str, int], Contender], first: int, command: str) -> None:
+    """Let everybody take a turn, each time another one first."""
+    order = list(contenders.values())
+    first %= len(order)
+    for contender in order[first:] + order[:first]:
+        contender.spent[-1].add(*contender.tell(command))
+
+
+@contextlib.contextmanager
+def _contender(name: str, rate: int, updates_per_s: float, url: str) -> Iterator[Contender]:
+    steps_per_s = rate / METRICS
+    arguments = [name, int(updates_per_s / steps_per_s), int(steps_per_s * TURN_S), url]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.contenders.loop", *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    ) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise SystemExit(f"The contender {name!r} did not start.")
+            yield Contender(process)
+        finally:
+            process.kill()
+
+
+def _updates_per_s() -> float:
+    """How often a network is updated in a second, here and now."""
+    network, trial = Network(), 3000
+    network.train(trial)
+    start_s = time.thread_time()
+    network.train(trial)
+    return trial / (time.thread_time() - start_s)

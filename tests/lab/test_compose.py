@@ -1,0 +1,150 @@
+"""The same, as users start it: ``docker compose up``, services killed, all of it down and up again.
+
+``make compose`` runs it. It needs a Docker Engine with the images that docker-compose.yml names
+(``tests/lab/images.sh`` makes them where none can be pulled), and the ports of the file.
+"""
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from otel_rl.semconv.run_id import run_id
+from tests.faults.keeper import wait_for
+from tests.lab.site import History, read_history
+from tests.lab.traffic import Traffic
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not os.environ.get("OTEL_RL_COMPOSE"),
+        reason="`make compose` runs this; it needs a Docker Engine",
+    ),
+]
+
+ROOT = Path(__file__).parents[2]
+OTLP = "http://127.0.0.1:4318"
+HEALTH = "http://127.0.0.1:13134"
+JAEGER = "http://127.0.0.1:16686"
+
+STRIKES = 8
+BETWEEN = 300
+UP_S = 120.0
+
+OVERRIDE = """
+services:
+  bridge:
+    environment:
+      OTEL_RL_BRIDGE__ALIGN__PER_WORKER: "true"
+      OTEL_RL_BRIDGE__ALIGN__WINDOW_S: "0.5"
+      OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S: "5"
+      OTEL_RL_BRIDGE__ALIGN__LEASE_S: "5"
+"""
+
+
+class Compose:
+    """A project of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        override = directory / "override.yml"
+        override.write_text(OVERRIDE)
+        files = ["--file", str(ROOT / "docker-compose.yml"), "--file", str(override)]
+        name = f"otel-rl-{uuid.uuid4().hex[:8]}"
+        self._command = [*_compose(), "--project-name", name, "--project-directory", str(ROOT)]
+        self._command += files
+
+    def __call__(self, *arguments: str, timeout_s: float = 600) -> str:
+        done = subprocess.run(
+            [*self._command, *arguments],
+            env=os.environ | {"OTEL_RL_TRACKER": "jsonl"},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def up(self) -> None:
+        self("up", "--detach")
+        assert wait_for(_is_healthy, UP_S), self("logs", "--tail=50")
+
+    def history(self, experiment: str, trial: str) -> History:
+        """The rows of a run so far."""
+        path = f"/var/lib/otel_rl/bridge/{run_id(experiment, trial)}.jsonl"
+        read = ["sh", "-c", f"cat {path} 2>/dev/null || true"]
+        return read_history(self("exec", "-T", "bridge", *read))
+
+
+def _compose() -> list[str]:
+    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True)
+    return ["docker", "compose"] if plugin.returncode == 0 else ["docker-compose"]
+
+
+def _is_healthy() -> bool:
+    try:
+        return httpx.get(HEALTH, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+    compose = Compose(tmp_path_factory.mktemp("compose"))
+    try:
+        compose.up()
+        yield compose
+    finally:
+        compose("down", "--volumes", "--timeout", "60")
+
+
+def test_nothing_runs_as_root_or_can_write_to_its_image(compose: Compose) -> None:
+    for container in compose("ps", "--quiet").split():
+        form = "{{.Config.User}} {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}}"
+        said = subprocess.check_output(
+            ["docker", "inspect", "--format", form, container], text=True
+        )
+        assert said.split() == ["10001:10001", "true", "[ALL]"]
+
+
+def test_the_demo_ends_in_one_run_and_its_traces_in_jaeger(compose: Compose) -> None:
+    compose("--profile", "demo", "run", "--rm", "demo", "demo", "--endpoint", "gateway:4328",
+            "--experiment", "demo", "--trial", "one", "--steps", "20", "--no-kill")  # fmt: skip
+
+    def steps() -> set[float]:
+        rows = compose.history("demo", "one")
+        return {row["step"] for row in rows if "trainer/loss" in row}
+
+    assert wait_for(lambda: len(steps()) == 20, UP_S, look_s=1.0)
+    services = httpx.get(f"{JAEGER}/api/v3/services").json()["services"]
+    assert {"otel_rl.trainer", "otel_rl.generator"} <= set(services)
+
+
+def test_services_killed_at_random_lose_and_double_nothing(
+    compose: Compose, tmp_path: Path
+) -> None:
+    random = Random(7)
+    with Traffic(OTLP, "killed", tmp_path) as traffic:
+        for _ in range(STRIKES):
+            traffic.wait_for_more(BETWEEN)
+            service = random.choice(["gateway", "bridge", "jaeger"])
+            compose("kill", "--signal", "SIGKILL", service)
+            compose.up()
+        verdict = traffic.finish(compose.history)
+    assert verdict.is_sound, verdict
+    assert verdict.acknowledged >= STRIKES * BETWEEN
+
+
+def test_down_and_up_again_loses_and_doubles_nothing(compose: Compose, tmp_path: Path) -> None:
+    with Traffic(OTLP, "down", tmp_path) as traffic:
+        traffic.wait_for_more(BETWEEN)
+        compose("down", "--timeout", "120")
+        compose.up()
+        traffic.wait_for_more(BETWEEN)
+        verdict = traffic.finish(compose.history)
+    assert verdict.is_sound, verdict

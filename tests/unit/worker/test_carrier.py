@@ -1,0 +1,192 @@
+"""Stamps from where samples are made to where they are used."""
+
+import dataclasses
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+import otel_rl
+from otel_rl.worker import carrier, session
+from otel_rl.worker.drops import DropReason
+from tests.otlp_sink import Sink, pairs
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has caused to be logged is not kept back from the next for a minute."""
+    monkeypatch.setattr(session.GUARD, "_next_log_s", {})
+
+
+@dataclasses.dataclass
+class Rollout:
+    tokens: list[int]
+    otel_rl: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    tokens: list[int]
+
+
+def span_named(sink: Sink, name: str) -> Span:
+    assert otel_rl.flush(timeout_s=20)
+    (found,) = [
+        span
+        for request in sink.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.name == name
+    ]
+    return found
+
+
+def made(n: int, *, version: int = 7) -> list[str]:
+    """Stamps of samples that were made in spans of their own, one after another."""
+    stamps = []
+    for _ in range(n):
+        with otel_rl.phase("generate"):
+            stamps.append(carrier.stamp(policy_version=version))
+    return stamps
+
+
+def linked(sink: Sink, items: object, **options: int) -> Span:
+    """The span in which ``items`` are used."""
+    with otel_rl.step(12), otel_rl.phase("train"):
+        carrier.link(items, **options)
+    return span_named(sink, "rl.train")
+
+
+def ids(stamps: Sequence[str]) -> set[bytes]:
+    return {bytes.fromhex(stamp.split("-")[2]) for stamp in stamps}
+
+
+def ages(sink: Sink, name: str) -> dict[object, float]:
+    assert otel_rl.flush(timeout_s=20)
+    return {m.attributes["rl.statistic"]: m.value for m in sink.measurements(name)}
+
+
+def test_a_span_links_to_those_in_which_its_samples_were_made(started: Sink) -> None:
+    stamps = made(3)
+    span = linked(started, stamps)
+    assert {link.span_id for link in span.links} == ids(stamps)
+    said = pairs(span.attributes)
+    assert (said["rl.sample.count"], said["rl.sample.origins"]) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", ["dict", "dataclass", "list", "nested", "array", "bytes"])
+def test_stamps_are_found_in_whatever_samples_are_kept_in(started: Sink, kind: str) -> None:
+    with otel_rl.phase("generate"):
+        stamp = carrier.stamp()
+        items: object = {
+            "dict": carrier.inject({"tokens": [1]}),
+            "dataclass": carrier.inject(Rollout([1])),
+            "list": [stamp, stamp],
+            "nested": {"otel_rl": ([stamp], (carrier.inject({"tokens": [1]}),))},
+            "array": np.array([[stamp, stamp]]),
+            "bytes": np.array([stamp.encode()]),
+        }[kind]
+    assert {link.span_id for link in linked(started, items).links} == ids([stamp])
+
+
+def test_injecting_returns_the_item_itself(started: Sink) -> None:
+    sample = {"tokens": [1]}
+    assert carrier.inject(sample) is sample
+
+
+@pytest.mark.parametrize("item", [Frozen([1]), MappingProxyType({}), 7, (1, 2)])
+def test_what_takes_no_stamp_is_left_as_it_is_and_counted(started: Sink, item: object) -> None:
+    before = session.GUARD.drops.counts().get(DropReason.NO_STAMP, 0)
+    assert carrier.inject(item) is item
+    assert session.GUARD.drops.counts()[DropReason.NO_STAMP] == before + 1
+
+
+def test_samples_without_a_stamp_say_nothing(started: Sink) -> None:
+    span = linked(started, [{"tokens": [1]}, None, 7, "no stamp", ""])
+    assert list(span.links) == []
+    assert pairs(span.attributes)["rl.sample.count"] == 0
+
+
+def test_of_many_origins_the_latest_and_some_of_the_rest_are_linked(started: Sink) -> None:
+    stamps = made(200)
+    span = linked(started, stamps)
+    found = {link.span_id for link in span.links}
+    assert len(found) == carrier.MAX_LINKS
+    assert ids(stamps[-carrier.MAX_LINKS // 2 :]) <= found
+    assert pairs(span.attributes)["rl.sample.origins"] == 200
+
+
+def test_the_age_of_samples_is_measured_in_versions_steps_and_seconds(started: Sink) -> None:
+    stamps = [carrier.stamp(policy_version=version, step=version) for version in (4, 6, 8)]
+    linked(started, stamps, policy_version=10)
+    assert ages(started, "rl.sample.age.versions") == {
+        "mean": 4,
+        "min": 2,
+        "max": 6,
+        "p50": 4,
+        "p99": 6,
+    }
+    assert ages(started, "rl.sample.age.steps")["mean"] == 6
+    assert 0 <= ages(started, "rl.sample.age.duration")["max"] < 60
+    measured = started.measurements("rl.sample.age.versions")
+    assert {measurement.step for measurement in measured} == {12}
+
+
+def test_an_age_that_one_side_does_not_know_is_not_measured(started: Sink) -> None:
+    linked(started, [carrier.stamp()], policy_version=10)
+    assert ages(started, "rl.sample.age.versions") == {}
+    assert ages(started, "rl.sample.age.steps") == {}
+
+
+def test_a_stamp_says_the_step_that_it_was_made_in(started: Sink) -> None:
+    with otel_rl.step(5):
+        assert ";s=5;" in carrier.stamp()
+
+
+def test_without_a_span_there_is_no_link_and_still_an_age(started: Sink) -> None:
+    stamp = carrier.stamp(policy_version=1)
+    assert stamp.startswith(";v=1;t=")
+    assert list(linked(started, [stamp], policy_version=3).links) == []
+    assert ages(started, "rl.sample.age.versions")["max"] == 2
+
+
+def test_more_samples_than_the_bound_are_counted(
+    started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "MAX_SAMPLES", 10)
+    span = linked(started, made(1) * 12)
+    assert pairs(span.attributes)["rl.sample.count"] == 10
+    assert session.GUARD.drops.counts()[DropReason.TOO_MANY_SAMPLES] >= 1
+
+
+def test_before_init_a_stamp_has_a_time_and_nothing_is_raised(clean_environment: None) -> None:
+    assert carrier.stamp().startswith(";t=")
+    carrier.link([carrier.stamp()])
+
+
+@given(
+    st.none() | st.integers(-(2**62), 2**62),
+    st.none() | st.integers(-(2**62), 2**62),
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**64 - 1),
+)
+def test_what_a_stamp_says_is_what_is_read(
+    version: int | None, step: int | None, trace_id: int, span_id: int
+) -> None:
+    context = trace.SpanContext(trace_id, span_id, is_remote=False)
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        origin = carrier.read(carrier.stamp(policy_version=version, step=step))
+    assert origin is not None
+    assert (origin.version, origin.step) == (version, step)
+    assert origin.span == ((trace_id, span_id, 0) if context.is_valid else None)
+
+
+@given(st.text())
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    carrier.link([text])
