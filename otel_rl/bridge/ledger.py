@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Cursor, Journal, checksum
+from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Journal, checksum
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
 from otel_rl.errors import LeaseLost
 from otel_rl.records import (
@@ -392,13 +392,12 @@ class Ledger:
 
         def fenced(connection: Connection) -> _T:
             if epoch:
-                _check_turn(
-                    connection.execute(
-                        "UPDATE runs SET epoch = epoch WHERE run_id = ? AND epoch = ?",
-                        (run_id(key.experiment, key.trial), epoch),
-                    ),
-                    key,
-                )
+                locked = connection.execute(
+                    "UPDATE runs SET epoch = epoch WHERE run_id = ? AND epoch = ? RETURNING number",
+                    (run_id(key.experiment, key.trial), epoch),
+                ).fetchone()
+                if locked is None:
+                    raise LeaseLost(f"{key} belongs to another bridge now.")
             return function(connection)
 
         return self._journal.write(fenced)
@@ -418,7 +417,7 @@ class _Prepared:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._run = run_id(commit.key.experiment, commit.key.trial)
-        # Only this bridge's own file is ever unpickled.
+        # Only what bridges of this journal wrote is ever unpickled.
         self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
         self._rows = [_encode(self._run, row) for row in commit.rows]
         self._description = (
@@ -431,16 +430,17 @@ class _Prepared:
         values = (commit.next_row, int(commit.is_open), json.dumps(commit.roles), size)
         changed = connection.execute(
             "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?"
-            " WHERE run_id = ? AND epoch = ?",
+            " WHERE run_id = ? AND epoch = ? RETURNING number",
             (*values, run, commit.epoch),
-        )
-        if changed.rowcount == 0:  # new, or not ours
+        ).fetchone()
+        if changed is None:  # new, or not ours
             changed = connection.execute(
                 "INSERT INTO runs (run_id, experiment, trial, next_row, is_open, roles, row_bytes)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING number",
                 (run, commit.key.experiment, commit.key.trial, *values),
-            )
-        _check_turn(changed, commit.key)
+            ).fetchone()
+        if changed is None:
+            raise LeaseLost(f"{commit.key} belongs to another bridge now.")
         connection.execute(
             "INSERT INTO states (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
             " DO UPDATE SET body = excluded.body, crc = excluded.crc",
@@ -458,11 +458,6 @@ class _Prepared:
         _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
         _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
         _remove_batches(connection, run, commit.taken)
-
-
-def _check_turn(changed: Cursor, key: ExperimentKey) -> None:
-    if changed.rowcount == 0:
-        raise LeaseLost(f"{key} belongs to another bridge now.")
 
 
 def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -> None:
@@ -545,7 +540,7 @@ def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
             key,
         )
         return None
-    state: object = pickle.loads(body)  # noqa: S301  # written by this bridge alone
+    state: object = pickle.loads(body)  # noqa: S301  # written by its bridges alone
     return state
 
 

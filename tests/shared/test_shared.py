@@ -80,6 +80,7 @@ def test_what_any_bridge_acknowledged_is_in_the_run_once(
     striker = Striker(site, server, seed)
     striker.strike(STRIKES)
     ended(site, senders)
+    wait(lambda: all(bridge.is_up() for bridge in site.bridges), "a bridge does not come back")
     statuses = [bridge.stop() for bridge in site.bridges]
     assert statuses == [0, 0, 0], site.said()
     assert "Traceback" not in site.said(), site.said()

@@ -180,12 +180,12 @@ class _Only:
     def execute(self, sql: str, parameters: Sequence[Value] = ()) -> Cursor:
         if sql.startswith("SELECT") or self._does(sql):
             return self._connection.execute(sql, parameters)
-        return self._connection.execute("SELECT 1 WHERE FALSE")
+        return self._connection.execute("SELECT 0, 0")
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Value]]) -> object:
         if self._does(sql):
             return self._connection.executemany(sql, parameters)
-        return self._connection.execute("SELECT 1 WHERE FALSE")
+        return self._connection.execute("SELECT 0, 0")
 
 
 def _only(connection: Connection, does: Callable[[str], bool]) -> Connection:

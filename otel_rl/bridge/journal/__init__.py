@@ -28,12 +28,7 @@ its key and the empty part of its page (40 to 100 bytes, measured)."""
 
 
 class Cursor(Protocol):
-    """What a statement gave."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows it changed."""
-        ...
+    """What a statement gave. What is wrong with it may be told later, within the same ``write``."""
 
     def fetchone(self) -> Any:  # a row has columns of any type
         """The next row, or None."""

@@ -149,7 +149,8 @@ class PostgresJournal:
         for attempt in range(_ATTEMPTS):
             with _told(), self._pool.borrowed() as borrowed:
                 try:
-                    with borrowed.transaction():
+                    # What needs no answer is sent with what comes next.
+                    with borrowed.pipeline(), borrowed.transaction():
                         return function(_Connection(borrowed))
                 except (
                     errors.SerializationFailure,

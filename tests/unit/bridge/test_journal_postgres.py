@@ -126,8 +126,10 @@ def test_a_transaction_that_loses_a_deadlock_is_run_again(store: Store) -> None:
     def lock_both(connection: Connection, first: str, second: str) -> None:
         attempts.append(first)
         is_first_attempt = attempts.count(first) == 1
-        statement = "UPDATE runs SET row_bytes = row_bytes + 1 WHERE experiment = ?"
-        connection.execute(statement, (first,))
+        statement = (
+            "UPDATE runs SET row_bytes = row_bytes + 1 WHERE experiment = ? RETURNING number"
+        )
+        connection.execute(statement, (first,)).fetchone()
         if is_first_attempt:
             both.wait()
         connection.execute(statement, (second,))
