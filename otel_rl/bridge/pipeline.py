@@ -359,6 +359,8 @@ class Bridge:
     def _levels(self) -> Iterator[Level]:
         yield Level(Gauge.JOURNAL_SIZE, self._journal.size())
         for key, size in self._ledger.spooled_bytes().items():
+            if not self._ledger.is_ours(key):
+                continue  # its owner tells
             yield Level(Gauge.SPOOL_SIZE, size, _named(key))
         for status in self._delivery.status():
             yield Level(Gauge.ROWS_PENDING, status.pending, _named(status.key))
