@@ -21,7 +21,7 @@ STEPS = 60
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> OfflineRun:
     directory = tmp_path_factory.mktemp("demo")
-    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory)
+    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory, timeout_s=240)
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out
     assert "run grpo-demo/t" in done.err
