@@ -149,6 +149,8 @@ def _in_run(name: str, keys: set[str]) -> bool:
     expected = {tracker_key(role, name) for role in roles}
     if name == names.RL_SERVICE_RECOVERY:
         expected = {f"{key}_s" for key in expected}
+    if name == names.RL_CRITICAL_PATH_DURATION:
+        expected = {f"critical_path/{role}" for role in roles}
     return any(key == want or key.startswith(f"{want}/") for key in keys for want in expected)
 
 
