@@ -17,7 +17,7 @@ test: ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/.installed  ## every test
 	@$(BIN)/python -m pytest $(ARGS)
 
-lab: $(VENV)/.installed  ## the real Collector and Jaeger for the tests, built by Go once for all checkouts
+lab: $(VENV)/.installed  ## the real Collector, Jaeger and others for the tests, built by Go once for all checkouts
 	@$(BIN)/python -m tests.lab
 
 compose: $(VENV)/.installed  ## docker compose up, services killed, down and up again; needs a Docker Engine

@@ -140,10 +140,17 @@ class Completions:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Completions with their rewards: what the replay buffer holds."""
+    """Completions with their rewards: what the replay buffer holds.
+
+    Attributes:
+        completions: As sampled.
+        rewards: One for each.
+        stamp: Says where and when they were sampled, see ``otel_rl.carrier``.
+    """
 
     completions: Completions
     rewards: tuple[float, ...]
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ Verifying is this run's environment: the completion is the action, the reward is
 
 import time
 
-from opentelemetry import metrics, propagate, trace
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
 import otel_rl
+from otel_rl import carrier
 from otel_rl.demo import task, tokenizer
 from otel_rl.demo.messages import Completions, Done, Group
 from otel_rl.demo.rollouts import Rollouts
@@ -55,7 +57,7 @@ class Verifier:
             with otel_rl.phase("env_step"):
                 rewards = rewards_of(message)
             scored_s = time.perf_counter() - begun_s
-            group = Group(message, rewards)
+            group = Group(message, rewards, _stamp(parent, message.policy_version))
             with otel_rl.phase("replay"):
                 self._buffer.call(group)
         self._duration.record(scored_s)
@@ -64,6 +66,15 @@ class Verifier:
         self._iteration.set(time.perf_counter() - begun_s)
         self._rollouts.show(group)
         return Done()
+
+
+def _stamp(sampled: Context, version: int) -> str:
+    """What the generator would say of its samples if it knew otel_rl."""
+    token = context.attach(sampled)
+    try:
+        return carrier.stamp(policy_version=version, step=version + 1)
+    finally:
+        context.detach(token)
 
 
 def main() -> None:

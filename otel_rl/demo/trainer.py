@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from opentelemetry import propagate, trace
+from opentelemetry import trace
 
 import otel_rl
+from otel_rl import carrier
 from otel_rl.demo.grpo import Batch
 from otel_rl.demo.learner import Learner
 from otel_rl.demo.messages import Fetch, Group, Groups, Reserve, Reserved, StepDone, Weights
@@ -150,14 +151,9 @@ class Trainer:
 
 
 def _describe_training(groups: Sequence[Group], *, version: int) -> None:
-    """Link the phase's span to those that sampled what is trained on."""
-    span = trace.get_current_span()
-    span.set_attribute(names.RL_POLICY_VERSION, version)
-    for group in groups:
-        sampled = trace.get_current_span(propagate.extract(group.completions.context))
-        context = sampled.get_span_context()
-        if context.is_valid:
-            span.add_link(context)
+    """Link the phase's span to those that sampled what is trained on, and say how old that is."""
+    trace.get_current_span().set_attribute(names.RL_POLICY_VERSION, version)
+    carrier.link([group.stamp for group in groups], policy_version=version)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
 from otel_rl.semconv.run_id import run_id
 from tests.wandb_offline import read_offline_run, run_directories
@@ -128,3 +129,11 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
         ["a", "b", "c"],
         "train",
     )
+
+
+def test_a_row_that_wandb_never_takes_is_no_outage(tmp_path: Path) -> None:
+    too_long_for_an_artifact = f"trainer/{'x' * 200}"
+    with WriterProcess("wandb") as writer:
+        writer.open(info(tmp_path))
+        with pytest.raises(TrackerRejected, match="row"):
+            writer.write([Row(0, 3, NOON_NS, {}, None, {too_long_for_an_artifact: TEXTS})])

@@ -20,7 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COLLECTOR", "JAEGER", "PROGRAMS", "CannotBuild", "Program", "build", "lab_directory"]
+__all__ = [
+    "COLLECTOR",
+    "JAEGER",
+    "KUSTOMIZE",
+    "PROGRAMS",
+    "PROMTOOL",
+    "CannotBuild",
+    "Program",
+    "build",
+    "lab_directory",
+]
 
 _MANIFEST = Path(__file__).parents[2] / "collector_config" / "builder.yaml"
 _BUILDER = "go.opentelemetry.io/collector/cmd/builder"
@@ -121,11 +131,19 @@ def _make_collector(work: Path) -> None:
     _compile(work / "source", ["-tags", tags, f"-ldflags={_LINK}"], work / COLLECTOR.name, ".")
 
 
-def _make_jaeger(work: Path) -> None:
-    # In the module's own directory, so that all versions are those that Jaeger was released with.
-    command = ["go", "mod", "download", "-json", _JAEGER_MODULE]
-    source = Path(json.loads(_run("its modules", command, work))["Dir"])
-    _compile(source, _JAEGER_FLAGS, work / JAEGER.name, "./cmd/jaeger")
+def _of_a_module(
+    name: str, version: str, asks_version: str, module: str, package: str, tags: str, symbol: str
+) -> Program:
+    """A program that is released as a Go module, which is told its version by ``symbol``."""
+    flags = ["-tags", tags, f"-ldflags={_LINK} -X {symbol}"]
+
+    def make(work: Path) -> None:
+        # In the module's own directory, so that all versions are those that it was released with.
+        command = ["go", "mod", "download", "-json", module]
+        source = Path(json.loads(_run("its modules", command, work))["Dir"])
+        _compile(source, flags, work / name, package)
+
+    return Program(name, version, (asks_version,), " ".join([module, *flags]), make)
 
 
 def _compile(source: Path, flags: Sequence[str], target: Path, package: str) -> None:
@@ -225,18 +243,38 @@ COLLECTOR = Program(
 """The OpenTelemetry Collector, with the components of the manifest."""
 
 # v2.13.0 has no module version of its own: it is the same commit as v1.76.0.
-_JAEGER_MODULE = "github.com/jaegertracing/jaeger@v1.76.0"
-_JAEGER_VERSION = "2.13.0"
-_SAYS = f"-X github.com/jaegertracing/jaeger/internal/version.latestVersion=v{_JAEGER_VERSION}"
-_JAEGER_FLAGS = ["-tags", "grpcnotrace", f"-ldflags={_LINK} {_SAYS}"]
-
-JAEGER = Program(
-    name="jaeger",
-    version=_JAEGER_VERSION,
-    asks_version=("version",),
-    made_of=" ".join([_JAEGER_MODULE, *_JAEGER_FLAGS]),
-    make=_make_jaeger,
+JAEGER = _of_a_module(
+    "jaeger",
+    "2.13.0",
+    "version",
+    "github.com/jaegertracing/jaeger@v1.76.0",
+    "./cmd/jaeger",
+    "grpcnotrace",
+    "github.com/jaegertracing/jaeger/internal/version.latestVersion=v2.13.0",
 )
 """Jaeger v2, all in one; a placeholder stands for its web page, the query API is complete."""
 
-PROGRAMS = (COLLECTOR, JAEGER)
+# v3.13.2 is v0.313.2 as a module; the Collector's receiver has the same, so half of it is compiled.
+PROMTOOL = _of_a_module(
+    "promtool",
+    "3.13.2",
+    "--version",
+    "github.com/prometheus/prometheus@v0.313.2",
+    "./cmd/promtool",
+    "remove_all_sd,grpcnotrace",
+    "github.com/prometheus/common/version.Version=3.13.2",
+)
+"""Checks and plays rules of Prometheus."""
+
+KUSTOMIZE = _of_a_module(
+    "kustomize",
+    "5.8.1",
+    "version",
+    "sigs.k8s.io/kustomize/kustomize/v5@v5.8.1",
+    ".",
+    "grpcnotrace",
+    "sigs.k8s.io/kustomize/api/provenance.version=v5.8.1",
+)
+"""Renders what `kubectl apply --kustomize` applies."""
+
+PROGRAMS = (COLLECTOR, JAEGER, PROMTOOL, KUSTOMIZE)

@@ -189,13 +189,20 @@ class Collector(Running):
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of one of its own metrics over all label sets that have these labels."""
-        page = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10).text
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         return sum(
             float(line.rpartition(" ")[2])
-            for line in page.splitlines()
+            for line in self._metrics()
             if line.startswith(f"{name}{{") and all(label in line for label in wanted)
         )
+
+    def metric_names(self) -> frozenset[str]:
+        """All of its own metrics that it shows by now."""
+        return frozenset(line.split(" ")[2] for line in self._metrics() if line[:6] == "# TYPE")
+
+    def _metrics(self) -> Sequence[str]:
+        page = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10)
+        return page.text.splitlines()
 
 
 class Bridge(Running):

@@ -42,7 +42,12 @@ class Finished:
     err: str
 
 
-def otel_rl(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Finished:
+def otel_rl(
+    *arguments: str | Path,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Finished:
     """Run ``otel-rl`` to its end."""
     done = subprocess.run(
         [*OTEL_RL, *map(str, arguments)],
@@ -50,7 +55,7 @@ def otel_rl(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = N
         env=dict(env) if env is not None else clean_environment(cwd),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)

@@ -21,7 +21,7 @@ STEPS = 60
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> OfflineRun:
     directory = tmp_path_factory.mktemp("demo")
-    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory)
+    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory, timeout_s=240)
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out
     assert "run grpo-demo/t" in done.err
@@ -149,6 +149,8 @@ def _in_run(name: str, keys: set[str]) -> bool:
     expected = {tracker_key(role, name) for role in roles}
     if name == names.RL_SERVICE_RECOVERY:
         expected = {f"{key}_s" for key in expected}
+    if name == names.RL_CRITICAL_PATH_DURATION:
+        expected = {f"critical_path/{role}" for role in roles}
     return any(key == want or key.startswith(f"{want}/") for key in keys for want in expected)
 
 

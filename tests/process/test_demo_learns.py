@@ -65,6 +65,9 @@ REPORTED = {
         names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
         names.RL_ITERATION_DURATION,
         names.RL_WORKER_IDLE_TIME,
+        names.RL_SAMPLE_AGE_DURATION,
+        names.RL_SAMPLE_AGE_VERSIONS,
+        names.RL_SAMPLE_AGE_STEPS,
         names.PROCESS_CPU_UTILIZATION,
     },
     "generator": {

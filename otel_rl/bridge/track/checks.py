@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.track.wandb_account import WandbSettings, find_account
-from otel_rl.errors import ConfigError
+from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
+from otel_rl.bridge.track.wandb_marks import SHARE_IT, look_up
+from otel_rl.errors import ConfigError, TrackerError
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -73,7 +74,10 @@ def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
     found = f"Found an API key for {account.base_url}, project {account.project}."
     if account.attached_run:
         found = f"Found an API key for {account.base_url}, to join the run {account.attached_path}."
-    return [*results, CheckResult("wandb account", found), _check_server(account.base_url)]
+    results += [CheckResult("wandb account", found), _check_server(account.base_url)]
+    if account.attached_run and "{" not in account.attached_run and results[-1].ok:
+        results.append(_check_joined_run(account))
+    return results
 
 
 def validate_jsonl(attributes: Mapping[str, str]) -> None:
@@ -125,6 +129,19 @@ def _supported_wandb() -> "SpecifierSet":
         if requirement.name == "wandb":
             return requirement.specifier
     return SpecifierSet()  # not installed as a package: any
+
+
+def _check_joined_run(account: Account) -> CheckResult:
+    path = account.attached_path
+    try:
+        run = look_up(account)
+    except TrackerError as exc:
+        return CheckResult("wandb run", exc.args[0], ok=False, hint=exc.hint)
+    if run is None:
+        return CheckResult("wandb run", f"{path} is not there yet. It is joined once it is.")
+    if not run.is_shared:
+        return CheckResult("wandb run", f"{path} is not in shared mode.", ok=False, hint=SHARE_IT)
+    return CheckResult("wandb run", f"{path} is there, and in shared mode.")
 
 
 def _check_server(base_url: str) -> CheckResult:

@@ -14,7 +14,7 @@ from otel_rl.bridge.track.wandb_account import Account
 from otel_rl.bridge.track.wandb_api import config_entry, query
 from otel_rl.errors import TrackerUnavailable
 
-__all__ = ["JoinedRun", "Marks", "look_up", "mark_key"]
+__all__ = ["SHARE_IT", "JoinedRun", "Marks", "look_up", "mark_key"]
 
 _RUN_QUERY = """
 query JoinedRun($project: String!, $entity: String, $name: String!) {
@@ -39,6 +39,12 @@ _PAGE_STEPS = 1000  # the SDK's own page; with as many samples as steps, none is
 _FEATURES = "3"  # of the telemetry that the SDK keeps in a run's config
 SHARED_MODE = 67
 """The number of the feature ``shared_mode`` in it."""
+
+SHARE_IT = (
+    "Set WANDB_MODE=shared for the process that calls wandb.init, or let it pass "
+    'settings=wandb.Settings(mode="shared", x_primary=True).'
+)
+"""What to do about a run that is not shared."""
 
 
 def mark_key(run: RunInfo) -> str:

@@ -72,5 +72,10 @@ def translated() -> Iterator[None]:
                 f"W&B refuses the run: {exc}", hint="Check the entity and the project."
             ) from exc
         raise TrackerUnavailable(f"W&B cannot be reached: {exc}") from exc
+    except (ValueError, TypeError) as exc:
+        raise TrackerRejected(
+            f"W&B does not take a row: {exc}",
+            hint="The rows from it on are kept. Please report this.",
+        ) from exc
     except (wandb.Error, OSError) as exc:  # TimeoutError and ConnectionResetError are OSErrors
         raise TrackerUnavailable(f"W&B: {type(exc).__name__}: {exc}") from exc

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from otel_rl.bridge.track import RunInfo, writer_file
 from otel_rl.bridge.track.wandb_about import show_config
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
-from otel_rl.bridge.track.wandb_marks import JoinedRun, Marks, look_up, mark_key
+from otel_rl.bridge.track.wandb_marks import SHARE_IT, JoinedRun, Marks, look_up, mark_key
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
 from otel_rl.bridge.track.wandb_upload import Upload
@@ -219,8 +219,7 @@ def _shared(account: Account) -> JoinedRun:
     if not run.is_shared:
         raise TrackerRejected(
             f"The W&B run {path} is not in shared mode: W&B would overwrite rows of its owner.",
-            hint="Set WANDB_MODE=shared for the process that calls wandb.init, or let it pass "
-            'settings=wandb.Settings(mode="shared", x_primary=True).',
+            hint=SHARE_IT,
         )
     return run
 

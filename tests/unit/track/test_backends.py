@@ -1,5 +1,6 @@
 """The table of trackers, and the checks that a person runs."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 
 from otel_rl.bridge.track.backends import BACKENDS, backend
 from otel_rl.errors import ConfigError
+from tests.wandb_owned import Owned
+from tests.wandb_server import WandbServer
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,32 @@ def test_a_check_says_that_the_server_cannot_be_reached(
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     last = backend("wandb").check({}, tmp_path)[-1]
     assert (last.name, last.ok) == ("wandb server", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "ok", "message"),
+    [
+        ("ours", [14, 67], True, "is there, and in shared mode"),
+        ("alone", [14], False, "is not in shared mode"),
+        ("other", [14, 67], True, "is not there yet"),
+    ],
+)
+def test_a_check_says_whether_the_run_to_join_can_be_joined(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    features: list[int],
+    ok: bool,
+    message: str,
+) -> None:
+    with WandbServer() as server:
+        for variable, value in (server.environment() | {"WANDB_MODE": "shared"}).items():
+            monkeypatch.setenv(variable, value)
+        config = json.dumps({"_wandb": {"value": {"t": {"3": features}}}})
+        Owned(server, name if name != "other" else "another", config=config)
+        last = backend("wandb").check({"attach": f"theirs/{name}"}, tmp_path)[-1]
+    assert (last.name, last.ok) == ("wandb run", ok)
+    assert message in last.message
 
 
 def test_a_check_knows_the_supported_versions_from_the_package_itself(
