@@ -1,6 +1,6 @@
 """From the spool to the ledger: experiments take turns and fail apart."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -112,6 +112,65 @@ def test_the_backlog_of_one_experiment_does_not_delay_another(bench: Bench) -> N
     assert len(bench.steps(A)) < len(flood)
     bench.drain.finish(bench.now_ns)
     assert bench.steps(A) == list(range(150))
+
+
+class Turn:
+    """What a bridge believes to own, which ends when a test says so."""
+
+    def __init__(self, epoch: int) -> None:
+        self.number: int | None = epoch
+
+    def epoch(self, key: ExperimentKey, /) -> int | None:
+        return self.number
+
+
+def test_a_round_that_ends_after_its_turn_leaves_nothing_and_the_next_owner_goes_on(
+    bench: Bench,
+) -> None:
+    bench.spool.append([batch(A, 0), batch(A, 1)])
+    bench.journal.write(lambda c: c.execute("UPDATE runs SET epoch = 1"))
+    asleep, awake = Turn(1), Turn(2)
+
+    def sleep_through_the_lease(_: ExperimentKey) -> dict[str, float]:
+        bench.journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
+        return {}
+
+    def drain(turn: Turn, gauges: Callable[[ExperimentKey], dict[str, float]]) -> Drain:
+        ledger = Ledger(bench.journal, owners=turn)
+        return Drain(
+            bench.spool,
+            ledger,
+            settings=AlignSettings(quiet_s=0),
+            counters=bench.counters,
+            notify=bench.told.append,
+            gauges=gauges,
+            owners=turn,
+        )
+
+    stale = drain(asleep, sleep_through_the_lease)
+    stale.round(bench.now_ns)
+    assert (bench.told, bench.spool.pending()) == ([], 2)
+    asleep.number = None
+    stale.round(bench.now_ns)
+    drain(awake, lambda _: {}).finish(bench.now_ns)
+    assert bench.steps(A) == [0, 1]
+    assert bench.counters.value(Counter.SAMPLES_TAKEN) == 2
+
+
+def test_a_run_of_another_bridge_is_left_alone(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    owners = Turn(1)
+    owners.number = None
+    drain = Drain(
+        bench.spool,
+        Ledger(bench.journal, owners=owners),
+        settings=AlignSettings(quiet_s=0),
+        counters=bench.counters,
+        notify=bench.told.append,
+        owners=owners,
+    )
+    drain.round(bench.now_ns)
+    assert (bench.told, bench.spool.pending()) == ([], 1)
 
 
 def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
