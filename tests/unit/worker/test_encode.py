@@ -32,7 +32,7 @@ SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"}
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 # Steps follow each other; here also across the borders of a varint's digits.
-NEIGHBOURS = st.one_of(st.integers(n - 3, n + 2) for n in (0, 128, 256, 1 << 14, (1 << 63) - 3))
+NEIGHBOURS = st.one_of([st.integers(n - 3, n + 2) for n in (0, 128, 256, 1 << 14, (1 << 63) - 3)])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 ATTRIBUTE = st.one_of(TEXT, st.booleans(), INT64, st.floats(allow_nan=False))
 MEASUREMENT = st.tuples(
