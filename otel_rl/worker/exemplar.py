@@ -113,7 +113,7 @@ class Framing:
             if number is None:
                 raise BadStep(f"the step must be an integer of 64 bits (got {str(step)[:80]!r})")
             digits = wire.varint(number)
-            self.high = max(number, 0) >> 7
+            self.high = number >> 7
         self.head, self.tail = self._heads[len(digits)], digits[1:] + _TIME
         self.before = self._heads[len(digits)] + digits + _TIME
         self.pack_double = _PACK_DOUBLE[len(self.before)]

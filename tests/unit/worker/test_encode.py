@@ -1,6 +1,7 @@
 """Our encoder against the protobuf parser: what goes in comes out, whatever goes in."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext
 from opentelemetry.util.types import AnyValue
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
-from otel_rl.worker.buffer import Measured
+from otel_rl.worker.buffer import Logged, Measured
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request, Stream, encode_resource
 from otel_rl.worker.expand import Expander
@@ -50,7 +51,7 @@ MEASUREMENT = st.tuples(
 
 
 def encode(
-    entries: list[Measured],
+    entries: Sequence[Measured | Logged],
     drops: Drops | None = None,
     *,
     max_exemplars: int = 1024,
@@ -213,6 +214,20 @@ def test_measurements_of_a_series_stay_in_order() -> None:
     steps = [m.step for m in measurements(parse(encode(entries)))]
     assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
     assert len(steps) == 3000
+
+
+def test_calls_of_mlogger_between_gauges_leave_their_steps_alone() -> None:
+    stream, context = Stream(SCOPE, "m"), in_span((1, 1))
+    row = Logged({"a": 1.0}, 70_000, None, 3, in_span(None))
+    entries: list[Measured | Logged] = [
+        (stream, 0.5, 300, 1, context),
+        (stream, 0.5, 301, 2, context),
+        row,
+    ]
+    entries += [(stream, 0.5, 302, 4, context), (stream, 0.5, 303, 5, context)]
+    found = [(m.name, m.step, m.span_id != "") for m in measurements(parse(encode(entries)))]
+    gauges = [("m", step, True) for step in range(300, 304)]
+    assert sorted(found) == [("a", 70_000, False), *gauges]
 
 
 @pytest.mark.parametrize(
