@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream=sys.stderr,
         )
         status: int = arguments.command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output, `head` for example, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before there was anything to finish
     except OtelRLError as exc:

@@ -22,7 +22,7 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker import wire
 from otel_rl.worker.values import as_step
 
-__all__ = ["AS_DOUBLE", "BadStep", "Framing", "measured", "pack"]
+__all__ = ["AS_DOUBLE", "LOWEST_DIGIT", "BadStep", "Framing", "measured", "pack"]
 
 AS_DOUBLE: Final = 0x19  # as_double = 3
 _AS_INT: Final = 0x31  # as_int = 6
@@ -54,8 +54,8 @@ def _heads(after_bytes: int) -> list[bytes]:
     ]
 
 
-_LOWEST_DIGIT: Final = [bytes((n | 128,)) for n in range(128)]
-"""Of a varint that has more."""
+LOWEST_DIGIT: Final = [bytes((n | 128,)) for n in range(128)]
+"""Of a varint that has more: seven bits."""
 
 _HEADS: Final = _heads(0)
 _HEADS_IN_SPAN: Final = _heads(_SPAN_BYTES)
@@ -76,31 +76,25 @@ class BadStep(ValueError):
 class Framing:
     """Makes what stands before and after a measurement. Remembers the last span and step.
 
-    A step's lowest digit comes first, so neighbours share all that stands around it.
+    A step's lowest digit comes first, so its neighbours share all that stands around that.
 
     Attributes:
         before: Of a measurement with the step and in the context of the last call.
         after: The same.
         pack_double: ``pack(before, time_ns, AS_DOUBLE, value)``.
+        high: The step without its lowest digit; 0 if it has no neighbours.
+        head: With ``LOWEST_DIGIT`` and ``tail``, ``before`` of every step with this ``high``.
+        tail: See ``head``.
     """
 
-    __slots__ = (
-        "_before_digit",
-        "_context",
-        "_heads",
-        "_high",
-        "_past_digit",
-        "after",
-        "before",
-        "pack_double",
-    )
+    __slots__ = ("_context", "_heads", "after", "before", "head", "high", "pack_double", "tail")
 
     def __init__(self) -> None:
         self._context: Context | None = None
         self._heads = _HEADS
-        self._high = 0  # the remembered step without its lowest digit; 0 for none
-        self._before_digit = self._past_digit = b""
-        self.before, self.after, self.pack_double = b"", b"", _PACK_DOUBLE[0]
+        self.high = 0
+        self.head = self.tail = self.before = self.after = b""
+        self.pack_double = _PACK_DOUBLE[0]
         self(None, None)
 
     def __call__(self, step: object, context: Context | None) -> None:
@@ -112,21 +106,16 @@ class Framing:
         if context is not self._context:
             self._context, self.after = context, _span(context)
             self._heads = _HEADS_IN_SPAN if self.after else _HEADS
-            self._high = 0
-        if type(step) is int and step >> 7 == self._high and self._high:
-            self.before = self._before_digit + _LOWEST_DIGIT[step & 127] + self._past_digit
-            return
         digits = b""
-        self._high = 0
+        self.high = 0
         if step is not None:
             number = as_step(step)
             if number is None:
                 raise BadStep(f"the step must be an integer of 64 bits (got {str(step)[:80]!r})")
             digits = wire.varint(number)
-            if number > 127:
-                self._high = number >> 7
-        self._before_digit, self._past_digit = self._heads[len(digits)], digits[1:] + _TIME
-        self.before = self._before_digit + digits + _TIME
+            self.high = number >> 7
+        self.head, self.tail = self._heads[len(digits)], digits[1:] + _TIME
+        self.before = self._heads[len(digits)] + digits + _TIME
         self.pack_double = _PACK_DOUBLE[len(self.before)]
 
 

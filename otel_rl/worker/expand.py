@@ -21,7 +21,7 @@ from otel_rl.worker.encode import (
     Request,
     Stream,
 )
-from otel_rl.worker.exemplar import AS_DOUBLE, BadStep, Framing, pack
+from otel_rl.worker.exemplar import AS_DOUBLE, LOWEST_DIGIT, BadStep, Framing, pack
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.intervals import Intervals
 from otel_rl.worker.values import NotANumber, number
@@ -63,27 +63,40 @@ class Expander:
         self._streams: dict[str | None, dict[str, Stream]] = {}
 
     def requests(self, entries: Iterable[Measured | Logged], resource: bytes) -> list[Request]:
-        """Encode ``entries`` under ``resource``. A bad entry costs itself only.
-
-        What nearly all entries are takes one loop over local names instead of a call for each: it
-        is what a training process pays for every measurement.
-        """
-        guard = self._guard
+        """Encode ``entries`` under ``resource``. A bad entry costs itself only."""
         encoder = Encoder(
             resource,
             self._intervals,
             max_request_bytes=self._max_request_bytes,
             max_exemplars=self._max_exemplars,
         )
+        self._extend(encoder, entries)
+        requests = encoder.requests()
+        if encoder.too_large:
+            self._guard.drop(
+                DropReason.TOO_LARGE,
+                "Points larger than a request may be are dropped. Shorten their attributes.",
+                encoder.too_large,
+            )
+        return requests
+
+    def _extend(self, encoder: Encoder, entries: Iterable[Measured | Logged]) -> None:
+        """Give the encoder what can be sent of ``entries``.
+
+        What nearly all are takes one loop over local names instead of a call for each: it is what a
+        training process pays for every measurement.
+        """
+        guard = self._guard
         framing = Framing()
         before, after, pack_double = framing.before, framing.after, framing.pack_double
+        head, high, tail = framing.head, framing.high, framing.tail
         last_step: object = None
         last_context: Context | None = None
         series: dict[Stream, list[bytes]] = {}  # those without attributes
         for entry in entries:
             try:
                 if isinstance(entry, Logged):
-                    self._extend(encoder, series, framing, entry)
+                    self._extend_by_row(encoder, series, framing, entry)
                     continue
                 stream, value, kept, time_ns, context = entry
                 if isinstance(kept, dict):
@@ -91,9 +104,14 @@ class Expander:
                 else:
                     step, attributes = kept, None
                 if step is not last_step or context is not last_context:
-                    framing(step, context)
-                    before, after, pack_double = framing.before, framing.after, framing.pack_double
-                    last_step, last_context = step, context
+                    if high and context is last_context and type(step) is int and step >> 7 == high:
+                        before = head + LOWEST_DIGIT[step & 127] + tail
+                    else:
+                        framing(step, context)
+                        before, after = framing.before, framing.after
+                        head, high, tail = framing.head, framing.high, framing.tail
+                        pack_double, last_context = framing.pack_double, context
+                    last_step = step
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
@@ -111,16 +129,8 @@ class Expander:
                 guard.drop(bad.reason, str(bad))
             except Exception as error:  # noqa: BLE001  # nothing may end the exporter thread
                 guard.caught(error)
-        requests = encoder.requests()
-        if encoder.too_large:
-            guard.drop(
-                DropReason.TOO_LARGE,
-                "Points larger than a request may be are dropped. Shorten their attributes.",
-                encoder.too_large,
-            )
-        return requests
 
-    def _extend(
+    def _extend_by_row(
         self,
         encoder: Encoder,
         series: dict[Stream, list[bytes]],

@@ -25,6 +25,7 @@ __all__ = [
     "JAEGER",
     "KUSTOMIZE",
     "PROGRAMS",
+    "PROMETHEUS",
     "PROMTOOL",
     "CannotBuild",
     "Program",
@@ -255,16 +256,19 @@ JAEGER = _of_a_module(
 """Jaeger v2, all in one; a placeholder stands for its web page, the query API is complete."""
 
 # v3.13.2 is v0.313.2 as a module; the Collector's receiver has the same, so half of it is compiled.
-PROMTOOL = _of_a_module(
-    "promtool",
-    "3.13.2",
-    "--version",
-    "github.com/prometheus/prometheus@v0.313.2",
-    "./cmd/promtool",
-    "remove_all_sd,grpcnotrace",
-    "github.com/prometheus/common/version.Version=3.13.2",
+PROMETHEUS, PROMTOOL = (
+    _of_a_module(
+        name,
+        "3.13.2",
+        "--version",
+        "github.com/prometheus/prometheus@v0.313.2",
+        f"./cmd/{name}",
+        "remove_all_sd,grpcnotrace",
+        "github.com/prometheus/common/version.Version=3.13.2",
+    )
+    for name in ("prometheus", "promtool")
 )
-"""Checks and plays rules of Prometheus."""
+"""Keeps metrics and evaluates rules, without its web page; and checks and plays rules."""
 
 KUSTOMIZE = _of_a_module(
     "kustomize",
@@ -277,4 +281,4 @@ KUSTOMIZE = _of_a_module(
 )
 """Renders what `kubectl apply --kustomize` applies."""
 
-PROGRAMS = (COLLECTOR, JAEGER, PROMTOOL, KUSTOMIZE)
+PROGRAMS = (COLLECTOR, JAEGER, PROMETHEUS, PROMTOOL, KUSTOMIZE)

@@ -1,5 +1,6 @@
 """Starts, kills and ends the real programs, each on ports that it keeps over its restarts."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -7,15 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
 from tests.faults.keeper import wait_for
-from tests.lab.programs import COLLECTOR, JAEGER
+from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
 from tests.process.commands import OTEL_RL, clean_environment
 
-__all__ = ["CONFIGURATIONS", "Bridge", "Collector", "Jaeger", "Running", "Span", "free_ports"]
+__all__ = [
+    "CONFIGURATIONS",
+    "Bridge",
+    "Collector",
+    "Jaeger",
+    "Prometheus",
+    "Running",
+    "Span",
+    "free_ports",
+]
 
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
 
@@ -196,6 +206,11 @@ class Collector(Running):
             if line.startswith(f"{name}{{") and all(label in line for label in wanted)
         )
 
+    @property
+    def metrics_address(self) -> str:
+        """``HOST:PORT`` of its own metrics."""
+        return f"127.0.0.1:{self._metrics_port}"
+
     def metric_names(self) -> frozenset[str]:
         """All of its own metrics that it shows by now."""
         return frozenset(line.split(" ")[2] for line in self._metrics() if line[:6] == "# TYPE")
@@ -280,3 +295,57 @@ class Jaeger(Running):
         answer = httpx.get(f"{self.query_url}/api/v3/services", timeout=10)
         answer.raise_for_status()
         return list(answer.json().get("services", []))
+
+
+class Prometheus(Running):
+    """The real Prometheus, which takes OTLP and has the rules that users get.
+
+    Args:
+        directory: For its data and its log.
+        rules: A file of rules.
+    """
+
+    def __init__(self, directory: Path, rules: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        self._rules = rules
+        self._file = directory / "prometheus.yml"
+        self.scrape()
+        super().__init__(
+            "prometheus",
+            [
+                PROMETHEUS.path,
+                f"--config.file={self._file}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--web.enable-otlp-receiver",
+            ],
+            clean_environment(directory),
+            f"{self.url}/-/ready",
+            directory,
+        )
+
+    def scrape(self, **addresses: str) -> None:
+        """Write its file: who is asked each second, by the name of the job."""
+        jobs = [
+            {"job_name": f"otel_rl-{name}", "static_configs": [{"targets": [address]}]}
+            for name, address in addresses.items()
+        ]
+        every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        content = {"global": every, "rule_files": [str(self._rules)], "scrape_configs": jobs}
+        self._file.write_text(json.dumps(content))  # which is YAML
+
+    def firing(self) -> frozenset[str]:
+        """The alerts that fire."""
+        found = self._get("alerts")["alerts"]
+        return frozenset(a["labels"]["alertname"] for a in found if a["state"] == "firing")
+
+    def metric_names(self) -> frozenset[str]:
+        """All that it has."""
+        return frozenset(self._get("label/__name__/values"))
+
+    def _get(self, path: str) -> Any:
+        answer = httpx.get(f"{self.url}/api/v1/{path}", timeout=10)
+        answer.raise_for_status()
+        return answer.json()["data"]

@@ -1,5 +1,6 @@
-"""The alert rules are what the real promtool takes, and name what the real gateway counts."""
+"""The alert rules are what the real Prometheus takes, over what the real programs tell it."""
 
+import hashlib
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,20 +8,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.deploy.alerts import ALERTS, CASES, metrics_of_collectors
+from tests.deploy.alerts import ALERTS, CASES, metrics_of_bridges, metrics_of_collectors, named
 from tests.faults.keeper import wait_for
 from tests.lab.programs import PROMTOOL
-from tests.lab.running import Bridge, Collector
+from tests.lab.running import Bridge, Collector, Prometheus
 from tests.lab.site import gateway_of
 from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request
 
+ARRIVES_S = 60.0
 PROTOBUF = {"content-type": "application/x-protobuf"}
+TOKEN = "a-token-of-this-test"
 
-WANTS_A_TOKEN = f"""
+BRIDGE = f"""
+[telemetry]
+endpoint = "{{prometheus}}/api/v1/otlp"
+interval_s = 1
+
 [[auth.tokens]]
 name = "team"
 experiments = ["*"]
-sha256 = ["{"0" * 64}"]
+sha256 = ["{hashlib.sha256(TOKEN.encode()).hexdigest()}"]
 """
 
 # No less is taken for the queue of a file that makes batches of a megabyte.
@@ -62,21 +69,38 @@ def test_promtool_would_say_that_an_alert_does_not_come(tmp_path: Path) -> None:
     assert "OtelRLQueueFills" in done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """One in trouble: the bridge does not know its token, and its queue is small."""
-    directory = tmp_path_factory.mktemp("trouble")
+def send(url: str, n: int, **headers: str) -> None:
+    for signal, body in requests(n).items():
+        httpx.post(f"{url}/v1/{signal}", content=body, headers=PROTOBUF | headers, timeout=30)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Bridge, Collector, Prometheus]]:
+    """A gateway without the bridge's token, with a small queue, and who sees both."""
+    prometheus = Prometheus(tmp_path / "prometheus", ALERTS)
     with (
-        Bridge(directory / "bridge", WANTS_A_TOKEN) as bridge,
-        gateway_of(bridge, directory / "gateway", SMALL) as gateway,
+        Bridge(tmp_path / "bridge", BRIDGE.format(prometheus=prometheus.url)) as bridge,
+        gateway_of(bridge, tmp_path / "gateway", SMALL) as gateway,
     ):
-        yield gateway
+        prometheus.scrape(gateway=gateway.metrics_address)
+        with prometheus:
+            yield bridge, gateway, prometheus
 
 
-def test_every_metric_of_a_collector_is_one_that_it_has(gateway: Collector) -> None:
-    for n in (1, TOO_LARGE):
-        for signal, body in requests(n).items():
-            url = f"{gateway.url}/v1/{signal}"
-            httpx.post(url, content=body, headers=PROTOBUF, timeout=30)
-    wait_for(lambda: metrics_of_collectors() <= gateway.metric_names(), 30)
-    assert metrics_of_collectors() - gateway.metric_names() == set()
+def test_trouble_is_alerted_under_the_names_that_the_programs_use(
+    site: tuple[Bridge, Collector, Prometheus],
+) -> None:
+    bridge, gateway, prometheus = site
+    wanted = named() & metrics_of_bridges() | metrics_of_collectors()
+
+    # What counts at all has been seen at 0 before it counts.
+    assert wait_for(lambda: "otel_rl_bridge_requests_total" in prometheus.metric_names(), ARRIVES_S)
+    send(bridge.url, 1, authorization=f"Bearer {TOKEN}")
+    send(gateway.url, 1)
+    send(gateway.url, TOO_LARGE)
+
+    expected = {"OtelRLSenderWithoutToken", "OtelRLCollectorLoses", "OtelRLQueueFull"}
+    wait_for(lambda: expected <= prometheus.firing(), ARRIVES_S)
+    assert prometheus.firing() == expected
+    wait_for(lambda: wanted <= prometheus.metric_names(), ARRIVES_S)
+    assert wanted - prometheus.metric_names() == set()

@@ -6,7 +6,7 @@ committed, stays away, and reads again what it had acknowledged.
 
 import pickle
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.align import Aligner, AlignSettings
@@ -82,6 +82,7 @@ class World:
 
 
 @given(events)
+@example([("start", 0), ("goodbye", 0)])
 @settings(deadline=None)  # it simulates minutes
 def test_what_it_says_is_what_happened(happened: list[tuple[str, int]]) -> None:
     world = World()

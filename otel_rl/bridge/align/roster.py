@@ -65,6 +65,8 @@ class _Role:
         del self.vacancies[:-_MAX_VACANCIES]
 
     def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> None:
+        # It may be gone again before the next look.
+        self.announced = max(self.announced, worker.count or 0)
         if worker.index is not None:
             self.left.discard(worker.index)
         elif self.left_without_index:

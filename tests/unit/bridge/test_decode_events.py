@@ -16,8 +16,7 @@ from otel_rl.records import (
     Value,
     Worker,
 )
-from tests.log_events import any_value, event, logs_request
-from tests.otlp_requests import Attributes
+from tests.otlp_requests import Attributes, any_value, event, logs_request
 
 RECEIVED_NS = 99
 
@@ -40,7 +39,6 @@ def decoded(*records: LogRecord) -> Decoded:
 def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
     start = event(
         "rl.experiment.start",
-        7,
         {
             "rl.experiment.config": {"lr": 0.1, "model": {"name": "qwen", "layers": [1, 2]}},
             "rl.experiment.notes": "why",
@@ -48,6 +46,7 @@ def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
             "rl.experiment.group": "sweep",
             "rl.experiment.job_type": "train",
         },
+        time_ns=7,
     )
     (said,) = decoded(start).announcements
     assert said == Announcement(
@@ -62,33 +61,33 @@ def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
 
 
 def test_a_start_may_say_nothing() -> None:
-    (said,) = decoded(event("rl.experiment.start", 7)).announcements
+    (said,) = decoded(event("rl.experiment.start", {}, time_ns=7)).announcements
     assert said == Announcement(7, ExperimentStatus.RUNNING)
 
 
 @pytest.mark.parametrize("word", ["complete", "aborted", "crashed"])
 def test_an_end_says_how(word: str) -> None:
-    end = event("rl.experiment.end", 7, {"rl.experiment.status": word})
+    end = event("rl.experiment.end", {"rl.experiment.status": word}, time_ns=7)
     (said,) = decoded(end).announcements
     assert said == Announcement(7, ExperimentStatus(word))
 
 
 @pytest.mark.parametrize(("word", "failed"), [("complete", False), ("failed", True)])
 def test_a_worker_says_goodbye(word: str, *, failed: bool) -> None:
-    found = decoded(event("rl.worker.end", 7, {"rl.worker.status": word}))
+    found = decoded(event("rl.worker.end", {"rl.worker.status": word}, time_ns=7))
     assert found.departures == [Departure(TRAINER, 7, failed)]
 
 
 def test_a_sample_has_the_fields_of_its_body_in_their_order() -> None:
     body: dict[str, Value] = {"prompt": "2+2?", "completion": "4", "reward": 1.0, "correct": True}
     attributes: dict[str, Value] = {"rl.loop.iteration": 3, "rl.sample.table": "eval"}
-    (sample,) = decoded(event("rl.rollout.sample", 7, attributes, body)).samples
+    (sample,) = decoded(event("rl.rollout.sample", attributes, body, time_ns=7)).samples
     assert (sample.worker, sample.table, sample.step, sample.time_ns) == (TRAINER, "eval", 3, 7)
     assert list(sample.fields.items()) == list(body.items())
 
 
 def test_a_sample_of_bare_text_is_one_field() -> None:
-    (sample,) = decoded(event("rl.rollout.sample", 7, body="hello")).samples
+    (sample,) = decoded(event("rl.rollout.sample", {}, "hello", time_ns=7)).samples
     assert (sample.table, sample.step, sample.fields) == ("samples", None, {"text": "hello"})
 
 
@@ -99,14 +98,14 @@ def test_an_event_may_be_named_by_the_attribute_that_sdks_had_before() -> None:
 
 
 def test_an_event_without_a_time_has_that_of_its_observation_or_arrival() -> None:
-    observed = event("rl.worker.end", 0)
+    observed = event("rl.worker.end", time_ns=0)
     observed.observed_time_unix_nano = 5
-    departures = decoded(observed, event("rl.worker.end", 0)).departures
+    departures = decoded(observed, event("rl.worker.end", time_ns=0)).departures
     assert [departure.time_ns for departure in departures] == [5, RECEIVED_NS]
 
 
 def test_events_are_a_lease_and_say_nothing_of_a_workers_measurements() -> None:
-    assert decoded(event("rl.experiment.start", 7)).exports == [Export(TRAINER, 0)]
+    assert decoded(event("rl.experiment.start", {}, time_ns=7)).exports == [Export(TRAINER, 0)]
 
 
 def digests(*records: LogRecord) -> list[int]:
@@ -114,17 +113,17 @@ def digests(*records: LogRecord) -> list[int]:
 
 
 def test_a_sample_is_known_by_its_uid_alone() -> None:
-    one = event("rl.rollout.sample", 7, body={"text": "a"}, uid="one-1")
-    again = event("rl.rollout.sample", 7, body={"text": "b"}, uid="one-1")
-    other = event("rl.rollout.sample", 7, body={"text": "a"}, uid="one-2")
+    one = event("rl.rollout.sample", {"log.record.uid": "one-1"}, {"text": "a"}, time_ns=7)
+    again = event("rl.rollout.sample", {"log.record.uid": "one-1"}, {"text": "b"}, time_ns=7)
+    other = event("rl.rollout.sample", {"log.record.uid": "one-2"}, {"text": "a"}, time_ns=7)
     first, repeated, different = digests(one, again, other)
     assert first == repeated != different
 
 
 def test_a_sample_without_a_uid_is_known_by_all_that_it_says() -> None:
-    one = event("rl.rollout.sample", 7, body={"text": "a"})
-    observed = event("rl.rollout.sample", 7, body={"text": "a"})
+    one = event("rl.rollout.sample", {}, {"text": "a"}, time_ns=7)
+    observed = event("rl.rollout.sample", {}, {"text": "a"}, time_ns=7)
     observed.observed_time_unix_nano = 8
-    other = event("rl.rollout.sample", 7, body={"text": "b"})
+    other = event("rl.rollout.sample", {}, {"text": "b"}, time_ns=7)
     first, repeated, different = digests(one, observed, other)
     assert first == repeated != different

@@ -13,8 +13,7 @@ from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.log_events import event, logs_request
-from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.otlp_requests import event, gauge, key_values, logs_request, metrics_request, point
 from tests.stores import Store
 
 S = 1_000_000_000
@@ -398,21 +397,21 @@ def said(key: ExperimentKey, *records: LogRecord) -> Batch:
 
 
 def test_what_is_announced_of_a_run_is_told_and_survives_a_restart(bench: Bench) -> None:
-    start = event("rl.experiment.start", T0, {"rl.experiment.config": {"lr": 0.1}})
+    start = event("rl.experiment.start", {"rl.experiment.config": {"lr": 0.1}}, time_ns=T0)
     bench.spool.append([said(A, start)])
     bench.run()
     assert bench.told == [A]
     assert bench.ledger.description(A).config == {"lr": 0.1}
     bench.restart()
     assert bench.ledger.description(A).config == {"lr": 0.1}
-    bench.spool.append([said(A, event("rl.experiment.start", T0 + 1))])
+    bench.spool.append([said(A, event("rl.experiment.start", {}, time_ns=T0 + 1))])
     bench.run()
     assert bench.ledger.description(A).config == {"lr": 0.1}
     assert bench.told == []
 
 
 def test_a_table_of_samples_is_a_row_of_the_run(bench: Bench) -> None:
-    sample = event("rl.rollout.sample", T0, {"rl.loop.iteration": 3}, {"prompt": "2+2?"})
+    sample = event("rl.rollout.sample", {"rl.loop.iteration": 3}, {"prompt": "2+2?"}, time_ns=T0)
     bench.spool.append([said(A, sample)])
     bench.run()
     bench.run(seconds=10)

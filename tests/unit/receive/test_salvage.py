@@ -1,5 +1,6 @@
 """A part of a request that cannot be read takes nothing else with it."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -25,7 +26,6 @@ from tests.otlp_requests import (
     trace_request,
 )
 
-NOW_NS = point().time_unix_nano
 LIMITS = ReceiveLimits()
 
 Damage = Callable[[Signal, str], bytes]
@@ -79,7 +79,7 @@ def content(request: bytes) -> bytes:
 
 
 def admitted_of(signal: Signal, *parts: bytes, **more: Admission) -> Admitted:
-    return admit(signal, b"".join(parts), LIMITS, NOW_NS, **more)
+    return admit(signal, b"".join(parts), LIMITS, time.time_ns(), **more)
 
 
 DAMAGES = [not_utf8, damaged, too_deep]
@@ -121,7 +121,7 @@ def test_a_request_that_is_cut_off_is_never_taken_in_part(signal: Signal) -> Non
 def test_an_exemplar_that_cannot_be_read_costs_its_resource_only() -> None:
     broken = metrics_request()
     exemplar = broken.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0].exemplars
-    exemplar.add(as_double=1.0, time_unix_nano=NOW_NS).filtered_attributes.extend(
+    exemplar.add(as_double=1.0, time_unix_nano=time.time_ns()).filtered_attributes.extend(
         key_values({"MARK": 1})
     )
     payload = broken.SerializeToString().replace(b"MARK", b"\xff\xff\xff\xff")

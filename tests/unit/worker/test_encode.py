@@ -1,6 +1,8 @@
 """Our encoder against the protobuf parser: what goes in comes out, whatever goes in."""
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -17,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext
 from opentelemetry.util.types import AnyValue
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
-from otel_rl.worker.buffer import Measured
+from otel_rl.worker.buffer import Logged, Measured
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request, Stream, encode_resource
 from otel_rl.worker.expand import Expander
@@ -30,20 +32,26 @@ RESOURCE = Resource({"service.name": "s", "process.pid": 1, "flags": (True, Fals
 SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"})
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+# Steps follow each other; here also across the borders of a varint's digits.
+NEIGHBOURS = st.one_of([st.integers(n - 3, n + 2) for n in (0, 128, 256, 1 << 14, (1 << 63) - 3)])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 ATTRIBUTE = st.one_of(TEXT, st.booleans(), INT64, st.floats(allow_nan=False))
 MEASUREMENT = st.tuples(
     st.integers(0, 2),
     st.one_of(st.floats(), INT64),
-    st.none() | INT64,
+    st.one_of(st.none(), INT64, NEIGHBOURS),
     st.dictionaries(TEXT.filter(bool), ATTRIBUTE, max_size=3),
     st.integers(0, (1 << 63) - 1),
-    st.none() | st.tuples(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1)),
+    st.one_of(
+        st.none(),
+        st.sampled_from([(1, 1), (2, 2)]),
+        st.tuples(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1)),
+    ),
 )
 
 
 def encode(
-    entries: list[Measured],
+    entries: Sequence[Measured | Logged],
     drops: Drops | None = None,
     *,
     max_exemplars: int = 1024,
@@ -78,6 +86,7 @@ def entry(
     return stream, value, given or None, time_ns, in_span(ids)
 
 
+@cache  # what is recorded in one span has one context
 def in_span(ids: tuple[int, int] | None) -> Context:
     if ids is None:
         return Context()
@@ -205,6 +214,20 @@ def test_measurements_of_a_series_stay_in_order() -> None:
     steps = [m.step for m in measurements(parse(encode(entries)))]
     assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
     assert len(steps) == 3000
+
+
+def test_calls_of_mlogger_between_gauges_leave_their_steps_alone() -> None:
+    stream, context = Stream(SCOPE, "m"), in_span((1, 1))
+    row = Logged({"a": 1.0}, 70_000, None, 3, in_span(None))
+    entries: list[Measured | Logged] = [
+        (stream, 0.5, 300, 1, context),
+        (stream, 0.5, 301, 2, context),
+        row,
+    ]
+    entries += [(stream, 0.5, 302, 4, context), (stream, 0.5, 303, 5, context)]
+    found = [(m.name, m.step, m.span_id != "") for m in measurements(parse(encode(entries)))]
+    gauges = [("m", step, True) for step in range(300, 304)]
+    assert sorted(found) == [("a", 70_000, False), *gauges]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""docs/operations.md names every port, volume, alert, check and state there is, and no other."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from otel_rl.bridge.config import GrpcSettings, HttpSettings
+from otel_rl.bridge.track.contract import RunState
+from tests.deploy.alerts import alerts
+from tests.deploy.manifests import manifests
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ("agent", "gateway", "scale", "jaeger")
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """From a heading to the next one of its level or above."""
+    found = re.search(rf"^(#+) {heading}\n(.*?)(?=^#{{1,2}} |\Z)", page, re.DOTALL | re.MULTILINE)
+    assert found, heading
+    return found[2]
+
+
+def first_cells(text: str) -> list[str]:
+    """The first cell of every row of every table, with its marks, but for headers."""
+    cells = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
+    return [cell for cell in cells if cell.startswith("`")]
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return loaded
+
+
+def test_every_alert_says_what_to_do_and_what_it_costs() -> None:
+    told = re.findall(r"^\| `(OtelRL\w+)` \| (\w+) \| .+ \|$", page("operations"), re.MULTILINE)
+    assert told == [(name, alert["labels"]["effect"]) for name, alert in alerts().items()]
+
+
+def test_every_port_of_a_collector_or_jaeger_is_documented_and_no_other() -> None:
+    text = "".join((ROOT / "collector_config" / f"{n}.yaml").read_text() for n in CONFIGURATIONS)
+    listening = set(re.findall(r"_(?:GRPC|HTTP|HEALTH|QUERY):-127\.0\.0\.1:(\d+)\}", text))
+    listening |= set(re.findall(r"_METRICS_PORT:-(\d+)\}|_QUERY_GRPC:-127\.0\.0\.1:\d+\}", text))
+    listening |= set(re.findall(r"_QUERY_GRPC:-127\.0\.0\.1:(\d+)\}", text))
+    told = re.findall(r"\| 127\.0\.0\.1:(\d+) \|", section(page("deploy"), "Ports"))
+    assert sorted(told) == sorted(listening - {""})
+
+
+@pytest.mark.parametrize("settings", [HttpSettings(), GrpcSettings()], ids=["http", "grpc"])
+def test_the_ports_of_a_bridge_are_documented(settings: HttpSettings | GrpcSettings) -> None:
+    told = section(page("operations"), "Ports and volumes")
+    assert f"{settings.host}:{settings.port}" in told
+    deployed = settings.port + 20
+    assert f" {deployed} |" in told
+    assert f":{deployed}" in (ROOT / "Dockerfile").read_text()
+
+
+def test_every_volume_is_documented_with_its_path_and_no_other() -> None:
+    told = re.findall(r"^\| (\w+), `(/var/lib/\S+)`", page("operations"), re.MULTILINE)
+    volumes = compose()["services"]["volumes"]["volumes"]
+    assert {f"{name}:{path}" for name, path in told if name != "agent"} == set(volumes)
+    assert compose()["volumes"].keys() == {name for name, _ in told} - {"agent"}
+    assert {manifest.name for manifest in manifests() if manifest.containers} == {
+        name for name, _ in told
+    }
+
+
+def test_every_volume_of_kubernetes_is_as_large_as_documented() -> None:
+    told = re.findall(r"^\| (\w+), .*\b(\d+) GiB \|", page("operations"), re.MULTILINE)
+    sizes = {
+        manifest.name: claim["spec"]["resources"]["requests"]["storage"]
+        for manifest in manifests()
+        if manifest.containers
+        for claim in manifest.claims
+    }
+    assert {name: f"{size}Gi" for name, size in told if name in sizes} == sizes
+
+
+def test_every_check_of_doctor_is_documented_and_no_other() -> None:
+    sources = [
+        ROOT / "otel_rl" / "cli" / "doctor.py",
+        ROOT / "otel_rl" / "bridge" / "track" / "checks.py",
+    ]
+    text = "".join(path.read_text() for path in sources)
+    names = {*re.findall(r'(?:CheckResult|check_writable)\(\s*"([a-z ]+)"', text)}
+    names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
+    names |= {"opentelemetry_meter_provider", "opentelemetry_tracer_provider"}
+    told = page("operations").partition("### What doctor says")[2]
+    table = told.partition("| state of a run")[0]
+    in_table = {word for cell in first_cells(table) for word in re.findall(r"`([^`]+)`", cell)}
+    assert in_table == names
+
+
+def test_every_state_with_which_a_run_fails_is_documented() -> None:
+    for state in (RunState.RETRYING, RunState.REJECTED):
+        assert f"| `{state} since` |" in page("operations")
