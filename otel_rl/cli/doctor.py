@@ -105,14 +105,18 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
     """The bridge's addresses are free, or a bridge is there already."""
+    there = settings.http.enabled and _is_bridge(f"{settings.http.host}:{settings.http.port}")
     for name, listen in (("http", settings.http), ("grpc", settings.grpc)):
         where = f"{listen.host}:{listen.port}"
         if not listen.enabled:
             yield CheckResult(f"listen {name}", "disabled")
-        elif name == "http" and _is_bridge(where):
-            yield CheckResult(f"listen {name}", f"a bridge answers on {where}")
+            continue
+        free = _free(name, where, listen.host, listen.port)
+        # One that answers over HTTP has both; over gRPC nothing says that it is one.
+        if there and not free.ok:
+            yield CheckResult(f"listen {name}", f"a bridge is on {where}")
         else:
-            yield _free(name, where, listen.host, listen.port)
+            yield free
 
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:

@@ -90,7 +90,7 @@ def test_every_check_of_doctor_is_documented_and_no_other() -> None:
     text = "".join(path.read_text() for path in sources)
     names = {*re.findall(r'(?:CheckResult|check_writable)\(\s*"([a-z ]+)"', text)}
     names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
-    names |= {"opentelemetry_meter_provider", "opentelemetry_tracer_provider"}
+    names |= set(re.findall(r'"(opentelemetry_[a-z_]+)"', text))
     told = page("operations").partition("### What doctor says")[2]
     table = told.partition("| state of a run")[0]
     in_table = {word for cell in first_cells(table) for word in re.findall(r"`([^`]+)`", cell)}

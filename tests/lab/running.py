@@ -230,7 +230,7 @@ class Bridge(Running):
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        http, grpc = free_ports(2)
+        self.ports = http, grpc = free_ports(2)
         self.url = f"http://127.0.0.1:{http}"
         file = directory / "bridge.toml"
         file.write_text(settings)

@@ -2,13 +2,15 @@
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.manifests import CONFIGURATIONS, DIRECTORY
-from tests.lab.programs import KUSTOMIZE
+from tests.deploy.manifests import CONFIGURATIONS, DIRECTORY, environment, manifests
+from tests.lab.programs import COLLECTOR, JAEGER, KUSTOMIZE
+from tests.process.commands import clean_environment
 
 Objects = Sequence[Mapping[str, Any]]
 
@@ -62,3 +64,31 @@ def test_every_image_has_a_version(applied: Objects) -> None:
     ]
     assert len(images) == 5
     assert all(image.rpartition(":")[2][0].isdigit() for image in images)
+
+
+@pytest.mark.parametrize("name", ["agent", "gateway", "jaeger"])
+def test_the_real_program_takes_its_file_with_the_variables_of_its_pod(
+    name: str, tmp_path: Path
+) -> None:
+    (container,) = (
+        container
+        for manifest in manifests()
+        for container in manifest.containers
+        if container["name"] == name
+    )
+    variables = {
+        key: value.replace("$(NODE_IP)", "10.0.0.7")
+        for key, value in environment(container).items()
+        if value
+    }
+    # What Kubernetes mounts, or lets it make.
+    variables |= {key: str(tmp_path) for key, value in variables.items() if value[:5] == "/var/"}
+    program = JAEGER if name == "jaeger" else COLLECTOR
+    done = subprocess.run(
+        [program.path, "validate", f"--config={CONFIGURATIONS / f'{name}.yaml'}"],
+        env=clean_environment(tmp_path, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
