@@ -27,14 +27,14 @@ from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.decode import decode
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.receive.admit import admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb import WandbTracker
-from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.worker.buffer import Measured
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.encode import Stream, encode_resource
@@ -127,7 +127,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
     aligner = Aligner(AlignSettings(max_series=WORKERS * series))
     now_ns = time.time_ns()
     with tempfile.TemporaryDirectory() as directory:
-        journal = Journal(Path(directory))
+        journal = SqliteJournal(Path(directory))
         ledger = Ledger(journal)
         for number in range(rounds):
             first = number * steps
@@ -148,7 +148,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
                 rows = aligner.close(now_ns)
             with watch("commit"):
                 log = aligner.take_log()
-                commit = Commit(KEY, rows, aligner.next_number, aligner, Offset(0), seen=log)
+                commit = Commit(KEY, rows, aligner.next_number, aligner, seen=log)
                 ledger.commit([commit])
             with watch("state, part of commit"):
                 pickle.dumps(aligner, pickle.HIGHEST_PROTOCOL)

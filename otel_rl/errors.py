@@ -13,6 +13,8 @@
     * JournalLocked          another process has it open
     * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
     * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
+    * JournalUnavailable     the database is away: HTTP 503, gRPC UNAVAILABLE
+    * LeaseLost              the run belongs to another bridge
   * TrackerError
     * TrackerUnavailable     the same rows may be tried again later
     * TrackerRejected        refused until a person changes something
@@ -25,6 +27,8 @@ __all__ = [
     "JournalError",
     "JournalFull",
     "JournalLocked",
+    "JournalUnavailable",
+    "LeaseLost",
     "MalformedRequest",
     "OtelRLError",
     "Overloaded",
@@ -104,6 +108,14 @@ class JournalFull(JournalError):
 
 class JournalClosed(JournalError):
     """The bridge is stopping and takes no more batches; the sender should retry."""
+
+
+class JournalUnavailable(JournalError):
+    """The database cannot be reached, or did not answer. What was being written may be there."""
+
+
+class LeaseLost(JournalError):
+    """Another bridge owns the run, or may own it by now. Nothing was written."""
 
 
 class TrackerError(OtelRLError):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.postgres import PostgresServer
 from tests.strays import processes_with
 
 _MARK = "OTEL_RL_TEST_RUN"
@@ -22,3 +23,10 @@ def no_process_outlives_the_tests() -> Iterator[None]:
     while (left := processes_with(_MARK, mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, f"processes that tests left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def postgres(no_process_outlives_the_tests: None) -> Iterator[PostgresServer]:
+    """A server for all tests of this process, each of which has a schema of its own."""
+    with PostgresServer() as server:
+        yield server

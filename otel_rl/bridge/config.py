@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from otel_rl.bridge.align.settings import AlignSettings
@@ -66,6 +66,14 @@ class JournalSettings(BaseModel):
     """The database that holds batches and rows until trackers have them."""
 
     model_config = _MODEL
+
+    url: SecretStr | None = None
+    """``postgresql://user:password@host/database``: a database that several bridges share. None for
+    a file in the data directory, for one bridge. See docs/scale.md."""
+
+    lease_s: float = Field(15.0, ge=1)
+    """How long a run waits for another bridge when its own was killed. A bridge that cannot reach
+    the database for two thirds of it leaves its runs. Alike for all bridges of a database."""
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
     """Beyond it senders get 503 and retry. Rows may take as much again, so that batches that wait
@@ -260,7 +268,8 @@ def _explained(exc: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
         else:
-            # What stands where a token's digest should may be the token.
-            got = "" if error["loc"][:1] == ("auth",) else f" (got {error['input']!r})"
+            # What stands where a token's digest should may be the token; a URL has a password.
+            is_secret = error["loc"][:1] == ("auth",) or error["loc"] == ("journal", "url")
+            got = "" if is_secret else f" (got {error['input']!r})"
             lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")
     return "\n".join(lines)

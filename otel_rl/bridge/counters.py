@@ -171,11 +171,13 @@ class TrackerFailure(StrEnum):
         UNAVAILABLE: The tracker is away, hangs, or answers with a failure that passes; or the
             writer process died.
         REJECTED: The tracker refuses the key, the project, or the run.
+        JOURNAL: The rows could not be read: the bridge's database is away.
         UNEXPECTED: A defect of otel_rl or a failing disk, with a logged traceback.
     """
 
     UNAVAILABLE = "unavailable"
     REJECTED = "rejected"
+    JOURNAL = "journal"
     UNEXPECTED = "unexpected"
 
 

@@ -16,10 +16,11 @@ from otel_rl.bridge.about import About
 from otel_rl.bridge.align import Aligner, AlignSettings, Tally
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
+from otel_rl.bridge.journal.owners import Owners, SoleOwner
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.report import Report
 from otel_rl.bridge.spool import Spool, Spooled
-from otel_rl.errors import JournalFull
+from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import Description, ExperimentKey, Offset, Row
 
 __all__ = ["Drain"]
@@ -64,6 +65,7 @@ class _Run:
         report: What the run is told of the bridge.
         counted: How much of the aligner's tally is in the bridge's counters.
         used_ns: When it last had batches.
+        epoch: The turn in which it was loaded, see ``Owners``.
         uncommitted: What was taken from the bridge's counters for the aligner's, since the commit.
         left_out: What of the announcements there was no room for, since the commit.
     """
@@ -73,6 +75,7 @@ class _Run:
     report: Report
     counted: Tally
     used_ns: int = 0
+    epoch: int = 0
     uncommitted: dict[tuple[str, str], int] = field(default_factory=dict)
     left_out: int = 0
 
@@ -99,7 +102,7 @@ class _Round:
 
 
 class Drain:
-    """The one reader of the spool and writer of the ledger.
+    """The one reader of the spool and writer of the ledger, for the runs that this bridge owns.
 
     Args:
         spool: Where batches wait.
@@ -109,6 +112,7 @@ class Drain:
         notify: Told of each run that has new rows.
         report_interval_s: How often a run is told what the bridge says of itself.
         gauges: What a report says besides counts, by tracker key.
+        owners: Says which runs those are.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Drain:
         notify: Callable[[ExperimentKey], None],
         report_interval_s: float = 10.0,
         gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {},
+        owners: Owners | None = None,
     ) -> None:
         self._spool = spool
         self._ledger = ledger
@@ -129,11 +134,22 @@ class Drain:
         self._notify = notify
         self._report_interval_ns = int(report_interval_s * _NS_PER_S)
         self._gauges = gauges
+        self._owners = owners or SoleOwner()
         self._runs: dict[ExperimentKey, _Run] = {}
         self._troubles: dict[ExperimentKey, _Trouble] = {}
         self._logged_ns = 0
-        # Loaded in the next round although no batch waits: silent runs have open steps, too.
-        self._unloaded = dict.fromkeys(ledger.open_runs())
+        # Loaded in the next round although no batch waits.
+        self._unloaded: dict[ExperimentKey, None] = {}
+        for key in ledger.open_runs():
+            if self._owners.epoch(key) is not None:
+                self.begin(key)
+
+    def begin(self, key: ExperimentKey) -> None:
+        """Load the run in the next round: a silent one has open steps, too.
+
+        Any thread may call it.
+        """
+        self._unloaded[key] = None
 
     def experiments(self) -> Collection[ExperimentKey]:
         """Those that take memory, or wait to do so. Any thread may call it."""
@@ -147,9 +163,11 @@ class Drain:
             Whether there may be more to do at once.
 
         Raises:
-            JournalFull: No room for the rows. The batches wait; try again in a while.
+            JournalError: No room for the rows, or the journal is away. The batches wait; try again
+                in a while.
         """
-        waiting = self._spool.waiting()
+        self._leave_lost()
+        waiting = [key for key in self._spool.waiting() if self._owners.epoch(key) is not None]
         share_bytes = _READ_BYTES // max(1, len(waiting))
         done = _Round()
         for key in dict.fromkeys([*waiting, *self._unloaded, *self._runs]):
@@ -159,7 +177,9 @@ class Drain:
                 continue
             try:
                 self._advance(key, share_bytes if key in waiting else 0, now_ns, done)
-            except JournalFull:
+            except LeaseLost:
+                self._leave(key)
+            except JournalError:
                 self._go_back(key, *(commit.key for commit in done.commits))
                 raise
             except Exception:  # noqa: BLE001  # one experiment's trouble is not the others'; counted
@@ -176,7 +196,8 @@ class Drain:
         """Make rows of everything that waits or is open, complete or not: nothing more will come.
 
         Raises:
-            JournalFull: No room for the rows. They are made again by the next bridge.
+            JournalError: No room for the rows, or the journal is away. They are made again by the
+                next bridge.
         """
         for trouble in self._troubles.values():
             trouble.failed_ns = 0
@@ -192,7 +213,7 @@ class Drain:
                 rows = run.aligner.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
                 if rows or description is not None:
-                    commits.append(self._prepared(key, run, rows, Offset(0), description))
+                    commits.append(self._prepared(key, run, rows, (), description))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
@@ -233,8 +254,8 @@ class Drain:
             run.report.told(report, now_ns)
         description = self._news(key, run)
         if rows or spooled or description is not None:
-            read_through = spooled[-1].offset if spooled else Offset(0)
-            done.commits.append(self._prepared(key, run, rows, read_through, description))
+            taken = [one.offset for one in spooled]
+            done.commits.append(self._prepared(key, run, rows, taken, description))
 
     def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
         """The next batches, sound ones or one damaged one, and whether there may be more."""
@@ -252,6 +273,9 @@ class Drain:
     def _load(self, key: ExperimentKey, now_ns: int) -> _Run:
         run = self._runs.get(key)
         if run is None:
+            epoch = self._owners.epoch(key)  # before a look at what it has come to
+            if epoch is None:
+                raise LeaseLost(f"{key} belongs to another bridge.")
             saved = self._ledger.saved(key)
             state = saved.state if isinstance(saved.state, _State) else _State(Aligner(), About())
             aligner = state.aligner
@@ -263,7 +287,8 @@ class Drain:
             for body in saved.spans:
                 aligner.restore_trail(body)
             report = Report(self._report_interval_ns)
-            run = _Run(aligner, state.about, report, dataclasses.replace(aligner.tally), now_ns)
+            counted = dataclasses.replace(aligner.tally)
+            run = _Run(aligner, state.about, report, counted, now_ns, epoch)
             self._runs[key] = run
             self._unloaded.pop(key, None)
         return run
@@ -288,7 +313,7 @@ class Drain:
         key: ExperimentKey,
         run: _Run,
         rows: Sequence[Row],
-        read_through: Offset,
+        taken: Sequence[Offset],
         description: Description | None,
     ) -> Commit:
         aligner = run.aligner
@@ -297,7 +322,7 @@ class Drain:
             rows,
             aligner.next_number,
             _State(aligner, run.about),
-            read_through,
+            taken,
             aligner.is_watching,
             aligner.take_log(),
             aligner.forgotten_ns,
@@ -305,6 +330,7 @@ class Drain:
             aligner.take_trail(),
             aligner.spans_forgotten_ns,
             aligner.roles,
+            run.epoch,
         )
 
     def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
@@ -312,22 +338,34 @@ class Drain:
             return
         try:
             self._ledger.commit(commits)
-        except JournalFull:
+        except LeaseLost:
+            if len(commits) == 1:
+                self._leave(commits[0].key)
+            else:
+                self._commit_each(commits, now_ns)
+            return
+        except JournalError:
             self._go_back(*(commit.key for commit in commits))
+            # The answer may be what was lost, and the rows are there.
+            for commit in commits:
+                self._notify(commit.key)
             raise
         except Exception:  # noqa: BLE001  # counted; then each by itself, to spare the others
             if len(commits) == 1:
                 self._set_back(commits[0].key, now_ns)
-                return
-            for place, commit in enumerate(commits):
-                try:
-                    self._commit([commit], now_ns)
-                except JournalFull:
-                    self._go_back(*(later.key for later in commits[place + 1 :]))
-                    raise
+            else:
+                self._commit_each(commits, now_ns)
             return
         for commit in commits:
             self._committed(commit)
+
+    def _commit_each(self, commits: Sequence[Commit], now_ns: int) -> None:
+        for place, commit in enumerate(commits):
+            try:
+                self._commit([commit], now_ns)
+            except JournalError:
+                self._go_back(*(later.key for later in commits[place + 1 :]))
+                raise
 
     def _committed(self, commit: Commit) -> None:
         run = self._runs[commit.key]
@@ -374,6 +412,23 @@ class Drain:
         for key in keys:
             self._unloaded[key] = None
             self._unload(key)
+
+    def _leave_lost(self) -> None:
+        """Forget the runs that are not ours any more, or are again, in another turn."""
+        for key, run in [*self._runs.items()]:
+            if self._owners.epoch(key) != run.epoch:
+                self._leave(key)
+        for key in [*self._unloaded]:
+            if self._owners.epoch(key) is None:
+                self._leave(key)
+
+    def _leave(self, key: ExperimentKey) -> None:
+        """Forget a run that another bridge goes on with; if it is ours again, load it anew."""
+        self._unload(key)
+        self._troubles.pop(key, None)
+        self._unloaded.pop(key, None)
+        if self._owners.epoch(key) is not None:
+            self._unloaded[key] = None
 
     def _unload(self, key: ExperimentKey) -> None:
         run = self._runs.pop(key, None)

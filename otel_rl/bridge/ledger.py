@@ -12,13 +12,15 @@ import dataclasses
 import json
 import logging
 import pickle
-import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from otel_rl.bridge.journal import ROOM_OF_ROWS, Journal, checksum
+from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Journal, checksum
+from otel_rl.bridge.journal.owners import Owners, SoleOwner
+from otel_rl.errors import LeaseLost
 from otel_rl.records import (
     Description,
     ExperimentKey,
@@ -34,10 +36,13 @@ __all__ = ["DAMAGED_ROW", "Commit", "Ledger", "Saved"]
 
 _log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"
 """The only key of a row that stands in for one that the disk has damaged. Its value is 1."""
 
 _PRUNED_AT_ONCE: Final = 2_000
+_REMOVED_AT_ONCE: Final = 500  # parameters of one statement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ class Commit:
         rows: New rows, numbered on from the last.
         next_row: The number that the next row will get.
         state: What made them, to go on from after a restart; anything that pickles.
-        read_through: The batches of the run up to this one are in the rows and the state.
+        taken: The batches that are in the rows and the state. They need not be all before the last:
+            where several bridges accept, one may become visible after another with a higher number.
         is_open: Whether time alone may bring a row.
         seen: What was taken that the state does not hold, and the newest time in it; or None.
         forgotten_ns: What was seen up to this time is not needed any more.
@@ -74,13 +80,14 @@ class Commit:
         spans: Those that came and are still needed, with the latest of their ends; or None.
         spans_forgotten_ns: Spans that ended up to this time are not needed any more.
         roles: How each role stands, for people who look.
+        epoch: The turn in which all this was made, see ``Owners``.
     """
 
     key: ExperimentKey
     rows: Sequence[Row]
     next_row: int
     state: object
-    read_through: Offset
+    taken: Sequence[Offset] = ()
     is_open: bool = False
     seen: tuple[int, bytes] | None = None
     forgotten_ns: int = 0
@@ -88,6 +95,7 @@ class Commit:
     spans: tuple[int, bytes] | None = None
     spans_forgotten_ns: int = 0
     roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
+    epoch: int = 0
 
 
 class Ledger:
@@ -96,6 +104,7 @@ class Ledger:
     Args:
         journal: Where they are.
         max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
+        owners: Says which runs this bridge may write.
         clock_ns: Nanoseconds since the epoch, for what a person is told.
     """
 
@@ -104,23 +113,31 @@ class Ledger:
         journal: Journal,
         *,
         max_share: float = 1.0,
+        owners: Owners | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._journal = journal
+        self._owners = owners or SoleOwner()
         self._clock_ns = clock_ns
         self._max_row_bytes = int(max_share * journal.max_bytes)
         # Read often and by many threads, each of which puts in what the journal has.
         self._descriptions: dict[ExperimentKey, Description] = {}
+
+    def forget(self, key: ExperimentKey) -> None:
+        """Another bridge changes the run from now on."""
+        self._descriptions.pop(key, None)
 
     def commit(self, commits: Sequence[Commit]) -> None:
         """Keep the rows and states, and remove the batches that they were made of.
 
         Raises:
             JournalFull: No room. Nothing was written.
+            LeaseLost: One of the runs belongs to another bridge now. Nothing was written.
         """
-        prepared = [_Prepared(commit) for commit in commits]
+        # In this order everywhere, so that no two wait for each other.
+        prepared = [_Prepared(commit) for commit in sorted(commits, key=lambda one: one.key)]
 
-        def store(connection: sqlite3.Connection) -> None:
+        def store(connection: Connection) -> None:
             for one in prepared:
                 one.store(connection)
 
@@ -144,29 +161,37 @@ class Ledger:
 
     def set_aside(self, key: ExperimentKey, offset: Offset) -> None:
         """Move a batch that cannot be decoded out of the spool; it is kept for inspection."""
+        run = run_id(key.experiment, key.trial)
 
-        def move(connection: sqlite3.Connection) -> None:
+        def move(connection: Connection) -> None:
             connection.execute(
-                "INSERT INTO set_aside SELECT * FROM batches WHERE offset = ?", (offset,)
+                "INSERT INTO set_aside (position, run_id, signal, received_ns, payload, crc)"
+                " SELECT position, run_id, signal, received_ns, payload, crc FROM batches"
+                " WHERE position = ?",
+                (offset,),
             )
-            connection.execute("DELETE FROM batches WHERE offset = ?", (offset,))
+            connection.execute("DELETE FROM batches WHERE position = ?", (offset,))
             # Counted anew: a damaged batch may not be as long as it was.
-            run = run_id(key.experiment, key.trial)
+            connection.execute("DELETE FROM waiting WHERE run_id = ?", (run,))
             connection.execute(
-                "UPDATE runs SET waiting_bytes = (SELECT COALESCE(SUM(LENGTH(payload)), 0)"
-                " FROM batches WHERE run_id = ?) WHERE run_id = ?",
-                (run, run),
+                "INSERT INTO waiting (run_id, shard, bytes)"
+                " SELECT run_id, shard, SUM(LENGTH(payload)) FROM batches WHERE run_id = ?"
+                " GROUP BY run_id, shard"
+                " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = excluded.bytes",
+                (run,),
             )
 
-        self._journal.write(move)
+        self._write(key, move)
 
     def spooled_bytes(self) -> Mapping[ExperimentKey, int]:
         """What waits to be made into rows, of the experiments of which anything does."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial, waiting_bytes FROM runs WHERE waiting_bytes > 0"
+                "SELECT experiment, trial, SUM(bytes) FROM runs"
+                " JOIN waiting ON waiting.run_id = runs.run_id"
+                " GROUP BY experiment, trial HAVING SUM(bytes) > 0"
             ).fetchall()
-        return {ExperimentKey(experiment, trial): size for experiment, trial, size in found}
+        return {ExperimentKey(experiment, trial): int(size) for experiment, trial, size in found}
 
     def has_room(self, key: ExperimentKey) -> bool:
         """Whether the rows of the run leave room for more.
@@ -180,7 +205,7 @@ class Ledger:
         """Every run of the journal."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial FROM runs ORDER BY rowid"
+                "SELECT experiment, trial FROM runs ORDER BY number"
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
@@ -188,7 +213,7 @@ class Ledger:
         """The runs whose state holds samples that stand in no row yet."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial FROM runs WHERE is_open ORDER BY rowid"
+                "SELECT experiment, trial FROM runs WHERE is_open = 1 ORDER BY number"
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
@@ -203,6 +228,10 @@ class Ledger:
             spans = _log_of(connection, "trails", run)
         return Saved(_unpickled(key, *state) if state else None, seen, self.next_row(key), spans)
 
+    def is_ours(self, key: ExperimentKey) -> bool:
+        """Whether this bridge may write the run now."""
+        return self._owners.epoch(key) is not None
+
     def next_row(self, key: ExperimentKey) -> int:
         """The number that the run's next row will get; 0 for a run that is new."""
         return self._number(key, "next_row")
@@ -211,22 +240,30 @@ class Ledger:
         """Up to ``limit`` rows from number ``start`` on, or from the first that was not pruned.
 
         Ascending and without gaps: ``DAMAGED_ROW`` stands for one that is not as it was written.
+
+        Raises:
+            LeaseLost: They are another bridge's to write.
         """
-        run = run_id(key.experiment, key.trial)
+        if not self.is_ours(key):
+            raise LeaseLost(f"{key} belongs to another bridge.")
         with self._journal.read() as connection:
-            connection.execute("BEGIN")  # the two see the same moment
-            bounds = connection.execute(
-                "SELECT pruned_row, next_row FROM runs WHERE run_id = ?", (run,)
-            ).fetchone() or (0, 0)
-            first = max(start, bounds[0])
-            end = min(first + limit, bounds[1])
             found = connection.execute(
-                "SELECT number, body, crc FROM rows WHERE run_id = ? AND number >= ?"
-                " AND number < ? ORDER BY number",
-                (run, first, end),
+                # One statement, so that bounds and rows are of the same moment.
+                "SELECT pruned_row, next_row, r.number, r.body, r.crc FROM runs"
+                " LEFT JOIN rows AS r ON r.run_id = runs.run_id AND r.number >= ?"
+                " AND r.number < ? + CASE WHEN pruned_row > ? THEN pruned_row ELSE ? END"
+                " WHERE runs.run_id = ? ORDER BY r.number",
+                (start, limit, start, start, run_id(key.experiment, key.trial)),
             ).fetchall()
-            connection.execute("COMMIT")
-        sound = {number: body for number, body, crc in found if checksum(body, run, number) == crc}
+        if not found:
+            return []
+        pruned_row, next_row, *_ = found[0]
+        first = max(start, pruned_row)
+        end = min(first + limit, next_row)
+        run = run_id(key.experiment, key.trial)
+        sound = {
+            number: body for _, _, number, body, crc in found if checksum(body, run, number) == crc
+        }
         rows: list[Row] = []
         for number in range(first, end):
             if number in sound:
@@ -250,13 +287,14 @@ class Ledger:
             JournalFull: No room. Nothing was written.
         """
         run = run_id(key.experiment, key.trial)
-        self._journal.write(
+        self._write(
+            key,
             lambda connection: connection.execute(
                 "INSERT INTO deliveries (run_id, tracker, next_row, confirmed_ns)"
                 " VALUES (?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE"
                 " SET next_row = excluded.next_row, confirmed_ns = excluded.confirmed_ns",
                 (run, tracker, next_row, self._clock_ns()),
-            )
+            ),
         )
 
     def prune(self, key: ExperimentKey, tracker: str, below: int) -> None:
@@ -266,11 +304,28 @@ class Ledger:
             JournalFull: No room even for that. Some may be removed.
         """
         run = run_id(key.experiment, key.trial)
-        while self._journal.write(partial(_remove_rows, run=run, tracker=tracker, below=below)):
+        while self._write(key, partial(_remove_rows, run=run, tracker=tracker, below=below)):
             pass
 
+    def settled(self, tracker: str) -> Sequence[ExperimentKey]:
+        """Runs with which there is nothing to do until something new comes.
+
+        Nothing waits or is open, ``tracker`` has finished them, and their rows are gone, or will
+        stay for ever because it confirms none.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs"
+                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE is_open = 0 AND finished_row = runs.next_row"
+                " AND (row_bytes = 0 OR d.next_row < runs.next_row) AND NOT EXISTS (SELECT 1"
+                " FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)",
+                (tracker,),
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
     def prune_finished(self, tracker: str, *, confirmed_before_ns: int) -> None:
-        """Remove the rows of runs that ``tracker`` has finished, and had wholly by that time.
+        """Remove the rows of our runs that ``tracker`` has finished, and had wholly by that time.
 
         Those of a run that has no room for more go at once.
         """
@@ -284,6 +339,8 @@ class Ledger:
             ).fetchall()
         for experiment, trial, next_row, confirmed_ns in found:
             key = ExperimentKey(experiment, trial)
+            if not self.is_ours(key):
+                continue
             if confirmed_ns <= confirmed_before_ns or not self.has_room(key):
                 self.prune(key, tracker, next_row)
 
@@ -294,25 +351,28 @@ class Ledger:
             JournalFull: No room. Nothing was written.
         """
         run = run_id(key.experiment, key.trial)
-        self._journal.write(
+        self._write(
+            key,
             lambda connection: connection.execute(
                 "INSERT INTO deliveries (run_id, tracker, state, error, error_ns)"
-                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE SET"
-                " error_ns = CASE WHEN error = '' THEN excluded.error_ns ELSE error_ns END,"
+                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE SET error_ns ="
+                " CASE WHEN deliveries.error = '' THEN excluded.error_ns"
+                " ELSE deliveries.error_ns END,"
                 " state = excluded.state, error = excluded.error",
-                (run, tracker, state, error, self._clock_ns()),
-            )
+                (run, tracker, state, error.replace("\0", ""), self._clock_ns()),
+            ),
         )
 
     def finish(self, key: ExperimentKey, tracker: str, next_row: int) -> None:
         """Remember that the tracker's run was closed with every row before ``next_row``."""
         run = run_id(key.experiment, key.trial)
-        self._journal.write(
+        self._write(
+            key,
             lambda connection: connection.execute(
                 "INSERT INTO deliveries (run_id, tracker, finished_row) VALUES (?, ?, ?)"
                 " ON CONFLICT (run_id, tracker) DO UPDATE SET finished_row = excluded.finished_row",
                 (run, tracker, next_row),
-            )
+            ),
         )
 
     def finished(self, key: ExperimentKey, tracker: str) -> int:
@@ -323,6 +383,24 @@ class Ledger:
                 (run_id(key.experiment, key.trial), tracker),
             ).fetchone()
         return int(found[0]) if found else 0
+
+    def _write(self, key: ExperimentKey, function: Callable[[Connection], _T]) -> _T:
+        """Change something of a run, if it is ours at that moment."""
+        epoch = self._owners.epoch(key)
+        if epoch is None:
+            raise LeaseLost(f"{key} belongs to another bridge.")
+
+        def fenced(connection: Connection) -> _T:
+            if epoch:
+                locked = connection.execute(
+                    "UPDATE runs SET epoch = epoch WHERE run_id = ? AND epoch = ? RETURNING number",
+                    (run_id(key.experiment, key.trial), epoch),
+                ).fetchone()
+                if locked is None:
+                    raise LeaseLost(f"{key} belongs to another bridge now.")
+            return function(connection)
+
+        return self._journal.write(fenced)
 
     def _number(self, key: ExperimentKey, expression: str) -> int:
         with self._journal.read() as connection:
@@ -339,38 +417,33 @@ class _Prepared:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._run = run_id(commit.key.experiment, commit.key.trial)
-        # Only this bridge's own file is ever unpickled.
+        # Only what bridges of this journal wrote is ever unpickled.
         self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
         self._rows = [_encode(self._run, row) for row in commit.rows]
         self._description = (
             None if commit.description is None else _encode_description(commit.description)
         )
 
-    def store(self, connection: sqlite3.Connection) -> None:
+    def store(self, connection: Connection) -> None:
         commit, run = self._commit, self._run
-        (taken,) = connection.execute(
-            "SELECT COALESCE(SUM(LENGTH(payload)), 0) FROM batches"
-            " WHERE run_id = ? AND offset <= ?",
-            (run, commit.read_through),
+        size = sum(len(body) for _, _, body, _ in self._rows)
+        values = (commit.next_row, int(commit.is_open), json.dumps(commit.roles), size)
+        changed = connection.execute(
+            "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?"
+            " WHERE run_id = ? AND epoch = ? RETURNING number",
+            (*values, run, commit.epoch),
         ).fetchone()
+        if changed is None:  # new, or not ours
+            changed = connection.execute(
+                "INSERT INTO runs (run_id, experiment, trial, next_row, is_open, roles, row_bytes)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING number",
+                (run, commit.key.experiment, commit.key.trial, *values),
+            ).fetchone()
+        if changed is None:
+            raise LeaseLost(f"{commit.key} belongs to another bridge now.")
         connection.execute(
-            "INSERT INTO runs (run_id, experiment, trial) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (run, commit.key.experiment, commit.key.trial),
-        )
-        connection.execute(
-            "UPDATE runs SET next_row = ?, is_open = ?, roles = ?,"
-            " waiting_bytes = waiting_bytes - ?, row_bytes = row_bytes + ? WHERE run_id = ?",
-            (
-                commit.next_row,
-                commit.is_open,
-                json.dumps(commit.roles),
-                taken,
-                sum(len(row[2]) for row in self._rows),
-                run,
-            ),
-        )
-        connection.execute(
-            "INSERT OR REPLACE INTO states (run_id, body, crc) VALUES (?, ?, ?)",
+            "INSERT INTO states (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
+            " DO UPDATE SET body = excluded.body, crc = excluded.crc",
             (run, self._state, checksum(self._state, run)),
         )
         connection.executemany(
@@ -378,17 +451,33 @@ class _Prepared:
         )
         if self._description is not None:
             connection.execute(
-                "INSERT OR REPLACE INTO descriptions (run_id, body, crc) VALUES (?, ?, ?)",
+                "INSERT INTO descriptions (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
+                " DO UPDATE SET body = excluded.body, crc = excluded.crc",
                 (run, self._description, checksum(self._description, run)),
             )
         _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
         _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
-        connection.execute(
-            "DELETE FROM batches WHERE run_id = ? AND offset <= ?", (run, commit.read_through)
-        )
+        _remove_batches(connection, run, commit.taken)
 
 
-def _log_of(connection: sqlite3.Connection, table: str, run: str) -> list[bytes]:
+def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -> None:
+    freed: Counter[int] = Counter()
+    for place in range(0, len(taken), _REMOVED_AT_ONCE):
+        some = taken[place : place + _REMOVED_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        for shard, size in connection.execute(
+            f"DELETE FROM batches WHERE position IN ({marks})"  # noqa: S608  # ours
+            " RETURNING shard, LENGTH(payload)",
+            some,
+        ):
+            freed[shard] += size
+    connection.executemany(
+        "UPDATE waiting SET bytes = bytes - ? WHERE run_id = ? AND shard = ?",
+        [(size, run, shard) for shard, size in sorted(freed.items())],
+    )
+
+
+def _log_of(connection: Connection, table: str, run: str) -> list[bytes]:
     """What the log of a run holds, oldest first; what is damaged is left out."""
     found = connection.execute(
         f"SELECT body, crc FROM {table} WHERE run_id = ? ORDER BY number",  # noqa: S608  # ours
@@ -398,7 +487,7 @@ def _log_of(connection: sqlite3.Connection, table: str, run: str) -> list[bytes]
 
 
 def _keep_log(
-    connection: sqlite3.Connection,
+    connection: Connection,
     table: str,
     run: str,
     new: tuple[int, bytes] | None,
@@ -411,13 +500,14 @@ def _keep_log(
             f"INSERT INTO {table} (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",  # noqa: S608  # ours
             (run, newest_ns, body, checksum(body, run)),
         )
-    connection.execute(
-        f"DELETE FROM {table} WHERE run_id = ? AND newest_ns <= ?",  # noqa: S608  # ours
-        (run, forgotten_ns),
-    )
+    if forgotten_ns:
+        connection.execute(
+            f"DELETE FROM {table} WHERE run_id = ? AND newest_ns <= ?",  # noqa: S608  # ours
+            (run, forgotten_ns),
+        )
 
 
-def _remove_rows(connection: sqlite3.Connection, *, run: str, tracker: str, below: int) -> bool:
+def _remove_rows(connection: Connection, *, run: str, tracker: str, below: int) -> bool:
     """Remove some confirmed rows, so few that nobody waits for long. Returns whether it did."""
     bounds = connection.execute(
         "SELECT pruned_row, d.next_row FROM runs JOIN deliveries AS d ON d.run_id = runs.run_id"
@@ -450,7 +540,7 @@ def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
             key,
         )
         return None
-    state: object = pickle.loads(body)  # noqa: S301  # written by this bridge alone
+    state: object = pickle.loads(body)  # noqa: S301  # written by its bridges alone
     return state
 
 

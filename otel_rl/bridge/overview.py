@@ -10,19 +10,22 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.journal import Connection, Journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey, RoleStanding
 
-__all__ = ["RunOverview", "overview"]
+__all__ = ["RunOverview", "overview", "shared_overview"]
 
 _TIMEOUT_S = 3.0  # a bridge that is just committing
 
 # In the order of the attributes below.
 _QUERY = """
 SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
-       runs.next_row - MAX(COALESCE(d.next_row, 0), COALESCE(finished_row, 0)), waiting_bytes,
-       COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0)
+       runs.next_row - CASE WHEN COALESCE(finished_row, 0) > COALESCE(d.next_row, 0)
+                            THEN finished_row ELSE COALESCE(d.next_row, 0) END,
+       COALESCE((SELECT SUM(bytes) FROM waiting WHERE waiting.run_id = runs.run_id), 0),
+       COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0), owner
 FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
 ORDER BY experiment, trial, tracker
 """
@@ -42,6 +45,8 @@ class RunOverview:
         state: What the delivery said when it spoke last of ``error``.
         error: What keeps the tracker from taking rows; empty if nothing does.
         error_ns: Since when, in nanoseconds since the epoch.
+        owner: The bridge that works on it, of several on one database, as ``host:process:...``;
+            empty if there is one bridge, or nothing to do.
     """
 
     key: ExperimentKey
@@ -53,6 +58,17 @@ class RunOverview:
     state: str
     error: str
     error_ns: int
+    owner: str
+
+
+def shared_overview(journal: Journal) -> Sequence[RunOverview]:
+    """Every run of a journal that bridges share, in the order of their names.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read(connection)
 
 
 def overview(directory: Path) -> Sequence[RunOverview]:
@@ -66,12 +82,16 @@ def overview(directory: Path) -> Sequence[RunOverview]:
         with closing(
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
         ) as connection:
-            found = connection.execute(_QUERY).fetchall()
+            return _read(connection)
     except sqlite3.Error as exc:
         raise JournalError(
             f"Cannot read the journal {str(path)!r}: {exc}.",
             hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
         ) from exc
+
+
+def _read(connection: Connection) -> Sequence[RunOverview]:
+    found = connection.execute(_QUERY).fetchall()
     return [
         RunOverview(
             ExperimentKey(experiment, trial),

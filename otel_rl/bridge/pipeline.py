@@ -6,6 +6,9 @@ receive ─ accept ─> spool ─ drain: decode ─> align ─> ledger ─ notif
 
 import contextlib
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +18,9 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Gauge, Where
 from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.leases import Leases
+from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.owners import Owners, SoleOwner
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive import (
     Experiments,
@@ -27,7 +33,7 @@ from otel_rl.bridge.receive import (
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
-from otel_rl.errors import JournalFull
+from otel_rl.errors import JournalError
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.semconv import names
 
@@ -78,9 +84,14 @@ class Bridge:
         self.counters = Counters()
         self._settings = settings
         self._clock_ns = clock_ns
-        self._journal = Journal(settings.data, max_bytes=settings.journal.max_bytes)
-        self._spool = Spool(self._journal, max_share=settings.journal.max_share)
-        self._ledger = Ledger(self._journal, max_share=settings.journal.max_share)
+        self._lease_journal: Journal | None = None
+        journal = settings.journal
+        url = None if journal.url is None else journal.url.get_secret_value()
+        self._journal = open_journal(settings.data, url, max_bytes=journal.max_bytes)
+        self._leases = None if url is None else self._leases_of(url)
+        owners: Owners = self._leases or SoleOwner()
+        self._spool = Spool(self._journal, max_share=journal.max_share)
+        self._ledger = Ledger(self._journal, max_share=journal.max_share, owners=owners)
         self._logged_ns = 0
         self._waiting = 0
         self._round_s = time.monotonic()
@@ -97,7 +108,8 @@ class Bridge:
                 DeliverySettings(
                     tracker=settings.tracker.name,
                     directory=settings.tracker.directory or settings.data,
-                    scratch=settings.data,
+                    # Several bridges that share the tracker's directory share its locks.
+                    scratch=settings.data if url is None else settings.tracker.directory,
                     attributes=settings.tracker.options,
                     max_writers=settings.tracker.max_live_runs,
                     confirm_interval_s=settings.tracker.confirm_interval_s,
@@ -116,10 +128,11 @@ class Bridge:
                 notify=self._delivery.notify,
                 report_interval_s=settings.telemetry.run_interval_s,
                 gauges=self._gauges,
+                owners=owners,
             )
             self._servers = self._listen()
         except BaseException:
-            self._journal.close()
+            self._close_journal()
             raise
 
     @property
@@ -145,13 +158,15 @@ class Bridge:
         return self.addresses.http or ""
 
     def start(self) -> None:
-        """Go on where the last bridge on this directory stopped, then take requests."""
-        tracker = self._settings.tracker
-        kept_since_ns = self._clock_ns() - int(tracker.keep_confirmed_s * 1e9)
-        self._ledger.prune_finished(tracker.name, confirmed_before_ns=kept_since_ns)
-        for key in self._ledger.runs():
-            if self._ledger.finished(key, tracker.name) < self._ledger.next_row(key):
-                self._delivery.notify(key)
+        """Go on where the last bridge on this journal stopped, then take requests."""
+        if self._leases is None:
+            self._prune()
+            tracker = self._settings.tracker.name
+            for key in self._ledger.runs():
+                if self._ledger.finished(key, tracker) < self._ledger.next_row(key):
+                    self._delivery.notify(key)
+        else:
+            self._leases.start()
         self._drain_thread.start()
         if self._settings.telemetry.endpoint is not None:
             reader = otlp_reader(
@@ -179,6 +194,9 @@ class Bridge:
     def stop(self, *, exit_code: int = 0) -> Sequence[RunStatus]:
         """Take nothing more, make rows of everything that was taken, and finish the runs.
 
+        Where other bridges share the journal, they go on with what is left after ``lease_s``: steps
+        stay open for what they will take.
+
         Args:
             exit_code: What the runs end with: 0 for success.
 
@@ -193,21 +211,76 @@ class Bridge:
     def _stop(self, exit_code: int) -> Sequence[RunStatus]:
         for server in self._servers:
             server.stop()
+        if self._leases is not None:
+            self._leases.claim_no_more()
         self._stopping.set()
         self._work.set()
         if self._drain_thread.is_alive():
             self._drain_thread.join()
-        self._waiting = self._spool.pending()
-        statuses = self._delivery.stop(timeout_s=self._settings.stop_timeout_s, exit_code=exit_code)
-        for status in statuses:
-            if status.state is RunState.FINISHED:
-                # On a full disk the next start opens the run again, and finds it complete.
-                with contextlib.suppress(JournalFull):
-                    self._ledger.finish(status.key, status.tracker, status.next_row)
+        timeout_s = self._settings.stop_timeout_s
+        if self._leases is None:
+            self._waiting = self._spool.pending()
+        else:
+            timeout_s = min(timeout_s, self._settings.journal.lease_s)
+        statuses = self._delivery.stop(timeout_s=timeout_s, exit_code=exit_code)
+        # On a full disk the next start opens the runs again, and finds them complete.
+        with contextlib.suppress(JournalError):
+            self._note_finished(statuses)
         if self._telemetry is not None:
             self._telemetry.stop()
-        self._journal.close()
+        if self._leases is not None:
+            self._leases.stop()
+        self._close_journal()
         return statuses
+
+    def _leases_of(self, url: str) -> Leases:
+        journal = self._settings.journal
+        # A connection of their own, so that they do not wait behind requests.
+        self._lease_journal = open_journal(
+            self._settings.data, url, max_bytes=journal.max_bytes, connections=1
+        )
+        return Leases(
+            self._lease_journal,
+            owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+            tracker=self._settings.tracker.name,
+            lease_s=journal.lease_s,
+            gained=self._gained,
+            lost=lambda keys: self._delivery.drop(keys),
+            settled=self._settled,
+        )
+
+    def _close_journal(self) -> None:
+        self._journal.close()
+        if self._lease_journal is not None:
+            self._lease_journal.close()
+
+    def _gained(self, key: ExperimentKey) -> None:
+        """A run is ours from now on, in whatever state its last owner left it."""
+        self._ledger.forget(key)
+        self._delivery.drop([key])  # one that was begun while the run was another's
+        self._drain.begin(key)
+        self._delivery.notify(key)
+        self._work.set()
+
+    def _settled(self) -> Sequence[ExperimentKey]:
+        """Runs that need no owner until something new comes."""
+        self._note_finished(self._delivery.status())
+        self._prune()
+        return self._ledger.settled(self._settings.tracker.name)
+
+    def _note_finished(self, statuses: Sequence[RunStatus]) -> None:
+        for status in statuses:
+            if (
+                status.state is RunState.FINISHED
+                and self._ledger.is_ours(status.key)
+                and self._ledger.finished(status.key, status.tracker) != status.next_row
+            ):
+                self._ledger.finish(status.key, status.tracker, status.next_row)
+
+    def _prune(self) -> None:
+        tracker = self._settings.tracker
+        kept_since_ns = self._clock_ns() - int(tracker.keep_confirmed_s * 1e9)
+        self._ledger.prune_finished(tracker.name, confirmed_before_ns=kept_since_ns)
 
     def _listen(self) -> Sequence[HttpServer | GrpcServer]:
         settings = self._settings
@@ -238,12 +311,12 @@ class Bridge:
             stopping = self._stopping.is_set()
             pause_s = 0.0
             try:
-                if stopping:
+                if stopping and self._leases is None:
                     self._drain.finish(self._clock_ns())
                 else:
                     while self._round():
                         pass
-            except JournalFull as exc:
+            except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
                     _log.warning("Rows cannot be kept, the batches wait: %s", exc)
@@ -267,8 +340,9 @@ class Bridge:
         begun_s, last_s = time.monotonic(), self._round_s
         if begun_s - last_s > _HELD_UP_S:
             self._drain.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
+        has_more = self._drain.round(self._clock_ns())
         self._round_s = begun_s
-        return self._drain.round(self._clock_ns())
+        return has_more
 
     def _may_log(self) -> bool:
         """Whether the last time that rows could not be made was said a minute ago or earlier."""
@@ -285,6 +359,8 @@ class Bridge:
     def _levels(self) -> Iterator[Level]:
         yield Level(Gauge.JOURNAL_SIZE, self._journal.size())
         for key, size in self._ledger.spooled_bytes().items():
+            if not self._ledger.is_ours(key):
+                continue  # its owner tells
             yield Level(Gauge.SPOOL_SIZE, size, _named(key))
         for status in self._delivery.status():
             yield Level(Gauge.ROWS_PENDING, status.pending, _named(status.key))

@@ -8,11 +8,11 @@
   by its checksum before anything is made of it.
 """
 
-import sqlite3
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from otel_rl.bridge.journal import ROOM_OF_ROWS, Journal, checksum
+from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Journal, checksum
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.semconv.run_id import run_id
@@ -35,8 +35,12 @@ class Spooled:
     is_damaged: bool = False
 
 
+_WAITING = "COALESCE((SELECT SUM(bytes) FROM waiting WHERE waiting.run_id = runs.run_id), 0)"
+"""Bytes of the batches of one of the ``runs``."""
+
+
 class Spool:
-    """The batches of one journal. Any thread may append; one reads.
+    """The batches of one journal. Any thread of any bridge may append; one reads a run.
 
     Args:
         journal: Where they are.
@@ -55,12 +59,15 @@ class Spool:
                 so that they do not wait for its room; they are recognised when they come again.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
+        # In this order everywhere, so that no two wait for each other.
+        ordered = sorted(batches, key=lambda batch: batch.experiment)
 
-        def insert(connection: sqlite3.Connection) -> JournalFull | None:
+        def insert(connection: Connection) -> JournalFull | None:
             full: JournalFull | None = None
-            for batch in batches:
+            shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
+            for batch in ordered:
                 try:
-                    self._insert(connection, batch)
+                    self._insert(connection, batch, shard)
                 except JournalFull as exc:
                     full = exc
             return full
@@ -73,7 +80,8 @@ class Spool:
         """The experiments that have batches, in the order in which they were first heard of."""
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial FROM runs WHERE waiting_bytes > 0 ORDER BY rowid"
+                "SELECT experiment, trial FROM runs WHERE run_id IN"
+                " (SELECT run_id FROM waiting WHERE bytes <> 0) ORDER BY number"
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
@@ -84,8 +92,8 @@ class Spool:
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
             cursor = connection.execute(
-                "SELECT offset, signal, received_ns, payload, crc FROM batches"
-                " WHERE run_id = ? ORDER BY offset",
+                "SELECT position, signal, received_ns, payload, crc FROM batches"
+                " WHERE run_id = ? ORDER BY position",
                 (run,),
             )
             for offset, signal, received_ns, payload, crc in cursor:
@@ -104,34 +112,39 @@ class Spool:
         with self._journal.read() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])
 
-    def _insert(self, connection: sqlite3.Connection, batch: Batch) -> None:
+    def _insert(self, connection: Connection, batch: Batch, shard: int) -> None:
         key, size = batch.experiment, len(batch.payload)
         run = run_id(key.experiment, key.trial)
         self._journal.check_room(connection, size)
-        connection.execute(
-            "INSERT OR IGNORE INTO runs (run_id, experiment, trial) VALUES (?, ?, ?)",
-            (run, key.experiment, key.trial),
-        )
-        waiting, rows = connection.execute(
-            "UPDATE runs SET waiting_bytes = waiting_bytes + ?"  # noqa: S608  # ours
-            f" WHERE run_id = ? RETURNING waiting_bytes, {ROOM_OF_ROWS}",
-            (size, run),
+        known = connection.execute(
+            f"SELECT {_WAITING}, {ROOM_OF_ROWS} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
+            (run,),
         ).fetchone()
-        # A batch that is larger than the share is taken when nothing else waits, or it never fits.
-        if waiting + rows > self._max_bytes and waiting > size:
+        if known is None:
             connection.execute(
-                "UPDATE runs SET waiting_bytes = waiting_bytes - ? WHERE run_id = ?", (size, run)
+                "INSERT INTO runs (run_id, experiment, trial) VALUES (?, ?, ?)"
+                " ON CONFLICT DO NOTHING",
+                (run, key.experiment, key.trial),
             )
+        waiting, rows = known or (0, 0)
+        # A batch that is larger than the share is taken when nothing else waits, or it never fits.
+        if waiting and waiting + size + rows > self._max_bytes:
             raise JournalFull(
-                f"{waiting - size} bytes of {key} wait to be made into rows, and {rows} bytes of"
+                f"{waiting} bytes of {key} wait to be made into rows, and {rows} bytes of"
                 " rows for the tracker, which is its share.",
                 hint="Raise journal.max_share or journal.max_bytes; senders retry meanwhile.",
             )
         connection.execute(
-            "INSERT INTO batches (run_id, signal, received_ns, payload, crc)"
-            " VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
+            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+            (run, shard, size),
+        )
+        connection.execute(
+            "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
             (
                 run,
+                shard,
                 batch.signal,
                 batch.received_ns,
                 batch.payload,

@@ -54,7 +54,8 @@ def _command(arguments: argparse.Namespace) -> int:
         if listen.enabled and danger:
             say(f"WARNING: {danger}")
     addresses = bridge.addresses
-    say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {settings.data}")
+    journal = settings.data if settings.journal.url is None else "the database of journal.url"
+    say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
     signals.wait()
     return 0 if finish(bridge, exit_code=0) else 1
 

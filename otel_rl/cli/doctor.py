@@ -14,8 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
-from otel_rl.bridge.overview import RunOverview, overview
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.overview import RunOverview, overview, shared_overview
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
@@ -119,11 +121,19 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     """The journal can be opened, or made where there is none."""
+    if settings.journal.url is not None:
+        try:
+            with _shared_journal(settings) as journal:
+                size = journal.size()
+        except OtelRLError as exc:
+            yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)
+        else:
+            yield CheckResult("journal.url", f"the database answers and keeps {size} bytes")
     if not (settings.data / JOURNAL_FILE).exists():
         yield check_writable("data", settings.data)
         return
     try:
-        Journal(settings.data, max_bytes=settings.journal.max_bytes).close()
+        SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes).close()
     except JournalLocked as exc:
         yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
     except OtelRLError as exc:
@@ -135,6 +145,9 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
 def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Nothing keeps the rows of any run from their tracker. A bridge may be writing them."""
     runs: list[RunOverview] = []
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+            runs += shared_overview(journal)
     for directory in _journals(settings):
         try:
             runs += overview(directory)
@@ -156,6 +169,19 @@ def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield CheckResult(f"workers {key}", words)
 
 
+@contextlib.contextmanager
+def _shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
+    url = settings.journal.url
+    journal = open_journal(
+        settings.data,
+        None if url is None else url.get_secret_value(),
+        max_bytes=settings.journal.max_bytes,
+        connections=1,
+    )
+    with contextlib.closing(journal):
+        yield journal
+
+
 def _journals(settings: BridgeSettings) -> Iterator[Path]:
     """Where there is a journal; `otel-rl run` has one for each run, below that of a bridge."""
     for path in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
@@ -165,6 +191,9 @@ def _journals(settings: BridgeSettings) -> Iterator[Path]:
 
 def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
     """Every run that can be read."""
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+            yield from shared_overview(journal)
     for directory in _journals(settings):
         with contextlib.suppress(JournalError):  # check_runs says so
             yield from overview(directory)
@@ -174,7 +203,7 @@ def _run_result(run: RunOverview) -> CheckResult:
     waiting = f", and {run.waiting_bytes} bytes that are no rows yet" if run.waiting_bytes else ""
     message = (
         f"{run.unconfirmed} of {run.rows} rows not confirmed by {run.tracker or 'a tracker'}"
-        f"{waiting}"
+        f"{waiting}{f', owned by {run.owner}' if run.owner else ''}"
     )
     if run.error:
         since = datetime.fromtimestamp(run.error_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -183,7 +212,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         f"run {run.key}",
         message,
         ok=not run.error,
-        hint="The rows are kept. A bridge on this directory tries again by itself.",
+        hint="The rows are kept. A bridge on this journal tries again by itself.",
     )
 
 

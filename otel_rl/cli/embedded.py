@@ -83,6 +83,12 @@ def embedded(settings: BridgeSettings) -> Bridge:
             "http.enabled: an embedded bridge listens on HTTP (got false).",
             hint="Remove the setting.",
         )
+    if settings.journal.url is not None:
+        raise ConfigError(
+            "journal.url: an embedded bridge has a journal of its own, which ends with it.",
+            hint="Remove the setting, or start `otel-rl bridge` and set "
+            "OTEL_EXPORTER_OTLP_ENDPOINT.",
+        )
     if settings.tls.cert is not None:
         raise ConfigError(
             f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
@@ -104,6 +110,7 @@ def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) ->
 
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     """Say where the runs are and what is missing in them. Returns whether all rows are written."""
+    is_shared = bridge.settings.journal.url is not None
     complete = not bridge.waiting
     if bridge.waiting:
         say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
@@ -113,12 +120,14 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
         say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
         if status.tracker == "wandb" and status.location and "://" not in status.location:
             say(f"  upload it with: wandb sync {status.location}")
-        if status.state is not RunState.FINISHED:
+        if status.state is not RunState.FINISHED and not is_shared:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""
             say(f"  {_many(status.pending, 'row')} still in the journal.{error}")
         for words in troubles(roles.get(status.key, {})):
             say(f"  {words}")
+    if is_shared:
+        say("other bridges go on with what is left")
     if not complete:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():

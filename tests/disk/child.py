@@ -17,10 +17,10 @@ from typing import TextIO
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
-from otel_rl.records import Batch, Offset, Signal
+from otel_rl.records import Batch, Signal
 from tests.disk.model import batch, key, row
 
 __all__ = ["drain_of"]
@@ -31,7 +31,7 @@ _CHECKPOINT_PAGES = 12
 Answer = dict[str, object]
 
 
-def drain_of(journal: Journal) -> Drain:
+def drain_of(journal: SqliteJournal) -> Drain:
     """A drain that writes every single measurement of every worker into the rows."""
     return Drain(
         Spool(journal),
@@ -48,7 +48,7 @@ class Child:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._directory = Path()
-        self._journal: Journal | None = None
+        self._journal: SqliteJournal | None = None
         self._drain: Drain | None = None
 
     def open(self, *, directory: str) -> Answer:
@@ -57,12 +57,12 @@ class Child:
         with self._log.open("r+") as log:
             log.truncate(0)
         self._directory = Path(directory)
-        self._journal = Journal(self._directory)
+        self._journal = SqliteJournal(self._directory)
         return {}
 
     def reopen(self) -> Answer:
         self.close()
-        self._journal = Journal(self._directory)
+        self._journal = SqliteJournal(self._directory)
         return {}
 
     def close(self) -> Answer:
@@ -94,9 +94,9 @@ class Child:
             spooled = spool.read(key(run), max_bytes=1 << 40)[:n_batches]
             taken[run] = [one.batch.payload.decode().rstrip(".") for one in spooled]
             rows = [row(number) for number in range(first, first + n)]
-            through = spooled[-1].offset if spooled else Offset(0)
+            offsets = [one.offset for one in spooled]
             seen = (first + 1, state.encode())  # of 0 nothing is kept
-            commits.append(Commit(key(run), rows, first + n, state, through, seen=seen))
+            commits.append(Commit(key(run), rows, first + n, state, offsets, seen=seen))
         Ledger(self._opened()).commit(commits)
         return {"taken": taken}
 
@@ -130,7 +130,7 @@ class Child:
     def position(self) -> int:
         return self._log.stat().st_size
 
-    def _opened(self) -> Journal:
+    def _opened(self) -> SqliteJournal:
         assert self._journal is not None
         return self._journal
 

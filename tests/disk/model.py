@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
@@ -61,13 +61,14 @@ class Content:
         return copy.deepcopy(self)
 
 
-def content_of(journal: Journal) -> Content:
+def content_of(journal: SqliteJournal) -> Content:
     """What a journal holds, after a look at whether that is whole and sound."""
     with journal.read() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         aside = connection.execute("SELECT payload FROM set_aside").fetchall()
         sizes = connection.execute(
-            "SELECT waiting_bytes, row_bytes,"
+            "SELECT COALESCE((SELECT SUM(bytes) FROM waiting WHERE run_id = r.run_id), 0),"
+            " row_bytes,"
             " (SELECT TOTAL(LENGTH(payload)) FROM batches WHERE run_id = r.run_id),"
             " (SELECT TOTAL(LENGTH(body)) FROM rows WHERE run_id = r.run_id) FROM runs r"
         ).fetchall()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from tests.disk.disk import rebuild
 from tests.disk.recorder import Json, Recorder
 
@@ -39,7 +39,9 @@ class Life:
         self.end = answer["end"]
         return answer
 
-    def fail_power(self, back: int, seed: int, check: Callable[[Journal, int], None]) -> "Life":
+    def fail_power(
+        self, back: int, seed: int, check: Callable[[SqliteJournal, int], None]
+    ) -> "Life":
         """Lose the power ``back`` changes of files ago; the next life begins with what is left.
 
         Args:
@@ -52,7 +54,7 @@ class Life:
         self.recorder.ask("close")
         events = events[: max(1, len(events) - back)]
         files = rebuild(self.files, events, self._directory, random.Random(seed))
-        journal = Journal(_fresh(self.recorder.directory / "check", files))
+        journal = SqliteJournal(_fresh(self.recorder.directory / "check", files))
         try:
             check(journal, events[-1].end)
         finally:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalError, OtelRLError
-from otel_rl.records import Batch, Offset, Row
+from otel_rl.records import Batch, Row
 from otel_rl.semconv.run_id import run_id
 from tests.disk.model import RUNS, batch, key, row
 
@@ -49,20 +49,20 @@ class Content:
     saved: Saved = field(default_factory=lambda: Saved(None, [], 0, []))
 
 
-def fill(journal: Journal) -> None:
+def fill(journal: SqliteJournal) -> None:
     spool, ledger = Spool(journal), Ledger(journal)
     for run in RUNS:
         for number, seen in enumerate(SEEN):
             first = number * ROWS // len(SEEN)
             rows = [row(n) for n in range(first, first + ROWS // len(SEEN))]
             state = f"state {number} of {run}"
-            commit = Commit(key(run), rows, rows[-1].number + 1, state, Offset(0), seen=(9, seen))
+            commit = Commit(key(run), rows, rows[-1].number + 1, state, seen=(9, seen))
             ledger.commit([commit])
         for n in range(BATCHES):
             spool.append([batch(run, f"{run}{n}:1000")])
 
 
-def content(journal: Journal, run: str) -> Content:
+def content(journal: SqliteJournal, run: str) -> Content:
     spooled = Spool(journal).read(key(run), max_bytes=1 << 30)
     ledger = Ledger(journal)
     return Content(
@@ -77,7 +77,7 @@ def content(journal: Journal, run: str) -> Content:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a journal whose bridge was killed: everything is in the log."""
     directory, copy = tmp_path_factory.mktemp("journal"), tmp_path_factory.mktemp("killed")
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         fill(journal)
         for path in directory.iterdir():
@@ -94,11 +94,11 @@ def good(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Con
 
 
 @contextmanager
-def opened(files: Path, directory: Path) -> Iterator[Journal]:
+def opened(files: Path, directory: Path) -> Iterator[SqliteJournal]:
     """A journal on a copy of the files."""
     if files != directory:
         shutil.copytree(files, directory, dirs_exist_ok=True)
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         yield journal
     finally:
@@ -204,7 +204,7 @@ def test_what_is_no_database_is_left_alone(
     damage(files)
     before = (files / JOURNAL_FILE).read_bytes()
     with pytest.raises(JournalError, match="Move the file away"):
-        Journal(files)
+        SqliteJournal(files)
     assert (files / JOURNAL_FILE).read_bytes() == before
 
 
@@ -228,19 +228,19 @@ def _placeholder(found: Content, number: int) -> bool:
 
 FLIPS = {
     "batch payload": Flip(
-        "UPDATE batches SET payload = 'x' || SUBSTR(payload, 2) WHERE offset = 2",
+        "UPDATE batches SET payload = 'x' || SUBSTR(payload, 2) WHERE position = 2",
         lambda found, good: (
             found.damaged == 1 and found.batches == [good.batches[0], *good.batches[2:]]
         ),
     ),
     "batch signal": Flip(
-        "UPDATE batches SET signal = 'metribs' WHERE offset = 2",
+        "UPDATE batches SET signal = 'metribs' WHERE position = 2",
         lambda found, good: (
             found.damaged == 1 and found.batches == [good.batches[0], *good.batches[2:]]
         ),
     ),
     "batch time": Flip(
-        "UPDATE batches SET received_ns = received_ns + 2 WHERE offset = 2",
+        "UPDATE batches SET received_ns = received_ns + 2 WHERE position = 2",
         lambda found, good: (
             found.damaged == 1 and found.batches == [good.batches[0], *good.batches[2:]]
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
@@ -96,7 +96,7 @@ def test_what_finds_no_room_is_refused_and_what_was_taken_stays(
     disk: tuple[Path, MakeRoom],
 ) -> None:
     directory, make_room = disk
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         spool = Spool(journal)
         taken = fill(spool)
@@ -113,7 +113,7 @@ def test_what_finds_no_room_is_refused_and_what_was_taken_stays(
 
 def test_rows_that_find_no_room_are_made_once_there_is_some(disk: tuple[Path, MakeRoom]) -> None:
     directory, make_room = disk
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         spool, drain = Spool(journal), drain_of(journal)
         taken = fill(spool)
@@ -135,13 +135,13 @@ def test_a_journal_on_a_full_disk_is_opened_again_once_there_is_room(
     disk: tuple[Path, MakeRoom],
 ) -> None:
     directory, make_room = disk
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         taken = fill(Spool(journal))
     finally:
         journal.close()
     make_room()
-    journal = Journal(directory)
+    journal = SqliteJournal(directory)
     try:
         assert Spool(journal).pending() == taken
     finally:

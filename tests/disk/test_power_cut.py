@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import JournalError
 from tests.disk.model import RUNS, Content, content_of
 from tests.disk.power_failure import Life
@@ -113,7 +113,7 @@ class PowerCuts(RuleBasedStateMachine):
         """Lose the power some changes ago."""
         found: list[Content] = []
 
-        def check(journal: Journal, cut: int) -> None:
+        def check(journal: SqliteJournal, cut: int) -> None:
             found.append(content_of(journal))
             assert found[0] in self.possible(cut)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from tests.disk.child import drain_of
 from tests.disk.model import RUNS, key
@@ -103,7 +103,7 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
     def fail_power(self, back: int, seed: int) -> None:
         """Lose the power some changes ago; the sender repeats what it has no answer for."""
 
-        def check(journal: Journal, cut: int) -> None:
+        def check(journal: SqliteJournal, cut: int) -> None:
             found = self.found_in(journal)
             for request in self.requests:
                 if request.acknowledged is not None and request.acknowledged > cut:
@@ -128,7 +128,7 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
         if request.acknowledged is None:
             request.acknowledged = self.life.end
 
-    def found_in(self, journal: Journal) -> Counter[int]:
+    def found_in(self, journal: SqliteJournal) -> Counter[int]:
         """How often each value is in the rows, once rows are made of everything."""
         drain = drain_of(journal)
         while drain.round(self.now_ns):

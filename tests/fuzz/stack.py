@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToJson
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive import Experiments, GrpcServer, HttpServer, Intake, ReceiveLimits
 from otel_rl.bridge.receive.body import Held, decompress
@@ -80,7 +80,7 @@ class Stack:
         self._errors = _Errors()
         self.counters = Counters()
         self._touched: set[ExperimentKey] = set()
-        self._journal = Journal(directory)
+        self._journal = SqliteJournal(directory)
         self._spool = Spool(self._journal)
         self._ledger = Ledger(self._journal)
         self._drain = Drain(

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.semconv.run_id import run_id
 from tests.docs_examples import blocks
 from tests.faults.keeper import wait_for

@@ -9,7 +9,7 @@ from typing import Self
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive.admit import admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
@@ -126,7 +126,7 @@ class Bridge:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: SqliteJournal,
         clock: Clock,
         now_ns: Callable[[], int],
         writer: Callable[[], Writer],

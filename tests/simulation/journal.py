@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import JournalFull
 
 __all__ = ["Crash", "MemoryJournal"]
@@ -21,7 +21,7 @@ class Crash(BaseException):
     """The bridge's process is dead. No ``except Exception`` of it sees that."""
 
 
-class MemoryJournal(Journal):
+class MemoryJournal(SqliteJournal):
     """A journal without files, threads and fsync; it outlives the simulated process.
 
     What is committed is durable, by definition: whether that is so on a disk is the business of
@@ -77,7 +77,7 @@ class MemoryJournal(Journal):
 def _new_journal() -> bytes:
     """The file of a journal that was just made."""
     with tempfile.TemporaryDirectory() as directory:
-        Journal(Path(directory)).close()
+        SqliteJournal(Path(directory)).close()
         with contextlib.closing(sqlite3.connect(Path(directory) / JOURNAL_FILE)) as connection:
             # A database in memory has no write-ahead log to be in.
             connection.execute("PRAGMA journal_mode=DELETE")

@@ -4,16 +4,15 @@ Each is a function that patches. Nothing in the product knows of them.
 """
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import cast
 
 import pytest
 
 from otel_rl.bridge.align.seen import Seen
 from otel_rl.bridge.align.streams import StreamTable
+from otel_rl.bridge.journal import Connection, Cursor, Value
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.track import RunInfo
@@ -174,23 +173,23 @@ SURVIVORS: Mapping[str, Mutant] = MappingProxyType(
 class _Only:
     """A connection that does a part of what changes something."""
 
-    def __init__(self, connection: sqlite3.Connection, does: Callable[[str], bool]) -> None:
+    def __init__(self, connection: Connection, does: Callable[[str], bool]) -> None:
         self._connection = connection
         self._does = does
 
-    def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+    def execute(self, sql: str, parameters: Sequence[Value] = ()) -> Cursor:
         if sql.startswith("SELECT") or self._does(sql):
             return self._connection.execute(sql, parameters)
-        return self._connection.cursor()
+        return self._connection.execute("SELECT 0, 0")
 
-    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> sqlite3.Cursor:
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Value]]) -> object:
         if self._does(sql):
             return self._connection.executemany(sql, parameters)
-        return self._connection.cursor()
+        return self._connection.execute("SELECT 0, 0")
 
 
-def _only(connection: sqlite3.Connection, does: Callable[[str], bool]) -> sqlite3.Connection:
-    return cast("sqlite3.Connection", _Only(connection, does))
+def _only(connection: Connection, does: Callable[[str], bool]) -> Connection:
+    return _Only(connection, does)
 
 
 def _split(patch: pytest.MonkeyPatch, is_first: Callable[[str], bool]) -> None:
@@ -204,7 +203,7 @@ def _split(patch: pytest.MonkeyPatch, is_first: Callable[[str], bool]) -> None:
         journal = self._journal
 
         class Twice:
-            def write(self, function: Callable[[sqlite3.Connection], None]) -> None:
+            def write(self, function: Callable[[Connection], None]) -> None:
                 journal.write(lambda one: function(_only(one, is_first)))
                 journal.write(lambda one: function(_only(one, is_second)))
 

@@ -36,7 +36,8 @@ class Writer(Tracker, Protocol):
 class RowSource(Protocol):
     """Where the rows are. Any thread may call any method; one run's calls delay no other's.
 
-    What writes may raise JournalFull; then nothing is remembered.
+    What writes may raise JournalFull or LeaseLost; then nothing is remembered. Any call may raise
+    JournalUnavailable.
     """
 
     @property
@@ -49,6 +50,10 @@ class RowSource(Protocol):
 
         Their ``values`` are plain dicts: rows are sent to another process.
         """
+        ...
+
+    def is_ours(self, key: ExperimentKey, /) -> bool:
+        """Whether this bridge may write the run now. If not, ``rows`` raises LeaseLost."""
         ...
 
     def next_row(self, key: ExperimentKey, /) -> int:

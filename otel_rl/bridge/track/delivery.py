@@ -14,7 +14,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Count", "Delivery", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
+
+_KILL_JOIN_S = 5.0  # a thread whose writer was killed has only to notice it
 
 
 class Delivery:
@@ -105,7 +107,16 @@ class Delivery:
             run.join(max(0.0, deadline - self._shared.monotonic()))
         for run in runs:
             run.kill()
+        for run in runs:
+            run.join(_KILL_JOIN_S)
         return self.status()
+
+    def drop(self, keys: Iterable[ExperimentKey]) -> None:
+        """Another bridge writes these from now on: end their writers at once, and forget them."""
+        with self._lock:
+            runs = [run for key in keys if (run := self._runs.pop(key, None))]
+        for run in runs:
+            run.kill()
 
     def status(self) -> Sequence[RunStatus]:
         """How every run stands, sorted by key."""

@@ -7,6 +7,7 @@ WAITING -> OPENING -> LIVE -> FINISHED     all rows written, run closed, as the 
    +--------------------+                  closed, because another run needs the place
 """
 
+import contextlib
 import logging
 import math
 import threading
@@ -27,6 +28,7 @@ from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.slots import Slots
 from otel_rl.errors import (
     JournalError,
+    LeaseLost,
     RunDiverged,
     TrackerError,
     TrackerRejected,
@@ -40,7 +42,6 @@ __all__ = ["RunDelivery", "Shared"]
 _log = logging.getLogger(__name__)
 
 _REPORT_INTERVAL_S = 60.0  # a tracker that is away is worth one line a minute
-_KILL_JOIN_S = 5.0  # a thread whose writer was killed has only to notice it
 _MAX_STOP_RETRY_S = 2.0  # while somebody waits for the end
 
 # What a run ends with, unless the bridge itself ends it with an error. W&B's own SDK says 255 when
@@ -69,14 +70,14 @@ class Shared:
     source: RowSource
     settings: DeliverySettings
     count: Count
-    slots: Slots[ExperimentKey]
+    slots: "Slots[RunDelivery]"
     writer: Callable[[], Writer]
     monotonic: Callable[[], float]
     jitter: Callable[[], float]
 
 
 class RunDelivery:
-    """Delivers one run. Any thread may call the public methods; none but join and kill waits."""
+    """Delivers one run. Any thread may call the public methods; none but join waits."""
 
     def __init__(self, key: ExperimentKey, shared: Shared) -> None:
         self.key = key
@@ -96,6 +97,8 @@ class RunDelivery:
         self._kept_error_at = -math.inf
         self._may_have_kept_error = True  # the bridge before this one, if nobody else
         self._diverged: RunDiverged | None = None
+        # Of whoever asks.
+        self._numbered = 0
         # _changed guards everything below, and is notified of every wish.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -139,11 +142,11 @@ class RunDelivery:
             writer = self._writer
         if writer is not None:
             writer.kill()
-        self.join(_KILL_JOIN_S)
 
     def status(self) -> RunStatus:
         """How it stands."""
-        numbered = self._shared.source.next_row(self.key)
+        with contextlib.suppress(JournalError):  # then as of the last time
+            self._numbered = self._shared.source.next_row(self.key)
         with self._changed:
             next_row = self._opened.next_row if self._opened else self._pruned_row
             return RunStatus(
@@ -153,7 +156,7 @@ class RunDelivery:
                 state=self._state,
                 next_row=next_row,
                 safe_row=self._opened.safe_row if self._opened else 0,
-                pending=max(0, numbered - next_row),
+                pending=max(0, self._numbered - next_row),
                 last_error=self._error,
             )
 
@@ -182,9 +185,13 @@ class RunDelivery:
                 if not self._has_work():
                     return
                 self._find_pruned_rows()
-                with self._shared.slots.hold(self.key, self._make_room, self._is_killed) as held:
+                with self._shared.slots.hold(self, self._make_room, self._is_killed) as held:
                     if held:
                         self._write_run()
+            except LeaseLost:
+                _log.info("%s is written by another bridge from now on", self.key)
+            except JournalError as exc:
+                self._failed(RunState.RETRYING, TrackerFailure.JOURNAL, exc)
             except TrackerRejected as exc:
                 self._failed(RunState.REJECTED, TrackerFailure.REJECTED, exc, give_up=last_try)
             except TrackerError as exc:
@@ -198,10 +205,11 @@ class RunDelivery:
         while True:
             with self._changed:
                 self._news = False
+            is_ours = self._shared.source.is_ours(self.key)
             numbered = self._shared.source.next_row(self.key)
             exit_code = self._exit_code()
             with self._changed:
-                if self._killed or not numbered:
+                if self._killed or not numbered or not is_ours:
                     work = False
                 elif self._closed_at is None:
                     work = True
@@ -212,7 +220,7 @@ class RunDelivery:
                     return True
                 if not self._news or self._killed:
                     self._thread = None
-                    if exit_code is not None and not self._killed:
+                    if exit_code is not None and not self._killed and is_ours:
                         self._state = RunState.FINISHED
                     return False
 
@@ -265,7 +273,7 @@ class RunDelivery:
             before = opened.next_row
             more = opened.step()
             if opened.next_row > before:
-                self._shared.slots.used(self.key)
+                self._shared.slots.used(self)
                 wrote_at = self._shared.monotonic()
             if opened.is_well():
                 self._recovered()

@@ -1,7 +1,6 @@
 """From the spool to the ledger: experiments take turns and fail apart."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -10,12 +9,12 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import event, gauge, key_values, logs_request, metrics_request, point
+from tests.stores import Store
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -45,14 +44,14 @@ def broken(key: ExperimentKey) -> Batch:
 class Bench:
     """The core of a bridge, with a clock that tests move by hand."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.now_ns = T0
         self.begin()
 
     def begin(self) -> None:
         """As after a start."""
-        self.journal = Journal(self._directory)
+        self.journal = self._store.open()
         self.spool, self.ledger = Spool(self.journal), Ledger(self.journal)
         self.counters = Counters()
         self.told: list[ExperimentKey] = []
@@ -87,10 +86,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.journal.close()
+def bench(store: Store) -> Bench:
+    return Bench(store)
 
 
 def test_what_comes_again_is_known_even_after_a_restart(bench: Bench) -> None:
@@ -116,6 +113,65 @@ def test_the_backlog_of_one_experiment_does_not_delay_another(bench: Bench) -> N
     assert bench.steps(A) == list(range(150))
 
 
+class Turn:
+    """What a bridge believes to own, which ends when a test says so."""
+
+    def __init__(self, epoch: int) -> None:
+        self.number: int | None = epoch
+
+    def epoch(self, key: ExperimentKey, /) -> int | None:
+        return self.number
+
+
+def test_a_round_that_ends_after_its_turn_leaves_nothing_and_the_next_owner_goes_on(
+    bench: Bench,
+) -> None:
+    bench.spool.append([batch(A, 0), batch(A, 1)])
+    bench.journal.write(lambda c: c.execute("UPDATE runs SET epoch = 1"))
+    asleep, awake = Turn(1), Turn(2)
+
+    def sleep_through_the_lease(_: ExperimentKey) -> dict[str, float]:
+        bench.journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
+        return {}
+
+    def drain(turn: Turn, gauges: Callable[[ExperimentKey], dict[str, float]]) -> Drain:
+        ledger = Ledger(bench.journal, owners=turn)
+        return Drain(
+            bench.spool,
+            ledger,
+            settings=AlignSettings(quiet_s=0),
+            counters=bench.counters,
+            notify=bench.told.append,
+            gauges=gauges,
+            owners=turn,
+        )
+
+    stale = drain(asleep, sleep_through_the_lease)
+    stale.round(bench.now_ns)
+    assert (bench.told, bench.spool.pending()) == ([], 2)
+    asleep.number = None
+    stale.round(bench.now_ns)
+    drain(awake, lambda _: {}).finish(bench.now_ns)
+    assert bench.steps(A) == [0, 1]
+    assert bench.counters.value(Counter.SAMPLES_TAKEN) == 2
+
+
+def test_a_run_of_another_bridge_is_left_alone(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    owners = Turn(1)
+    owners.number = None
+    drain = Drain(
+        bench.spool,
+        Ledger(bench.journal, owners=owners),
+        settings=AlignSettings(quiet_s=0),
+        counters=bench.counters,
+        notify=bench.told.append,
+        owners=owners,
+    )
+    drain.round(bench.now_ns)
+    assert (bench.told, bench.spool.pending()) == ([], 1)
+
+
 def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
     bench.spool.append([batch(A, 0), batch(B, 0), batch(A, 1), broken(A), batch(A, 2)])
     bench.drain.finish(bench.now_ns)
@@ -127,7 +183,7 @@ def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -
 def test_a_damaged_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
     bench.spool.append([batch(A, 0), batch(A, 1), batch(A, 2)])
     bench.journal.write(
-        lambda c: c.execute("UPDATE batches SET payload = SUBSTR(payload, 2) WHERE offset = 2")
+        lambda c: c.execute("UPDATE batches SET payload = SUBSTR(payload, 2) WHERE position = 2")
     )
     bench.drain.finish(bench.now_ns)
     assert bench.steps(A) == [0, 2]
@@ -142,8 +198,9 @@ def test_a_damaged_state_loses_no_row_number_and_harms_no_other_run(bench: Bench
     assert before > 0
     bench.journal.write(
         lambda c: c.execute(
-            "UPDATE states SET body = x'00' WHERE run_id ="
-            " (SELECT run_id FROM runs WHERE experiment = 'a')"
+            "UPDATE states SET body = ? WHERE run_id ="
+            " (SELECT run_id FROM runs WHERE experiment = 'a')",
+            (b"0",),
         )
     )
     bench.restart()
@@ -217,15 +274,11 @@ def test_a_run_that_has_been_silent_for_long_is_not_kept_in_memory_and_goes_on(
     assert bench.steps(A) == [0, 1]
 
 
-def test_a_run_whose_rows_nobody_takes_waits_and_the_others_go_on(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    try:
-        bench.ledger.has_room = lambda key: key == B  # type: ignore[method-assign]
-        bench.spool.append([batch(A, 0), batch(B, 0)])
-        bench.drain.finish(bench.now_ns)
-        assert (bench.spool.waiting(), bench.steps(B)) == ([A], [0])
-    finally:
-        bench.journal.close()
+def test_a_run_whose_rows_nobody_takes_waits_and_the_others_go_on(bench: Bench) -> None:
+    bench.ledger.has_room = lambda key: key == B  # type: ignore[method-assign]
+    bench.spool.append([batch(A, 0), batch(B, 0)])
+    bench.drain.finish(bench.now_ns)
+    assert (bench.spool.waiting(), bench.steps(B)) == ([A], [0])
 
 
 def test_the_run_says_what_the_bridge_did_to_it(bench: Bench) -> None:

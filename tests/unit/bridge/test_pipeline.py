@@ -13,7 +13,7 @@ import pytest
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, Where
-from otel_rl.bridge.journal import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState

@@ -1,16 +1,20 @@
 """What ``otel-rl doctor`` says of the runs of a data directory, also beside a bridge."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal import JOURNAL_FILE, Journal
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.cli import main
-from otel_rl.records import Batch, ExperimentKey, Offset, RoleStanding, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, RoleStanding, Row, Signal
+from tests.postgres import PostgresServer
 
 A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
 NOON_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -44,7 +48,7 @@ def doctor(
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """That of a bridge which is running."""
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     yield made(journal)
     journal.close()
 
@@ -53,7 +57,7 @@ def made(journal: Journal) -> Ledger:
     ledger = Ledger(journal, clock_ns=lambda: NOON_NS)
     for key in (A, B):
         rows = [Row(n, n, n, {"x": 1.0}) for n in range(40)]
-        ledger.commit([Commit(key, rows, 40, None, Offset(0))])
+        ledger.commit([Commit(key, rows, 40, None)])
     ledger.confirmed(A, "wandb", 20)
     ledger.confirmed(B, "wandb", 40)
     return ledger
@@ -88,7 +92,7 @@ def test_a_run_that_its_tracker_refuses_fails_and_says_why_and_since_when(
 def test_the_time_is_that_of_the_first_failure_after_the_last_success(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     try:
         now_ns = [NOON_NS]
         made(journal)
@@ -119,7 +123,7 @@ def test_a_finished_offline_run_is_well(ledger: Ledger, doctor: Callable[[], Rep
 def test_batches_that_are_no_rows_yet_are_told_of(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     try:
         Spool(journal).append([Batch(A, Signal.METRICS, b"x" * 100, received_ns=NOON_NS)])
         assert "100 bytes that are no rows yet" in doctor().about("run grpo/default")
@@ -130,7 +134,7 @@ def test_batches_that_are_no_rows_yet_are_told_of(
 def test_the_journals_of_single_runs_are_found(
     tmp_path: Path, doctor: Callable[[], Report]
 ) -> None:
-    journal = Journal(tmp_path / "data" / "abcdefgh")
+    journal = SqliteJournal(tmp_path / "data" / "abcdefgh")
     made(journal)
     journal.close()
     assert "20 of 40 rows" in doctor().about("run grpo/default")
@@ -152,9 +156,34 @@ def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
     there = {"generator": RoleStanding(3, 2, 1, 4.25), "trainer": RoleStanding(4, 4, 0, None)}
     gone = {"trainer": RoleStanding(0, 0, 0, None)}
     for key, roles in ((A, there), (B, gone)):
-        ledger.commit([Commit(key, [], 40, None, Offset(0), roles=roles)])
+        ledger.commit([Commit(key, [], 40, None, roles=roles)])
     report = doctor()
     assert report.status == 0
     told = "generator: 2 of 3 alive, 1 failed, replaced after 4.2 s; trainer: 4 of 4 alive"
     assert report.about("workers grpo/default").endswith(told)
     assert not any("workers ppo" in line for line in report.lines)
+
+
+def test_runs_of_a_shared_database_are_shown_with_their_owners(
+    postgres: PostgresServer, doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url().replace("@", ":secret@", 1)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__URL", url)
+    with closing(PostgresJournal(url)) as journal:
+        made(journal)
+        journal.write(lambda c: c.execute("UPDATE runs SET owner = 'host:7:abc'"))
+        report = doctor()
+    assert report.status == 0
+    assert "the database answers" in report.about("journal.url")
+    assert "not confirmed by wandb, owned by host:7:abc" in report.about("run grpo/default")
+    assert not any("secret" in line for line in report.lines)
+
+
+def test_a_database_that_does_not_answer_fails(
+    doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__URL", "postgresql://u:secret@127.0.0.1:1/x")
+    report = doctor()
+    assert report.status == 1
+    assert "does not answer" in report.about("journal.url")
+    assert not any("secret" in line for line in report.lines)

@@ -67,6 +67,9 @@ class Rows:
             first = max(start, self._kept_from.get(key, 0))
             return self._rows.get(key, [])[first : first + limit]
 
+    def is_ours(self, key: ExperimentKey, /) -> bool:
+        return True
+
     def next_row(self, key: ExperimentKey, /) -> int:
         with self._lock:
             return len(self._rows.get(key, []))

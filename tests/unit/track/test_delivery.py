@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counter, TrackerFailure
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger
 from otel_rl.bridge.track.delivery import Delivery, RunState
 from otel_rl.errors import ConfigError, JournalError, JournalFull
-from otel_rl.records import ExperimentKey, Offset, Row
+from otel_rl.records import ExperimentKey, Row
 from otel_rl.semconv.run_id import run_id
 from tests.unit.track.bench import DEADLINE_S, Bench
 from tests.wandb_offline import read_offline_run, run_directories
@@ -311,11 +311,11 @@ def test_a_full_disk_stops_no_delivery(bench: Bench, monkeypatch: pytest.MonkeyP
 
 
 def test_a_damaged_row_stops_nobody_and_shows_in_the_run(bench: Bench, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "data")
+    journal = SqliteJournal(tmp_path / "data")
     ledger = Ledger(journal)
     try:
         rows = [Row(n, n, 10**18 + n, {"x": float(n)}) for n in range(5)]
-        ledger.commit([Commit(A, rows, 5, None, Offset(0))])
+        ledger.commit([Commit(A, rows, 5, None)])
         journal.write(
             lambda connection: connection.execute("UPDATE rows SET body = 'x' WHERE number = 2")
         )

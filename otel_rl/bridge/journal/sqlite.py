@@ -1,11 +1,5 @@
-"""The bridge's own database: one SQLite file that is spool and ledger in one.
+"""A journal that is one SQLite file: durable by its write-ahead log with ``synchronous=FULL``.
 
-Guarantees
-----------
-* Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss (WAL with
-  ``synchronous=FULL``).
-* Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
-  spool and the ledger.
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
 
@@ -21,107 +15,26 @@ import secrets
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from otel_rl.bridge.journal import Connection
+from otel_rl.bridge.journal.schema import FORMAT, statements
 from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
 
-__all__ = ["JOURNAL_FILE", "ROOM_OF_ROWS", "Journal", "checksum"]
+__all__ = ["JOURNAL_FILE", "SqliteJournal"]
 
 _T = TypeVar("_T")
 
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 
-_SCHEMA_VERSION: Final = 5
-
-# `runs` is small and written with every batch; the states are large and written with the rows.
-_SCHEMA: Final = """
-CREATE TABLE meta (
-  identity TEXT NOT NULL
-);
-CREATE TABLE runs (
-  run_id        TEXT PRIMARY KEY,
-  experiment    TEXT NOT NULL,
-  trial         TEXT NOT NULL,
-  next_row      INTEGER NOT NULL DEFAULT 0,
-  pruned_row    INTEGER NOT NULL DEFAULT 0,
-  is_open       INTEGER NOT NULL DEFAULT 0,
-  waiting_bytes INTEGER NOT NULL DEFAULT 0,
-  row_bytes     INTEGER NOT NULL DEFAULT 0,
-  roles         TEXT NOT NULL DEFAULT '{}',
-  UNIQUE (experiment, trial)
-);
-CREATE TABLE batches (
-  offset      INTEGER PRIMARY KEY AUTOINCREMENT,
-  run_id      TEXT NOT NULL,
-  signal      TEXT NOT NULL,
-  received_ns INTEGER NOT NULL,
-  payload     BLOB NOT NULL,
-  crc         INTEGER NOT NULL
-);
-CREATE INDEX batches_of_run ON batches (run_id, offset);
-CREATE TABLE set_aside (
-  offset      INTEGER PRIMARY KEY,
-  run_id      TEXT NOT NULL,
-  signal      TEXT NOT NULL,
-  received_ns INTEGER NOT NULL,
-  payload     BLOB NOT NULL,
-  crc         INTEGER NOT NULL
-);
-CREATE TABLE states (
-  run_id TEXT PRIMARY KEY,
-  body   BLOB NOT NULL,
-  crc    INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE descriptions (
-  run_id TEXT PRIMARY KEY,
-  body   BLOB NOT NULL,
-  crc    INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE seen (
-  number    INTEGER PRIMARY KEY,
-  run_id    TEXT NOT NULL,
-  newest_ns INTEGER NOT NULL,
-  body      BLOB NOT NULL,
-  crc       INTEGER NOT NULL
-);
-CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
-CREATE TABLE trails (
-  number    INTEGER PRIMARY KEY,
-  run_id    TEXT NOT NULL,
-  newest_ns INTEGER NOT NULL,
-  body      BLOB NOT NULL,
-  crc       INTEGER NOT NULL
-);
-CREATE INDEX trails_of_run ON trails (run_id, newest_ns);
-CREATE TABLE rows (
-  run_id TEXT NOT NULL,
-  number INTEGER NOT NULL,
-  body   BLOB NOT NULL,
-  crc    INTEGER NOT NULL,
-  PRIMARY KEY (run_id, number)
-) WITHOUT ROWID;
-CREATE TABLE deliveries (
-  run_id       TEXT NOT NULL,
-  tracker      TEXT NOT NULL,
-  next_row     INTEGER NOT NULL DEFAULT 0,
-  confirmed_ns INTEGER NOT NULL DEFAULT 0,
-  finished_row INTEGER NOT NULL DEFAULT 0,
-  state        TEXT NOT NULL DEFAULT '',
-  error        TEXT NOT NULL DEFAULT '',
-  error_ns     INTEGER NOT NULL DEFAULT 0,
-  PRIMARY KEY (run_id, tracker)
-) WITHOUT ROWID;
-"""
-
-ROOM_OF_ROWS: Final = "(row_bytes + 64 * (next_row - pruned_row))"
-"""Bytes that the rows of one of the ``runs`` take on the disk, about: their bodies, and for each
-its key and the empty part of its page (40 to 100 bytes, measured)."""
+_SCHEMA: Final = statements(
+    number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
+)
 
 _PAGE_BYTES: Final = 4096  # SQLite's default
 
@@ -132,7 +45,7 @@ _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 _MAX_GROUP: Final = 256
 
 
-class Journal:
+class SqliteJournal:
     """One directory, one process. Any thread may call any method.
 
     Args:
@@ -185,14 +98,13 @@ class Journal:
         """The bound that it was given."""
         return self._max_bytes
 
-    def write(self, function: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run ``function`` in a transaction and return its result once that is durable.
+    @property
+    def shards(self) -> int:
+        """One: one thread writes."""
+        return 1
 
-        Raises:
-            JournalFull: There is no room, in the file's bound or on the disk. Nothing was written.
-            JournalClosed: The bridge is stopping. Nothing was written.
-            Exception: What ``function`` raised. Nothing was written.
-        """
+    def write(self, function: Callable[[Connection], _T], /) -> _T:
+        """See ``Journal.write``."""
         future: Future[_T] = Future()
 
         def work(connection: sqlite3.Connection) -> Callable[[], None]:
@@ -207,10 +119,10 @@ class Journal:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection for reading, for the length of the context.
+        """See ``Journal.read``.
 
-        Every cursor must be read to its end or closed by then: an open one would show its next
-        reader the past. After an exception nobody reads with it again, for the same reason.
+        A cursor that is left open would show the connection's next reader the past. After an
+        exception nobody reads with it again, for the same reason.
         """
         try:
             connection = self._readers.get_nowait()
@@ -229,15 +141,8 @@ class Journal:
         if self._closed.is_set():
             self._close_readers()
 
-    def check_room(self, connection: sqlite3.Connection, n_bytes: int) -> None:
-        """Refuse what would fill the room that is needed to get rid of what is there.
-
-        Called inside ``write`` by those who bring something in. Turning a batch into rows needs
-        room before it gives the batch's room back, so batches may not take all of it.
-
-        Raises:
-            JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
-        """
+    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
+        """See ``Journal.check_room``."""
         if _size(connection) + n_bytes > self._max_bytes:
             raise JournalFull(
                 f"The journal has reached its bound of {self._max_bytes} bytes.",
@@ -281,13 +186,10 @@ class Journal:
             connection.execute(f"PRAGMA max_page_count={max_pages}")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
-                connection.executescript(
-                    f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};COMMIT"
-                )
-            elif version != _SCHEMA_VERSION:
+                connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
+            elif version != FORMAT:
                 raise ConfigError(
-                    f"data: {str(self._path)!r} has format {version}, this version reads "
-                    f"{_SCHEMA_VERSION}.",
+                    f"data: {str(self._path)!r} has format {version}, this version reads {FORMAT}.",
                     hint="Use another directory with --data, or the version that wrote it.",
                 )
             connection.execute(
@@ -325,20 +227,7 @@ class Journal:
         connection.close()
 
 
-def checksum(body: object, *columns: str | int) -> int:
-    """What a record is checked by when it is read: SQLite passes flipped bits on.
-
-    Args:
-        body: The large column. One flipped bit can make something else of bytes: nothing that was
-            ever written.
-        columns: The others that make the record what it is, its run and its number among them.
-    """
-    if not isinstance(body, bytes):
-        return -1
-    return zlib.crc32(body, zlib.crc32(repr(columns).encode()))
-
-
-def _size(connection: sqlite3.Connection) -> int:
+def _size(connection: Connection) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     return int(pages - free) * _PAGE_BYTES

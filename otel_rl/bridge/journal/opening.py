@@ -1,0 +1,33 @@
+"""Which kind of journal a bridge has."""
+
+from pathlib import Path
+
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.errors import ConfigError
+
+__all__ = ["open_journal"]
+
+
+def open_journal(
+    directory: Path, url: str | None, *, max_bytes: int, connections: int | None = None
+) -> Journal:
+    """The database at ``url``, or else the file in ``directory``.
+
+    Raises:
+        ConfigError: It cannot be used, or psycopg is not installed.
+        JournalLocked: Another process has the file open.
+        JournalError: What is there is no journal, or a damaged one, or does not answer.
+    """
+    if url is None:
+        return SqliteJournal(directory, max_bytes=max_bytes)
+    try:
+        from otel_rl.bridge.journal.postgres import PostgresJournal
+    except ImportError as exc:
+        raise ConfigError(
+            f"journal.url: PostgreSQL needs psycopg ({exc}).",
+            hint="Install it: pip install 'otel-rl[postgres]'.",
+        ) from exc
+    if connections is None:
+        return PostgresJournal(url, max_bytes=max_bytes)
+    return PostgresJournal(url, max_bytes=max_bytes, connections=connections)

@@ -1,0 +1,241 @@
+"""Several bridges on one database, behind a sender that takes turns; and what strikes them.
+
+senders -> any bridge -> PostgreSQL -> the bridge that owns the run -> one file of JSON lines
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from otel_rl.semconv.run_id import run_id
+from tests.faults.keeper import MARK, BridgeKeeper, kill
+from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.postgres import PostgresServer
+from tests.process.commands import clean_environment
+from tests.strays import processes_with
+
+__all__ = ["LEASE_S", "Sender", "Site", "Striker"]
+
+LEASE_S = 2.0
+
+_TIMEOUT_S = 10.0  # longer than a bridge that is stopped stays so: its answer is lost
+
+_SETTINGS = """
+stop_timeout_s = 20
+
+[journal]
+lease_s = {lease_s}
+
+[align]
+window_s = 0.5
+allowed_lateness_s = 0.5
+lease_s = 1.0
+quiet_s = 0.1
+settle_s = 0.05
+
+[tracker]
+name = "jsonl"
+directory = {directory}
+confirm_interval_s = 0.5
+max_retry_s = 0.5
+"""
+
+
+class Sender(threading.Thread):
+    """Measures something with a value of its own at each step, and sends each until it is taken.
+
+    Args:
+        number: Of the sender; no two have the same.
+        experiment: That it works for.
+        site: Whose bridges it takes in turn, as behind a plain load balancer.
+
+    Attributes:
+        key: Under which its values stand in the run.
+        acknowledged: The steps that a bridge has answered for.
+    """
+
+    def __init__(self, number: int, experiment: str, site: "Site") -> None:
+        super().__init__(name=f"sender-{number}", daemon=True)
+        self.key = f"trainer/id_{number}"
+        self.experiment = experiment
+        self.acknowledged: list[int] = []
+        self._number = number
+        self._site = site
+        self._over = threading.Event()
+
+    def finish(self) -> None:
+        """Measure nothing more, and deliver what is measured."""
+        self._over.set()
+
+    def value(self, step: int) -> float:
+        """What it measures at the step, as nobody else does."""
+        return float(self._number * 1_000_000 + step)
+
+    def run(self) -> None:
+        for step in itertools.count():
+            payload = self._request(step)
+            turn = random.randrange(100)
+            while not self._site.take(turn, payload):
+                turn += 1
+                time.sleep(0.05)
+            self.acknowledged.append(step)
+            if self._over.wait(0.02):
+                return
+
+    def _request(self, step: int) -> bytes:
+        measured = point(self.value(step), time.time_ns())
+        measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+        return metrics_request(
+            gauge(measured, name=f"id_{self._number}"),
+            resource={
+                "rl.experiment.name": self.experiment,
+                "rl.worker.role": "trainer",
+                "rl.worker.index": self._number,
+                "service.instance.id": self.name,
+            },
+        ).SerializeToString()
+
+
+class Site:
+    """Runs the bridges inside its context.
+
+    Args:
+        server: Their database, in a schema of its own.
+        directory: Of the test.
+        bridges: How many.
+    """
+
+    def __init__(self, server: PostgresServer, directory: Path, bridges: int) -> None:
+        self.runs = directory / "runs"
+        self.runs.mkdir()
+        self.url = server.new_url()
+        self._mark = uuid.uuid4().hex
+        settings = directory / "bridge.toml"
+        settings.write_text(_SETTINGS.format(lease_s=LEASE_S, directory=json.dumps(str(self.runs))))
+        environment = {
+            **clean_environment(directory),
+            MARK: self._mark,
+            "OTEL_RL_BRIDGE__JOURNAL__URL": self.url,
+        }
+        self.bridges = [
+            BridgeKeeper(
+                [
+                    sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings),
+                    "--data", str(directory / f"data-{number}"),
+                    "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+                ],
+                environment,
+                self._mark,
+                directory / f"bridge-{number}.log",
+            )
+            for number in range(bridges)
+        ]  # fmt: skip
+
+    def __enter__(self) -> Self:
+        for bridge in self.bridges:
+            bridge.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for bridge in self.bridges:
+            bridge.stop()
+        kill([*processes_with(MARK, self._mark)])
+
+    def take(self, turn: int, payload: bytes) -> bool:
+        """Offer a request to one of the bridges. Returns whether it was acknowledged."""
+        addresses = self.bridges[turn % len(self.bridges)].addresses
+        if addresses is None:
+            return False
+        connection = http.client.HTTPConnection(addresses.http, timeout=_TIMEOUT_S)
+        with contextlib.closing(connection):
+            try:
+                connection.request(
+                    "POST", "/v1/metrics", payload, {"Content-Type": "application/x-protobuf"}
+                )
+                status = connection.getresponse().status
+            except (OSError, http.client.HTTPException):
+                return False
+        assert status in {200, 503}, f"a bridge answers {status}"
+        return status == 200
+
+    def rows(self, experiment: str) -> Sequence[Mapping[str, object]]:
+        """What the run shows."""
+        path = self.runs / f"{run_id(experiment, 'default')}.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def shown(self, sender: Sender) -> Counter[float]:
+        """How often each of a sender's values stands in its run."""
+        found: Counter[float] = Counter()
+        for row in self.rows(sender.experiment):
+            values = row["values"]
+            assert isinstance(values, dict)
+            if sender.key in values:
+                found[values[sender.key]] += 1
+        return found
+
+    def pids(self) -> Sequence[int]:
+        """The processes of the bridges themselves."""
+        found = processes_with(MARK, self._mark)
+        return [pid for pid, command in found.items() if "otel_rl.cli" in command]
+
+    def said(self) -> str:
+        """Everything that the bridges have said."""
+        return "\n".join(bridge.said() for bridge in self.bridges)
+
+
+class Striker:
+    """Strikes a site, by chance that a seed decides."""
+
+    def __init__(self, site: Site, server: PostgresServer, seed: int) -> None:
+        self._site = site
+        self._server = server
+        self._chance = random.Random(seed)
+        self.struck: Counter[str] = Counter()
+
+    def strike(self, times: int) -> None:
+        """Strike so often."""
+        for _ in range(times):
+            time.sleep(self._chance.uniform(0.2, 1.0))
+            fault = self._chance.choice(
+                (self._kill, self._kill, self._hold_up, self._cut, self._restart)
+            )
+            fault()
+            self.struck[fault.__name__.strip("_")] += 1
+
+    def _kill(self) -> None:
+        for pid in self._one():
+            kill([pid])
+
+    def _hold_up(self) -> None:
+        """A bridge sleeps through its leases, while its writers are awake, and goes on."""
+        for pid in self._one():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(self._chance.uniform(0.2, 2 * LEASE_S))
+                os.kill(pid, signal.SIGCONT)
+
+    def _cut(self) -> None:
+        self._server.cut_connections()
+
+    def _restart(self) -> None:
+        self._server.stop()
+        time.sleep(self._chance.uniform(0, LEASE_S))
+        self._server.start()
+
+    def _one(self) -> Iterator[int]:
+        pids = sorted(self._site.pids())
+        if pids:
+            yield self._chance.choice(pids)

@@ -1,0 +1,21 @@
+"""Tests that ask for a ``store`` run over each kind of journal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.opening import open_journal
+from tests.postgres import PostgresServer
+from tests.stores import Store
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = None
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.new_url()
+    made = Store(lambda max_bytes: open_journal(tmp_path / "journal", url, max_bytes=max_bytes))
+    yield made
+    made.close()
