@@ -47,6 +47,8 @@ def bin_directory() -> Path | None:
 class PostgresServer:
     """A server that runs inside the context. Skips the test that asks where none is installed.
 
+    With ``OTEL_RL_LAB=required`` the test fails there.
+
     Args:
         fsync: Whether it waits for the disk. A killed server loses nothing without, a power cut
             would.
@@ -55,6 +57,8 @@ class PostgresServer:
     def __init__(self, *, fsync: bool = False) -> None:
         programs = bin_directory()
         if programs is None:
+            if os.environ.get("OTEL_RL_LAB") == "required":
+                pytest.fail(MISSING)
             pytest.skip(MISSING)
         self._programs = programs
         self._fsync = fsync
