@@ -25,6 +25,7 @@ from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
 from tests.process.commands import clean_environment
 from tests.strays import processes_with
+from tests.wandb_server import WandbServer
 
 __all__ = ["LEASE_S", "Sender", "Site", "Striker"]
 
@@ -46,11 +47,24 @@ quiet_s = 0.1
 settle_s = 0.05
 
 [tracker]
-name = "jsonl"
-directory = {directory}
 confirm_interval_s = 0.5
 max_retry_s = 0.5
 """
+
+_JSON_LINES = """
+name = "jsonl"
+directory = {directory}
+"""
+
+_WANDB = """
+[tracker.options]
+transmit_interval_s = 1
+stall_timeout_s = 4
+init_timeout_s = 10
+finish_timeout_s = 5
+"""
+
+Row = Mapping[str, object]
 
 
 class Sender(threading.Thread):
@@ -115,17 +129,28 @@ class Site:
         server: Their database, in a schema of its own.
         directory: Of the test.
         bridges: How many.
+        wandb: Where the runs are written; to a directory that all bridges share if not given.
     """
 
-    def __init__(self, server: PostgresServer, directory: Path, bridges: int) -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        directory: Path,
+        *,
+        bridges: int,
+        wandb: WandbServer | None = None,
+    ) -> None:
         self.runs = directory / "runs"
         self.runs.mkdir()
+        self._wandb = wandb
         self.url = server.new_url()
         self._mark = uuid.uuid4().hex
         settings = directory / "bridge.toml"
-        settings.write_text(_SETTINGS.format(lease_s=LEASE_S, directory=json.dumps(str(self.runs))))
+        tracker = _JSON_LINES.format(directory=json.dumps(str(self.runs)))
+        settings.write_text(_SETTINGS.format(lease_s=LEASE_S) + (_WANDB if wandb else tracker))
         environment = {
             **clean_environment(directory),
+            **(wandb.environment() if wandb else {}),
             MARK: self._mark,
             "OTEL_RL_BRIDGE__JOURNAL__URL": self.url,
         }
@@ -170,20 +195,24 @@ class Site:
         assert status in {200, 503}, f"a bridge answers {status}"
         return status == 200
 
-    def rows(self, experiment: str) -> Sequence[Mapping[str, object]]:
-        """What the run shows."""
-        path = self.runs / f"{run_id(experiment, 'default')}.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+    def rows(self, experiment: str) -> Sequence[Row]:
+        """The rows of the run: ``number``, and values by key."""
+        run = run_id(experiment, "default")
+        if self._wandb is not None:
+            return [{**row, "number": row["_step"]} for row in self._wandb.history(run)]
+        path = self.runs / f"{run}.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        # The last one may be being written.
+        rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [{**row["values"], "number": row["number"]} for row in rows]
 
     def shown(self, sender: Sender) -> Counter[float]:
         """How often each of a sender's values stands in its run."""
         found: Counter[float] = Counter()
         for row in self.rows(sender.experiment):
-            values = row["values"]
-            assert isinstance(values, dict)
-            if sender.key in values:
-                found[values[sender.key]] += 1
+            value = row.get(sender.key)
+            if isinstance(value, (int, float)):
+                found[value] += 1
         return found
 
     def pids(self) -> Sequence[int]:

@@ -14,6 +14,7 @@ import pytest
 from tests.faults.keeper import wait_for
 from tests.postgres import PostgresServer
 from tests.shared.site import Sender, Site, Striker
+from tests.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +36,19 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def site(server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
     with Site(server, tmp_path, bridges=3) as running:
-        wait(lambda: all(bridge.is_up() for bridge in running.bridges), "a bridge does not start")
+        wait_until_up(running)
         yield running
+
+
+@pytest.fixture
+def wandb_site(server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
+    with WandbServer() as wandb, Site(server, tmp_path, bridges=2, wandb=wandb) as running:
+        wait_until_up(running)
+        yield running
+
+
+def wait_until_up(site: Site) -> None:
+    wait(lambda: all(bridge.is_up() for bridge in site.bridges), "a bridge does not come up")
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
@@ -80,7 +92,7 @@ def test_what_any_bridge_acknowledged_is_in_the_run_once(
     striker = Striker(site, server, seed)
     striker.strike(STRIKES)
     ended(site, senders)
-    wait(lambda: all(bridge.is_up() for bridge in site.bridges), "a bridge does not come back")
+    wait_until_up(site)
     statuses = [bridge.stop() for bridge in site.bridges]
     assert statuses == [0, 0, 0], site.said()
     assert "Traceback" not in site.said(), site.said()
@@ -97,3 +109,12 @@ def test_a_bridge_that_is_told_to_end_leaves_its_runs_to_the_others(site: Site) 
     site.bridges[:] = others
     assert time.monotonic() - begin < DEADLINE_S
     ended(site, senders)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_experiment_is_one_run_of_wandb_whoever_owns_it(
+    server: PostgresServer, wandb_site: Site, seed: int
+) -> None:
+    senders = begun(wandb_site)
+    Striker(wandb_site, server, seed).strike(STRIKES // 2)
+    ended(wandb_site, senders)
