@@ -59,8 +59,11 @@ SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
 """  # noqa: S608  # ours
 
 
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
+
+
 def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,6 @@ class Leases:
         gained: Told of each run that becomes ours.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
-        settled: Asked now and then which runs need no owner until something new comes.
         monotonic: Seconds; goes on while the machine sleeps.
     """
 
@@ -101,7 +103,6 @@ class Leases:
         lease_s: float,
         gained: Callable[[ExperimentKey], None],
         lost: Callable[[Collection[ExperimentKey]], None],
-        settled: Callable[[], Collection[ExperimentKey]] = tuple,
         monotonic: Callable[[], float] = _boot_time,
     ) -> None:
         self._journal = journal
@@ -111,7 +112,6 @@ class Leases:
         self._lease_ns = int(lease_s * 1e9)
         self._gained = gained
         self._lost = lost
-        self._settled = settled
         self._monotonic = monotonic
         # Replaced as a whole by the thread, read by anybody.
         self._held: Mapping[ExperimentKey, _Lease] = {}
@@ -124,8 +124,9 @@ class Leases:
             # Of its own, because the other one may be waiting for the database.
             threading.Thread(target=self._watch, name="otel-rl-lease-ends", daemon=True),
         ]
-        # _changing guards the replacement of _held.
+        # _changing guards the replacement of _held, and _settled.
         self._changing = threading.Lock()
+        self._settled: set[ExperimentKey] = set()
 
     def epoch(self, key: ExperimentKey, /) -> int | None:
         """See ``Owners.epoch``."""
@@ -136,6 +137,11 @@ class Leases:
         """Begin to claim runs."""
         for thread in self._threads:
             thread.start()
+
+    def settle(self, keys: Collection[ExperimentKey]) -> None:
+        """These need no owner until something new comes: give back those that are ours."""
+        with self._changing:
+            self._settled.update(keys)
 
     def claim_no_more(self) -> None:
         """Keep what is owned, and leave new runs to the others."""
@@ -170,7 +176,9 @@ class Leases:
     def _turn(self) -> None:
         if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
             self._renew()
-            self._release([key for key in self._settled() if key in self._held])
+            with self._changing:
+                settled, self._settled = self._settled, set()
+            self._release([key for key in settled if key in self._held])
         if self._claims:
             self._claim()
         self._is_away = False

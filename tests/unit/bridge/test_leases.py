@@ -47,7 +47,6 @@ class Bridge:
         self.line = Line(url, connections=1)
         self.gained: list[ExperimentKey] = []
         self.lost: list[ExperimentKey] = []
-        self.settled: list[ExperimentKey] = []
         self.left_s = 0.0
         self._left = left
         self.leases = Leases(
@@ -57,7 +56,6 @@ class Bridge:
             lease_s=LEASE_S,
             gained=self.gained.append,
             lost=self._lose,
-            settled=lambda: self.settled,
         )
         self.leases.start()
 
@@ -193,8 +191,7 @@ def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) ->
     bridge = site.bridge()
     wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed")
     site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
-    bridge.settled.append(KEYS[0])
+    bridge.leases.settle([KEYS[0]])
     wait_for(lambda: not bridge.owned(), "it is not released")
-    bridge.settled.clear()
     site.work(KEYS[0])
     wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed again")
