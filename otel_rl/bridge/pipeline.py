@@ -259,12 +259,13 @@ class Bridge:
         if self._lease_journal is not None:
             self._lease_journal.close()
 
-    def _gained(self, key: ExperimentKey) -> None:
+    def _gained(self, key: ExperimentKey, has_rows: bool) -> None:  # noqa: FBT001  # a callback
         """A run is ours from now on, in whatever state its last owner left it."""
         self._ledger.forget(key)
         self._delivery.drop([key])  # one that was begun while the run was another's
         self._drain.begin(key)
-        self._delivery.notify(key)
+        if has_rows:
+            self._delivery.notify(key)
         self._work.set()
 
     def _settle_until_stopped(self, leases: Leases) -> None:

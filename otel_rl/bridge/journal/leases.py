@@ -19,7 +19,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,19 +37,24 @@ _MAX_PAUSE_S: Final = 1.0  # a run that nobody owns does not wait longer to be l
 
 _NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
 
-_HAS_WORK: Final = """(
+_HAS_ROWS: Final = """next_row > COALESCE((SELECT finished_row FROM deliveries AS d
+                                  WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)"""
+"""Rows that the tracker's run has not been closed with."""
+
+_HAS_WORK: Final = f"""(
   is_open = 1
   OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
-  OR next_row > COALESCE((SELECT finished_row FROM deliveries AS d
-                          WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)
-)"""
-"""Batches that wait, open steps, or rows that the tracker has not been closed with."""
+  OR {_HAS_ROWS}
+  OR row_bytes > 0 AND EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id
+                               AND d.tracker = ? AND d.next_row = runs.next_row)
+)"""  # noqa: S608  # ours
+"""Batches that wait, open steps, rows to write, or rows to remove."""
 
 _CLAIM: Final = f"""
 UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
   SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK}
   ORDER BY number LIMIT ? FOR UPDATE SKIP LOCKED
-) RETURNING experiment, trial, epoch
+) RETURNING experiment, trial, epoch, {_HAS_ROWS}
 """  # noqa: S608  # ours
 
 _COUNTS: Final = f"""
@@ -88,7 +93,7 @@ class Leases:
         owner: Names this bridge, as no other is named, nor was.
         tracker: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
-        gained: Told of each run that becomes ours.
+        gained: Told of each run that becomes ours, and whether the tracker lacks rows of it.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
         monotonic: Seconds; goes on while the machine sleeps.
@@ -101,7 +106,7 @@ class Leases:
         owner: str,
         tracker: str,
         lease_s: float,
-        gained: Callable[[ExperimentKey], None],
+        gained: Callable[[ExperimentKey, bool], None],
         lost: Callable[[Collection[ExperimentKey]], None],
         monotonic: Callable[[], float] = _boot_time,
     ) -> None:
@@ -226,21 +231,22 @@ class Leases:
         if not claimed:
             return
         with self._changing:
-            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch in claimed.items()}
+            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch, _ in claimed}
             self._held = {**self._held, **taken}
-        for key in claimed:
-            self._gained(key)
+        for key, _, has_rows in claimed:
+            self._gained(key, has_rows)
 
-    def _claim_share(self, connection: Connection) -> Mapping[ExperimentKey, int]:
-        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,)).fetchone()
+    def _claim_share(self, connection: Connection) -> Sequence[tuple[ExperimentKey, int, bool]]:
+        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,) * 2).fetchone()
         share = -(-(owned + free) // max(1, bridges))
         limit = min(free, share - len(self._held))
         if limit <= 0:
-            return {}
+            return []
         claimed = connection.execute(
-            _CLAIM, (self._owner, self._lease_ns, self._tracker, limit)
+            _CLAIM,
+            (self._owner, self._lease_ns, self._tracker, self._tracker, limit, self._tracker),
         ).fetchall()
-        return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in claimed}
+        return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
 
     def _release(self, keys: Collection[ExperimentKey]) -> None:
         if not keys:
