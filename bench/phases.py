@@ -1,6 +1,7 @@
 """What a phase costs the thread that trains, beside what it is instead of."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ def _by_hand() -> Iterator[None]:
 def figures(*, tiny: bool) -> Iterator[Figure]:
     """A phase with and without its span, in a step and outside of any."""
     times, rounds = (20, 2) if tiny else (2000, 11)
+    logging.disable(logging.WARNING)  # more spans than the SDK can send meanwhile
     with sink() as url:
         otel_rl.init(experiment="bench", role="bench", endpoint=url, export_interval_s=3600)
         current = session.running()
