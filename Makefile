@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lab compose faults fuzz overload lint format bench docs lock clean
+.PHONY: help demo test lab compose faults fuzz overload lint format bench capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -46,6 +46,9 @@ overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, fi
 
 bench: $(VENV)/.installed  ## side by side with what users do today, figures in build/bench.json
 	@$(BIN)/python -m bench $(ARGS)
+
+capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs measured here
+	@$(BIN)/python -m bench.capacity
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m otel_rl.semconv.generate

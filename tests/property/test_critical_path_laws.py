@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.diagnose.critical_path import critical_path
 from otel_rl.diagnose.forest import Forest
 from otel_rl.records import SpanRecord
+
+# On a busy machine it is slow to make thirty spans.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 WORKERS = ("trainer-0", "trainer-1", "generator-0", "reward-0")
 
@@ -42,6 +45,7 @@ def forests(draw: st.DrawFn) -> list[SpanRecord]:
 
 
 @given(forests())
+@unhurried
 def test_the_segments_tile_the_interval_exactly(spans: list[SpanRecord]) -> None:
     forest = Forest(spans)
     for root in spans:
@@ -56,6 +60,7 @@ def test_the_segments_tile_the_interval_exactly(spans: list[SpanRecord]) -> None
 
 
 @given(forests())
+@unhurried
 def test_the_order_of_the_spans_makes_no_difference(spans: list[SpanRecord]) -> None:
     # Of ends at one instant either may be the reason: then there is no one answer.
     ends = [span.end_ns for span in spans] + [span.start_ns for span in spans]
@@ -96,6 +101,7 @@ def schedules(draw: st.DrawFn) -> list[Task]:
 
 
 @given(schedules())
+@unhurried
 def test_the_path_of_a_schedule_is_its_longest(schedule: list[Task]) -> None:
     """A task begins when all that it needs, and what its worker did before, have ended.
 
