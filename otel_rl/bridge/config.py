@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.receive.limits import ReceiveLimits
@@ -32,6 +37,8 @@ __all__ = [
 ]
 
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
+
+_MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
 
 _MODEL = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -236,6 +243,10 @@ def load_settings(
         return BridgeSettings.model_validate(merged)
     except ValidationError as exc:
         raise ConfigError(_explained(exc)) from exc
+    except SettingsError as exc:
+        raise ConfigError(
+            f"{exc}.", hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See docs/bridge.md."
+        ) from exc
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
@@ -269,7 +280,7 @@ def _explained(exc: ValidationError) -> str:
             lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
         else:
             # What stands where a token's digest should may be the token; a URL has a password.
-            is_secret = error["loc"][:1] == ("auth",) or error["loc"] == ("journal", "url")
+            is_secret = error["loc"][:1] == ("auth",) or error["loc"] in _MAY_HOLD_A_URL
             got = "" if is_secret else f" (got {error['input']!r})"
             lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")
     return "\n".join(lines)

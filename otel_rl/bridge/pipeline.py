@@ -167,6 +167,12 @@ class Bridge:
                     self._delivery.notify(key)
         else:
             self._leases.start()
+            threading.Thread(
+                target=self._settle_until_stopped,
+                args=(self._leases,),
+                name="otel-rl-settle",
+                daemon=True,  # it ends at its next look at the database
+            ).start()
         self._drain_thread.start()
         if self._settings.telemetry.endpoint is not None:
             reader = otlp_reader(
@@ -246,7 +252,6 @@ class Bridge:
             lease_s=journal.lease_s,
             gained=self._gained,
             lost=lambda keys: self._delivery.drop(keys),
-            settled=self._settled,
         )
 
     def _close_journal(self) -> None:
@@ -254,19 +259,22 @@ class Bridge:
         if self._lease_journal is not None:
             self._lease_journal.close()
 
-    def _gained(self, key: ExperimentKey) -> None:
+    def _gained(self, key: ExperimentKey, has_rows: bool) -> None:  # noqa: FBT001  # a callback
         """A run is ours from now on, in whatever state its last owner left it."""
         self._ledger.forget(key)
         self._delivery.drop([key])  # one that was begun while the run was another's
         self._drain.begin(key)
-        self._delivery.notify(key)
+        if has_rows:
+            self._delivery.notify(key)
         self._work.set()
 
-    def _settled(self) -> Sequence[ExperimentKey]:
-        """Runs that need no owner until something new comes."""
-        self._note_finished(self._delivery.status())
-        self._prune()
-        return self._ledger.settled(self._settings.tracker.name)
+    def _settle_until_stopped(self, leases: Leases) -> None:
+        """Give back what is finished. In a thread of its own: it may take longer than a lease."""
+        while not self._stopping.wait(self._settings.journal.lease_s / 2):
+            with contextlib.suppress(JournalError):  # the leases say so
+                self._note_finished(self._delivery.status())
+                self._prune()
+                leases.settle(self._ledger.settled(self._settings.tracker.name))
 
     def _note_finished(self, statuses: Sequence[RunStatus]) -> None:
         for status in statuses:

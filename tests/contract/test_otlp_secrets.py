@@ -160,6 +160,18 @@ def test_no_error_about_the_settings_repeats_what_may_be_a_token(
     assert TOKEN not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["JOURNAL", "JOURNAL__URL", "JOURNAL__URL__PASSWORD"])
+def test_neither_settings_nor_errors_show_the_password_of_a_database(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv(f"OTEL_RL_BRIDGE__{place}", f"postgresql://user:{TOKEN}@host/database")
+    try:
+        said = repr(load_settings())
+    except ConfigError as exc:
+        said = str(exc)
+    assert TOKEN not in said
+
+
 def test_tokens_of_the_environment_are_digests_or_files_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,19 +37,24 @@ _MAX_PAUSE_S: Final = 1.0  # a run that nobody owns does not wait longer to be l
 
 _NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
 
-_HAS_WORK: Final = """(
+_HAS_ROWS: Final = """next_row > COALESCE((SELECT finished_row FROM deliveries AS d
+                                  WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)"""
+"""Rows that the tracker's run has not been closed with."""
+
+_HAS_WORK: Final = f"""(
   is_open = 1
   OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
-  OR next_row > COALESCE((SELECT finished_row FROM deliveries AS d
-                          WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)
-)"""
-"""Batches that wait, open steps, or rows that the tracker has not been closed with."""
+  OR {_HAS_ROWS}
+  OR row_bytes > 0 AND EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id
+                               AND d.tracker = ? AND d.next_row = runs.next_row)
+)"""  # noqa: S608  # ours
+"""Batches that wait, open steps, rows to write, or rows to remove."""
 
 _CLAIM: Final = f"""
 UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
   SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK}
   ORDER BY number LIMIT ? FOR UPDATE SKIP LOCKED
-) RETURNING experiment, trial, epoch
+) RETURNING experiment, trial, epoch, {_HAS_ROWS}
 """  # noqa: S608  # ours
 
 _COUNTS: Final = f"""
@@ -59,8 +64,11 @@ SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
 """  # noqa: S608  # ours
 
 
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
+
+
 def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +93,9 @@ class Leases:
         owner: Names this bridge, as no other is named, nor was.
         tracker: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
-        gained: Told of each run that becomes ours.
+        gained: Told of each run that becomes ours, and whether the tracker lacks rows of it.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
-        settled: Asked now and then which runs need no owner until something new comes.
         monotonic: Seconds; goes on while the machine sleeps.
     """
 
@@ -99,9 +106,8 @@ class Leases:
         owner: str,
         tracker: str,
         lease_s: float,
-        gained: Callable[[ExperimentKey], None],
+        gained: Callable[[ExperimentKey, bool], None],
         lost: Callable[[Collection[ExperimentKey]], None],
-        settled: Callable[[], Collection[ExperimentKey]] = tuple,
         monotonic: Callable[[], float] = _boot_time,
     ) -> None:
         self._journal = journal
@@ -111,7 +117,6 @@ class Leases:
         self._lease_ns = int(lease_s * 1e9)
         self._gained = gained
         self._lost = lost
-        self._settled = settled
         self._monotonic = monotonic
         # Replaced as a whole by the thread, read by anybody.
         self._held: Mapping[ExperimentKey, _Lease] = {}
@@ -124,8 +129,9 @@ class Leases:
             # Of its own, because the other one may be waiting for the database.
             threading.Thread(target=self._watch, name="otel-rl-lease-ends", daemon=True),
         ]
-        # _changing guards the replacement of _held.
+        # _changing guards the replacement of _held, and _settled.
         self._changing = threading.Lock()
+        self._settled: set[ExperimentKey] = set()
 
     def epoch(self, key: ExperimentKey, /) -> int | None:
         """See ``Owners.epoch``."""
@@ -136,6 +142,11 @@ class Leases:
         """Begin to claim runs."""
         for thread in self._threads:
             thread.start()
+
+    def settle(self, keys: Collection[ExperimentKey]) -> None:
+        """These need no owner until something new comes: give back those that are ours."""
+        with self._changing:
+            self._settled.update(keys)
 
     def claim_no_more(self) -> None:
         """Keep what is owned, and leave new runs to the others."""
@@ -170,7 +181,9 @@ class Leases:
     def _turn(self) -> None:
         if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
             self._renew()
-            self._release([key for key in self._settled() if key in self._held])
+            with self._changing:
+                settled, self._settled = self._settled, set()
+            self._release([key for key in settled if key in self._held])
         if self._claims:
             self._claim()
         self._is_away = False
@@ -218,21 +231,22 @@ class Leases:
         if not claimed:
             return
         with self._changing:
-            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch in claimed.items()}
+            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch, _ in claimed}
             self._held = {**self._held, **taken}
-        for key in claimed:
-            self._gained(key)
+        for key, _, has_rows in claimed:
+            self._gained(key, has_rows)
 
-    def _claim_share(self, connection: Connection) -> Mapping[ExperimentKey, int]:
-        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,)).fetchone()
+    def _claim_share(self, connection: Connection) -> Sequence[tuple[ExperimentKey, int, bool]]:
+        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,) * 2).fetchone()
         share = -(-(owned + free) // max(1, bridges))
         limit = min(free, share - len(self._held))
         if limit <= 0:
-            return {}
+            return []
         claimed = connection.execute(
-            _CLAIM, (self._owner, self._lease_ns, self._tracker, limit)
+            _CLAIM,
+            (self._owner, self._lease_ns, self._tracker, self._tracker, limit, self._tracker),
         ).fetchall()
-        return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in claimed}
+        return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
 
     def _release(self, keys: Collection[ExperimentKey]) -> None:
         if not keys:

@@ -10,9 +10,10 @@ import pytest
 from otel_rl.bridge.journal import Connection
 from otel_rl.bridge.journal.leases import Leases
 from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalUnavailable
-from otel_rl.records import Batch, ExperimentKey, Signal
+from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
 from tests.postgres import PostgresServer
 
 LEASE_S = 1.5
@@ -45,9 +46,8 @@ class Bridge:
 
     def __init__(self, name: str, url: str, left: Callable[[], float]) -> None:
         self.line = Line(url, connections=1)
-        self.gained: list[ExperimentKey] = []
+        self.gained: list[tuple[ExperimentKey, bool]] = []
         self.lost: list[ExperimentKey] = []
-        self.settled: list[ExperimentKey] = []
         self.left_s = 0.0
         self._left = left
         self.leases = Leases(
@@ -55,9 +55,8 @@ class Bridge:
             owner=name,
             tracker="jsonl",
             lease_s=LEASE_S,
-            gained=self.gained.append,
+            gained=lambda key, has_rows: self.gained.append((key, has_rows)),
             lost=self._lose,
-            settled=lambda: self.settled,
         )
         self.leases.start()
 
@@ -193,8 +192,33 @@ def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) ->
     bridge = site.bridge()
     wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed")
     site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
-    bridge.settled.append(KEYS[0])
+    bridge.leases.settle([KEYS[0]])
     wait_for(lambda: not bridge.owned(), "it is not released")
-    bridge.settled.clear()
     site.work(KEYS[0])
     wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed again")
+
+
+def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: Site) -> None:
+    site.work(*KEYS[:1])
+    ledger = Ledger(site.journal)
+    rows = [Row(0, 0, 0, {"x": 1.0})]
+    ledger.commit([Commit(KEYS[0], rows, 1, None, taken_of(site))])
+    ledger.confirmed(KEYS[0], "jsonl", 1)
+    ledger.finish(KEYS[0], "jsonl", 1)
+    assert ledger.settled("jsonl") == []
+    bridge = site.bridge()
+    wait_for(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
+
+
+def taken_of(site: Site) -> list[Offset]:
+    return [one.offset for one in Spool(site.journal).read(KEYS[0], max_bytes=1 << 20)]
+
+
+def test_a_run_whose_rows_are_gone_is_settled(site: Site) -> None:
+    site.work(*KEYS[:1])
+    ledger = Ledger(site.journal)
+    ledger.commit([Commit(KEYS[0], [Row(0, 0, 0, {"x": 1.0})], 1, None, taken_of(site))])
+    ledger.confirmed(KEYS[0], "jsonl", 1)
+    ledger.finish(KEYS[0], "jsonl", 1)
+    ledger.prune(KEYS[0], "jsonl", 1)
+    assert ledger.settled("jsonl") == KEYS[:1]
