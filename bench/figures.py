@@ -55,11 +55,11 @@ class Figure:
             goal = f"{'met' if self.met else 'MISSED'} (<= {bound})"
         theirs = "" if self.theirs is None else f"{self.theirs:.3g}"
         ratio = "" if self.ratio is None else f"{self.ratio:.3f}"
-        line = f"{self.name:68}{self.ours:9.3g}{theirs:>9} {self.unit:9}{ratio:>7}  {goal:24}"
+        line = f"{self.name:60}{self.ours:9.3g}{theirs:>9} {self.unit:9}{ratio:>7}  {goal:24}"
         return f"{line}{self.against}".rstrip()
 
 
-HEADER = f"{'':68}{'ours':>9}{'theirs':>9} {'':9}{'ratio':>7}  {'goal':24}against"
+HEADER = f"{'':60}{'ours':>9}{'theirs':>9} {'':9}{'ratio':>7}  {'goal':24}against"
 
 
 def write(figures: Iterable[Figure], path: Path) -> None:

@@ -11,10 +11,10 @@ from bench.family import Cost, measured
 from bench.figures import Figure
 
 OURS = {
-    "otel_rl, every worker": "every worker's metrics",
-    "otel_rl, mean over workers": "means, the default",
+    "otel_rl, every worker": "all metrics",
+    "otel_rl, mean over workers": "means",
 }
-"""What the run then has: all that the others write too, or each metric once."""
+"""What the run then has: all that the others write too, or, by default, each metric once."""
 
 GOALS = {"run per worker": (1 / 3, 1 / 2), "queue to a controller": (0.7, None)}
 """CPU, memory."""
@@ -29,7 +29,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     for name, (cpu, memory) in GOALS.items():
         theirs = _cost(name)
         for text, cost in ours.items():
-            what = f"{text}, beside a {name}"
+            what = f"{text}, {name}"
             yield _figure(f"total CPU: {what}", "s", cost.cpu_s, theirs.cpu_s, name, cpu)
             yield _figure(f"memory: {what}", "MB", cost.peak_mb, theirs.peak_mb, name, memory)
             what += ", telemetry alone"
