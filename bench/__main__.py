@@ -46,13 +46,20 @@ def main() -> None:
     print(": the machine is busy, so costs are upper bounds" if load > cores / 2 else "")
     print(HEADER)
     figures: list[Figure] = []
+    failed = []
     for part in options.parts or PARTS:
         print(f"\n{PARTS[part]}", flush=True)
-        for figure in _figures(part, tiny=options.tiny):
-            print(figure.line(), flush=True)
-            figures.append(figure)
+        try:
+            for figure in _figures(part, tiny=options.tiny):
+                print(figure.line(), flush=True)
+                figures.append(figure)
+        except subprocess.CalledProcessError as error:
+            print(error, flush=True)
+            failed.append(part)
     write(figures, options.out)
     print(f"\n{summary(figures)}; {time.monotonic() - begun_s:.0f} s; {options.out}")
+    if failed:
+        raise SystemExit(f"Not measured: {', '.join(failed)}.")
 
 
 def _figures(part: str, *, tiny: bool) -> Iterator[Figure]:
@@ -62,7 +69,7 @@ def _figures(part: str, *, tiny: bool) -> Iterator[Figure]:
             found = json.loads(line)
             yield Figure(**found | {"limits": Limits(found["limits"])})
     if process.returncode:
-        raise SystemExit(f"The part {part!r} failed with {process.returncode}.")
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def _measure(part: str, *, tiny: bool) -> None:
