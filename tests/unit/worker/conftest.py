@@ -8,12 +8,19 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.resources import Resource
 
 import otel_rl
+from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.provider import BufferedMeterProvider
 from tests.otlp_sink import Measurement, Sink, measurements, serve
 
 Collect = Callable[[], list[Measurement]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has caused to be logged is not kept back from the next for a minute."""
+    monkeypatch.setattr(session.GUARD, "_next_log_s", {})
 
 
 @pytest.fixture

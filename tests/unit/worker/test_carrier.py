@@ -17,12 +17,6 @@ from otel_rl.worker.drops import DropReason
 from tests.otlp_sink import Sink, pairs
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test has caused to be logged is not kept back from the next for a minute."""
-    monkeypatch.setattr(session.GUARD, "_next_log_s", {})
-
-
 @dataclasses.dataclass
 class Rollout:
     tokens: list[int]

@@ -18,12 +18,6 @@ from tests.otlp_sink import Measurement, Sink, pairs
 WORK_S = 0.002
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test has caused to be logged is not kept back from the next for a minute."""
-    monkeypatch.setattr(session.GUARD, "_next_log_s", {})
-
-
 def work() -> int:
     """Takes some time. Returns a lower bound of it, in ns."""
     begun_ns = monotonic_ns()
