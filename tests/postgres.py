@@ -7,7 +7,6 @@ import itertools
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+
+from tests.ports import free_ports
 
 __all__ = ["MISSING", "PostgresServer", "bin_directory"]
 
@@ -66,7 +67,7 @@ class PostgresServer:
         # The server refuses to run as root.
         self._runs_as = _unprivileged()
         self._directory = Path(tempfile.mkdtemp(prefix="otel-rl-postgres-"))
-        self.port = _free_port()
+        self.port = free_ports(1)[0]
 
     def __enter__(self) -> Self:
         try:
@@ -151,9 +152,3 @@ def _unprivileged() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

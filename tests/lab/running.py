@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import httpx
 
 from tests.faults.keeper import wait_for
 from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
+from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Prometheus",
     "Running",
     "Span",
-    "free_ports",
 ]
 
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
@@ -32,18 +31,6 @@ CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 _ROOT = Path(__file__).parents[2]
-
-
-def free_ports(n: int) -> list[int]:
-    """Ports of loopback that nobody listens on. They differ, and are soon used."""
-    sockets = [socket.socket() for _ in range(n)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @dataclass(frozen=True, slots=True)

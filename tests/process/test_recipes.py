@@ -17,7 +17,7 @@ import yaml
 
 from otel_rl.worker.identity import identify
 from tests.docs_examples import blocks
-from tests.lab.running import free_ports
+from tests.ports import free_ports
 from tests.process.commands import clean_environment, jsonl_rows
 
 pytestmark = pytest.mark.process

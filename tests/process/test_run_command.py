@@ -128,8 +128,9 @@ def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.status == 0, done.err
         rows[path.stem] = [
-            (row.step, {key: repr(value) for key, value in row.values.items()})
+            (row.step, {key: repr(value) for key, value in row.reported.items()})
             for row in jsonl_rows(tmp_path, path.stem)
+            if row.reported
         ]
     assert rows["by_api"] == rows["by_mlogger"]
     assert rows["by_api"][3][1]["trainer/loss"] == "nan"
