@@ -164,6 +164,8 @@ class Trail:
         for span in self._spans.values():
             if span.name == _STEP_SPAN and span.role == role and span.step in wanted:
                 roots[span.step].append(span)
+        if not roots:  # they had to make room
+            return []
         forest = Forest(self._spans.values())
         reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
         clocks = estimate_clocks(forest, reference)

@@ -149,3 +149,11 @@ def test_a_clock_that_is_behind_does_not_hide_the_cause() -> None:
     (explained,) = bench.explain(after_s=10)
     assert explained.values["critical_path/trainer/train"] == pytest.approx(0.5)
     assert sum(explained.values.values()) == pytest.approx(1.0)
+
+
+def test_a_step_whose_own_span_had_to_make_room_is_not_explained() -> None:
+    bench = Bench(max_spans=10)
+    bench.send(step(1))
+    bench.send([span(f"generate#{n}", 50 * S, 50 * S + n, worker="env-0") for n in range(1, 20)])
+    assert bench.explain(after_s=10) == []
+    assert not bench.trail.is_open
