@@ -31,6 +31,12 @@ _STEP_SPAN: Final = "rl.loop"
 # Once so often, because each time all spans are put in order. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
 
+# Pairs of role and phase in the rows of one experiment: a span's name may hold anything, an id for
+# example, and each pair is a key of the run.
+_MAX_PLACES: Final = 512
+
+_OTHER: Final = "other"
+
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
 
@@ -72,7 +78,7 @@ class Trail:
     """Takes in spans in any order, and explains steps. Can be pickled, without the spans."""
 
     def __init__(self) -> None:
-        self._known = _Known({}, {}, 0, 0)
+        self._known = _Known({}, {}, set(), 0, 0)
         self._begin()
 
     def _begin(self) -> None:
@@ -175,11 +181,38 @@ class Trail:
         for step in sorted(roots):
             ranks = [forest.get(root.span_id) or root for root in roots[step]]
             last = max(ranks, key=lambda root: root.end_ns)
-            explained.append(_explained(step, last, critical_path(forest, last)))
+            explained.append(self._explained(step, last, critical_path(forest, last)))
         return explained
+
+    def _explained(self, step: int, root: SpanRecord, path: Sequence[Segment]) -> Explained:
+        took_ns: dict[tuple[str, str], int] = defaultdict(int)
+        of_workers: dict[str, int] = defaultdict(int)
+        for segment in path:
+            took_ns[self._place(segment)] += segment.end_ns - segment.start_ns
+            of_workers[segment.worker] += segment.end_ns - segment.start_ns
+        values = {
+            tracker_key(role, names.RL_CRITICAL_PATH_DURATION, [(names.RL_PHASE, phase)]): ns
+            / _NS_PER_S
+            for (role, phase), ns in took_ns.items()
+        }
+        worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
+        longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
+        trace_id = root.span_id[:16].hex()
+        return Explained(step, root.end_ns, values, trace_id, worker, "/".join(longest))
+
+    def _place(self, segment: Segment) -> tuple[str, str]:
+        places = self._known.places
+        place = segment.role, segment.phase
+        if place not in places:
+            if len(places) >= _MAX_PLACES:
+                return _OTHER, _OTHER
+            places.add(place)
+        return place
 
     def _forget(self, settings: AlignSettings) -> None:
         """Forget what has ended too long before the oldest step that waits."""
+        if not self._spans:
+            return
         newest_ns = max(span.end_ns for span in self._spans.values())
         starts = [
             span.start_ns
@@ -220,28 +253,13 @@ class _Known:
     Attributes:
         waiting: When the last root of a rank came, of each step that is to be explained.
         explained: Steps that were, so that a rank that reports late does not do so again.
+        places: Roles and phases that the rows have named.
         looked_ns: When steps were explained last, by the bridge's clock.
         forgotten_ns: As of ``Trail``.
     """
 
     waiting: dict[tuple[str, int], int]
     explained: dict[tuple[str, int], None]
+    places: set[tuple[str, str]]
     looked_ns: int
     forgotten_ns: int
-
-
-def _explained(step: int, root: SpanRecord, path: Sequence[Segment]) -> Explained:
-    took_ns: dict[tuple[str, str], int] = defaultdict(int)
-    of_workers: dict[str, int] = defaultdict(int)
-    for segment in path:
-        took_ns[segment.role, segment.phase] += segment.end_ns - segment.start_ns
-        of_workers[segment.worker] += segment.end_ns - segment.start_ns
-    values = {
-        tracker_key(role, names.RL_CRITICAL_PATH_DURATION, [(names.RL_PHASE, phase)]): ns
-        / _NS_PER_S
-        for (role, phase), ns in took_ns.items()
-    }
-    worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
-    longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
-    trace_id = root.span_id[:16].hex()
-    return Explained(step, root.end_ns, values, trace_id, worker, "/".join(longest))

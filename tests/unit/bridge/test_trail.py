@@ -157,3 +157,23 @@ def test_a_step_whose_own_span_had_to_make_room_is_not_explained() -> None:
     bench.send([span(f"generate#{n}", 50 * S, 50 * S + n, worker="env-0") for n in range(1, 20)])
     assert bench.explain(after_s=10) == []
     assert not bench.trail.is_open
+
+
+def test_nothing_is_left_to_forget_when_everything_had_to_make_room() -> None:
+    bench = Bench(max_spans=1)
+    bench.send([*step(1), *step(2)])
+    assert bench.explain(after_s=10) == []
+
+
+def test_names_of_spans_do_not_make_keys_without_end() -> None:
+    bench = Bench()
+    keys: set[str] = set()
+    for number in range(1, 700):
+        spans = step(number)
+        spans[2] = replace(spans[2], phase="", name=f"request {number}")
+        bench.send(spans)
+        for explained in bench.explain(after_s=20):
+            keys.update(explained.values)
+            assert sum(explained.values.values()) == pytest.approx(1.0)
+    assert "critical_path/other/other" in keys
+    assert len(keys) <= 513
