@@ -58,7 +58,8 @@ class AlignSettings(BaseModel):
     """Per-worker series per experiment. Further ones are only in the role's value."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Steps of a role that wait for workers. The oldest are closed beyond that."""
+    """Steps of a role that wait for workers. The oldest are closed beyond that. Of the steps that
+    wait to be explained, the oldest are not explained beyond that."""
 
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
     """How long the spans of a step are waited for before it is explained, from its own on."""

@@ -111,6 +111,9 @@ class Trail:
                 continue
             self._take(span, received_ns)
             self._fresh.append(span)
+        waiting = self._known.waiting
+        while len(waiting) > settings.max_open_steps:
+            del waiting[next(iter(waiting))]
         surplus = len(self._spans) - settings.max_spans
         if surplus > 0:
             dropped += self._make_room(surplus)
