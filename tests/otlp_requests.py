@@ -64,6 +64,15 @@ def key_values(attributes: Attributes) -> list[KeyValue]:
     return [KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()]
 
 
+def delimited(tag: int, payload: bytes) -> bytes:
+    """A field of protobuf that has a length."""
+    length, n = b"", len(payload)
+    while n > 0x7F:
+        length += bytes([n & 0x7F | 0x80])
+        n >>= 7
+    return bytes([tag]) + length + bytes([n]) + payload
+
+
 def metrics_request(
     *metrics: Metric, resource: Attributes | None = None
 ) -> ExportMetricsServiceRequest:

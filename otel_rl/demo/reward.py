@@ -17,7 +17,7 @@ from otel_rl.demo.rollouts import Rollouts
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import report_as
 from otel_rl.demo.wire import Remote, listen, serve
-from otel_rl.semconv import instruments
+from otel_rl.semconv import instruments, names
 
 __all__ = ["main", "rewards_of"]
 
@@ -53,18 +53,21 @@ class Verifier:
             raise TypeError(f"not a message of a reward worker: {message!r}")
         begun_s = time.perf_counter()
         parent = propagate.extract(message.context)
-        with self._tracer.start_as_current_span("rl.reward", parent, SpanKind.CONSUMER):
+        version = {names.RL_POLICY_VERSION: message.policy_version}
+        with self._tracer.start_as_current_span(
+            "rl.reward", parent, SpanKind.CONSUMER, attributes=version
+        ):
             with otel_rl.phase("env_step"):
                 rewards = rewards_of(message)
             scored_s = time.perf_counter() - begun_s
             group = Group(message, rewards, _stamp(parent, message.policy_version))
             with otel_rl.phase("replay"):
                 self._buffer.call(group)
+            self._rollouts.show(group)
         self._duration.record(scored_s)
         self._step_duration.record(scored_s / len(rewards))
         self._episodes.add(len(rewards))
         self._iteration.set(time.perf_counter() - begun_s)
-        self._rollouts.show(group)
         return Done()
 
 

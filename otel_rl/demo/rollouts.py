@@ -16,17 +16,17 @@ class Rollouts:
     """Of each policy version, the best and the worst sample of the first group. Any thread."""
 
     def __init__(self) -> None:
-        # _lock guards _shown.
+        # _lock guards _shown, which holds versions: they come in any order.
         self._lock = threading.Lock()
-        self._shown = -1
+        self._shown: set[int] = set()
 
     def show(self, group: Group) -> None:
         """Log the group's best and worst sample, unless its version has been shown."""
         version = group.completions.policy_version
         with self._lock:
-            if version <= self._shown:
+            if version in self._shown:
                 return
-            self._shown = version
+            self._shown.add(version)
         scored = sorted(zip(group.rewards, group.completions.tokens, strict=True))
         otel_rl.log_samples(
             [

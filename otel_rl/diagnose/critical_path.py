@@ -24,13 +24,14 @@ from typing import Final
 
 from otel_rl.diagnose.forest import ByEnd, Forest
 from otel_rl.records import SpanRecord
+from otel_rl.semconv.names import RlPhaseValues
 
 __all__ = ["IDLE", "UNACCOUNTED", "Segment", "critical_path"]
 
-IDLE: Final = "idle"
+IDLE: Final = RlPhaseValues.IDLE.value
 """The phase of a segment in which a process had nothing to do that is known of."""
 
-UNACCOUNTED: Final = "unaccounted"
+UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
 """The phase of a segment within a step and in none of its phases."""
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otel_rl.records import SpanRecord
+from otel_rl.semconv.names import RlPhaseValues
 
 __all__ = ["ByEnd", "Forest"]
 
-BARRIER: Final = "rank_barrier"
-"""The phase in which every rank of a role waits for the last of them."""
+_BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
 
 class ByEnd:
@@ -63,14 +63,11 @@ class Forest:
                 children[parent.span_id].append(span)
             if parent is None or parent.worker != span.worker:
                 tops[span.worker].append(span)
-            if span.phase == BARRIER and span.step is not None:
+            if span.phase == _BARRIER and span.step is not None:
                 barriers[span.role, span.step].append(span)
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._barriers = {key: _Barriers(spans) for key, spans in barriers.items()}
-
-    def __len__(self) -> int:
-        return len(self._by_id)
 
     @property
     def spans(self) -> Iterable[SpanRecord]:
@@ -105,7 +102,7 @@ class Forest:
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Of a barrier: the rank's own span of the one that let everybody wait, if another did."""
-        if span.phase != BARRIER or span.step is None:
+        if span.phase != _BARRIER or span.step is None:
             return None
         return self._barriers[span.role, span.step].last_to_arrive(span, through_ns)
 

@@ -5,8 +5,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
+__all__ = ["STEP_SPAN", "Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
+
+STEP_SPAN: Final = "rl.loop"
+"""The open proposal's name for the span of one iteration."""
 
 
 class Instrument(StrEnum):

@@ -12,17 +12,15 @@ from opentelemetry.trace import Link, Status, StatusCode, Tracer, TracerProvider
 
 from otel_rl import __version__
 from otel_rl.semconv.names import PHASES, RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS
+from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.worker import session
 from otel_rl.worker.frames import Frame, StepFrame
 from otel_rl.worker.timeline import Timeline
 
-__all__ = ["SCOPE_NAME", "STEP_SPAN", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
+__all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 
 SCOPE_NAME: Final = "otel_rl.phases"
 """Scope of the spans, and of the measurements beside them."""
-
-STEP_SPAN: Final = "rl.loop"
-"""The open proposal's name for one iteration."""
 
 _made: tuple[TracerProvider, Tracer] | None = None
 

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,12 +23,14 @@ from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Table
 from otel_rl.semconv.run_id import run_id
+from tests import waiting
 from tests.wandb_server import Run, WandbServer
 
 pytestmark = pytest.mark.process
 
 PROJECT = "theirs"
 DEADLINE_S = 60.0
+wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 OWNER = """
 import sys
@@ -202,13 +204,6 @@ def numbers(server: WandbServer, run: RunInfo, id: str) -> list[int]:  # noqa: A
 
 def theirs(server: WandbServer, id: str) -> list[dict[str, float]]:  # noqa: A002
     return [row for row in server.history(id) if "global_step" in row]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
-        time.sleep(0.05)
 
 
 def kill_with_children(writer: WriterProcess) -> None:

@@ -9,9 +9,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.receive import ReceiveLimits
+from tests import waiting
 from tests.otlp_requests import (
     Receiver,
     gauge,
@@ -35,6 +37,7 @@ from tests.otlp_requests import (
 )
 from tests.tls_files import tls_files, tls_settings
 
+wait_until = partial(waiting.wait_until, timeout_s=10)
 PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 GAUGE = metrics_request().SerializeToString()
@@ -60,13 +63,6 @@ def refusal(channel: grpc.Channel, message: bytes) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
         send(channel, message)
     return caught.value
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition never came true"
-        time.sleep(0.01)
 
 
 def is_served(receiver: Receiver) -> bool:

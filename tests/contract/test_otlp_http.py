@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -53,6 +54,7 @@ from otel_rl.errors import (
     SlowSender,
 )
 from otel_rl.records import Signal
+from tests import waiting
 from tests.otlp_requests import (
     Journal,
     Receiver,
@@ -67,6 +69,7 @@ from tests.otlp_requests import (
     trace_request,
 )
 
+wait_until = partial(waiting.wait_until, timeout_s=10)
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
 PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces", Signal.LOGS: "/v1/logs"}
@@ -180,13 +183,6 @@ def is_listening(receiver: Receiver) -> bool:
     except ConnectionRefusedError:
         return False
     return True
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition never came true"
-        time.sleep(0.01)
 
 
 def idle_server(port: int) -> HttpServer:

@@ -39,6 +39,7 @@ from otel_rl.records import Signal
 from tests.otlp_requests import (
     Attributes,
     Receiver,
+    delimited,
     event,
     every_event,
     grpc_receiver,
@@ -471,15 +472,6 @@ def test_29_deep_nesting_never_fails_the_server(door: Door, depth: int) -> None:
     else:
         assert answer.partial_success.rejected_log_records == 1
         assert "is nested deeper than 16 levels" in answer.partial_success.error_message
-
-
-def delimited(tag: int, payload: bytes) -> bytes:
-    """A field of protobuf that has a length."""
-    length, n = b"", len(payload)
-    while n > 0x7F:
-        length += bytes([n & 0x7F | 0x80])
-        n >>= 7
-    return bytes([tag]) + length + bytes([n]) + payload
 
 
 def test_29_deep_nesting_in_json_never_fails_the_server(http: Receiver) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.semconv.run_id import run_id
+from tests import waiting
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import WandbServer
 
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.process
 KEY = ExperimentKey("grpo", "try-2")
 NOON_NS = 1_700_000_000_250_000_000
 DEADLINE_S = 30.0
+wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 
 @dataclass(frozen=True)
@@ -176,13 +179,6 @@ def pid_of(writer: WriterProcess) -> int:
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
-        time.sleep(0.05)
 
 
 def is_gone(pid: int) -> bool:

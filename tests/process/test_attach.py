@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import waiting
 from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
 from tests.wandb_server import WandbServer
@@ -21,6 +22,7 @@ from tests.wandb_server import WandbServer
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 60.0
+wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 # Nothing in it knows of otel_rl but the second of the two loops of metrics.
 TRAIN = textwrap.dedent("""
@@ -185,10 +187,3 @@ def losses(server: WandbServer) -> list[float]:
 
 def has_losses(server: WandbServer, more_than: int) -> bool:
     return len(losses(server)) > more_than
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
-        time.sleep(0.05)

@@ -4,18 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.demo import DemoResult, DemoSettings, run
 from otel_rl.semconv import names
+from tests import waiting
 from tests.otlp_sink import Measurement, Sink, pairs, serve
 
 pytestmark = [
@@ -26,6 +28,7 @@ pytestmark = [
 MARK = "OTEL_RL_DEMO_TEST"
 END = names.RL_EXPERIMENT_END
 DEADLINE_S = 60.0
+wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 SMALL = {
     "generators": 2,
@@ -175,13 +178,6 @@ def environments() -> Iterator[tuple[int, set[str]]]:
             except OSError:  # not ours, or gone by now
                 continue
             yield int(entry.name), set(raw.decode(errors="replace").split("\0"))
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "not reached in time"
-        time.sleep(0.05)
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -337,6 +333,13 @@ def names_by_role(sink: Sink) -> dict[object, set[str]]:
     return found
 
 
+def every_span(sink: Sink) -> Iterator[Span]:
+    for request in sink.traces:
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                yield from scope.spans
+
+
 @pytest.mark.parametrize("role", REPORTED)
 def test_each_role_reports_its_part_of_the_list(reported: Sink, role: str) -> None:
     assert REPORTED[role] - names_by_role(reported)[role] == set()
@@ -383,13 +386,7 @@ def test_the_phases_of_a_trainer_step_are_its_wall_time(reported: Sink) -> None:
 
 
 def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> None:
-    spans = [
-        span
-        for request in reported.traces
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
+    spans = [*every_span(reported)]
     samples = {(span.trace_id, span.span_id) for span in spans if span.name == "rl.sample"}
     rewards = [span for span in spans if span.name == "rl.reward"]
     trains = [span for span in spans if span.name == "rl.train"]
@@ -428,7 +425,12 @@ def test_the_best_and_the_worst_of_each_policy_version_are_shown(reported: Sink)
         assert event.attributes[names.RL_SAMPLE_TABLE] == "rollouts"
         assert isinstance(event.body, dict)
         shown[event.attributes[names.RL_LOOP_ITERATION]].append(event.body)
-    assert {0, 1, 2} <= shown.keys() <= set(range(9))
+    scored = {
+        pairs(span.attributes)[names.RL_POLICY_VERSION]
+        for span in every_span(reported)
+        if span.name == "rl.reward"
+    }
+    assert {0} <= scored <= shown.keys() <= set(range(9))
     for best, worst in shown.values():
         assert [*best] == ["prompt", "completion", "reward"]
         assert best["prompt"] == worst["prompt"]

@@ -21,12 +21,11 @@ from otel_rl.diagnose.critical_path import UNACCOUNTED, Segment, critical_path
 from otel_rl.diagnose.forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["Explained", "Trail", "TrailLog"]
 
 _NS_PER_S: Final = 1_000_000_000
-
-_STEP_SPAN: Final = "rl.loop"
 
 # Once so often, because each time all spans are put in order. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
@@ -100,7 +99,8 @@ class Trail:
         """Take in spans; those that were taken before make no difference.
 
         Returns:
-            How many are too old to explain anything, or had to make room.
+            How many are too old to explain anything, or had to make room; and of the steps that
+            may wait to be explained, how many did.
         """
         dropped = 0
         for span in spans:
@@ -114,6 +114,7 @@ class Trail:
         waiting = self._known.waiting
         while len(waiting) > settings.max_open_steps:
             del waiting[next(iter(waiting))]
+            dropped += 1
         surplus = len(self._spans) - settings.max_spans
         if surplus > 0:
             dropped += self._make_room(surplus)
@@ -160,7 +161,7 @@ class Trail:
 
     def _take(self, span: SpanRecord, received_ns: int) -> None:
         self._spans[span.span_id] = span
-        if span.name == _STEP_SPAN and span.step is not None:
+        if span.name == STEP_SPAN and span.step is not None:
             step = (span.role, span.step)
             if step not in self._known.explained:
                 self._known.waiting[step] = received_ns
@@ -171,7 +172,7 @@ class Trail:
         if not wanted:
             return []
         for span in self._spans.values():
-            if span.name == _STEP_SPAN and span.role == role and span.step in wanted:
+            if span.name == STEP_SPAN and span.role == role and span.step in wanted:
                 roots[span.step].append(span)
         if not roots:  # they had to make room
             return []

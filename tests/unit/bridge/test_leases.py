@@ -1,8 +1,8 @@
 """Each run has one owner at a time, whatever becomes of the bridges."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -14,20 +14,15 @@ from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
+from tests import waiting
 from tests.postgres import PostgresServer
 
 LEASE_S = 1.5
 DEADLINE_S = 30.0
+wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 KEYS = [ExperimentKey(f"e{n}") for n in range(9)]
 
 _T = TypeVar("_T")
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 class Line(PostgresJournal):
@@ -116,9 +111,9 @@ def site(postgres: PostgresServer) -> Iterator[Site]:
 
 def test_runs_with_work_are_shared_out_and_each_has_one_owner(site: Site) -> None:
     bridges = [site.bridge() for _ in range(3)]
-    wait_for(lambda: len(bridges_alive(site)) == 3, "not all are heard of")
+    wait_until(lambda: len(bridges_alive(site)) == 3, "not all are heard of")
     site.work(*KEYS)
-    wait_for(site.all_are_owned, "a run has no owner")
+    wait_until(site.all_are_owned, "a run has no owner")
     assert set(site.owners().values()) == {1}
     assert [len(bridge.owned()) for bridge in bridges] == [3, 3, 3]
 
@@ -138,18 +133,18 @@ def test_a_run_without_work_has_no_owner(site: Site) -> None:
         )
     )
     bridge = site.bridge()
-    wait_for(lambda: len(bridge.owned()) == len(KEYS) - 1, "a run has no owner")
+    wait_until(lambda: len(bridge.owned()) == len(KEYS) - 1, "a run has no owner")
     assert KEYS[0] not in bridge.owned()
 
 
 def test_the_runs_of_a_bridge_that_is_gone_are_taken_over_in_a_later_turn(site: Site) -> None:
     site.work(*KEYS)
     gone = site.bridge()
-    wait_for(lambda: len(gone.owned()) == len(KEYS), "not all are claimed")
+    wait_until(lambda: len(gone.owned()) == len(KEYS), "not all are claimed")
     before = gone.owned()
     other = site.bridge()
     gone.crash()
-    wait_for(lambda: len(other.owned()) == len(KEYS), "not all are taken over")
+    wait_until(lambda: len(other.owned()) == len(KEYS), "not all are taken over")
     assert all(other.owned()[key] > before[key] for key in KEYS)
     assert gone.owned() == {}
 
@@ -157,45 +152,45 @@ def test_the_runs_of_a_bridge_that_is_gone_are_taken_over_in_a_later_turn(site: 
 def test_a_bridge_that_is_cut_off_leaves_its_runs_before_anybody_can_take_them(site: Site) -> None:
     site.work(*KEYS)
     bridge = site.bridge()
-    wait_for(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
+    wait_until(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
     bridge.line.is_cut = True
-    wait_for(lambda: sorted(bridge.lost) == KEYS, "they are not let go")
+    wait_until(lambda: sorted(bridge.lost) == KEYS, "they are not let go")
     assert bridge.left_s > 0, "somebody else could have had them"
 
 
 def test_a_bridge_that_is_back_owns_its_runs_in_a_new_turn(site: Site) -> None:
     site.work(*KEYS)
     bridge = site.bridge()
-    wait_for(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
+    wait_until(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
     before = bridge.owned()
     bridge.line.is_cut = True
-    wait_for(lambda: not bridge.owned(), "they are not let go")
+    wait_until(lambda: not bridge.owned(), "they are not let go")
     bridge.line.is_cut = False
-    wait_for(lambda: len(bridge.owned()) == len(KEYS), "they are not claimed again")
+    wait_until(lambda: len(bridge.owned()) == len(KEYS), "they are not claimed again")
     assert all(bridge.owned()[key] > before[key] for key in KEYS)
 
 
 def test_a_bridge_that_ends_gives_its_runs_back_at_once(site: Site) -> None:
     site.work(*KEYS)
     ending, other = site.bridge(), None
-    wait_for(lambda: len(ending.owned()) == len(KEYS), "not all are claimed")
+    wait_until(lambda: len(ending.owned()) == len(KEYS), "not all are claimed")
     ending.leases.claim_no_more()
     ending.leases.stop()
     with site.journal.read() as connection:
         assert connection.execute("SELECT DISTINCT owner FROM runs").fetchall() == [("",)]
     other = site.bridge()
-    wait_for(lambda: len(other.owned()) == len(KEYS), "not all are claimed again")
+    wait_until(lambda: len(other.owned()) == len(KEYS), "not all are claimed again")
 
 
 def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) -> None:
     site.work(KEYS[0])
     bridge = site.bridge()
-    wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed")
+    wait_until(lambda: KEYS[0] in bridge.owned(), "it is not claimed")
     site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
     bridge.leases.settle([KEYS[0]])
-    wait_for(lambda: not bridge.owned(), "it is not released")
+    wait_until(lambda: not bridge.owned(), "it is not released")
     site.work(KEYS[0])
-    wait_for(lambda: KEYS[0] in bridge.owned(), "it is not claimed again")
+    wait_until(lambda: KEYS[0] in bridge.owned(), "it is not claimed again")
 
 
 def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: Site) -> None:
@@ -207,7 +202,7 @@ def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: S
     ledger.finish(KEYS[0], "jsonl", 1)
     assert ledger.settled("jsonl") == []
     bridge = site.bridge()
-    wait_for(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
+    wait_until(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
 
 
 def taken_of(site: Site) -> list[Offset]:

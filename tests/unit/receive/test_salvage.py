@@ -17,6 +17,7 @@ from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey, Signal
 from tests.otlp_requests import (
     Attributes,
+    delimited,
     event,
     gauge,
     key_values,
@@ -61,15 +62,6 @@ def too_deep(signal: Signal, experiment: str) -> bytes:
     attribute = delimited(0x0A, delimited(0x0A, b"deep") + delimited(0x12, value))
     # A second resource is merged with the first.
     return delimited(0x0A, content(request_of(signal, experiment)) + delimited(0x0A, attribute))
-
-
-def delimited(tag: int, payload: bytes) -> bytes:
-    """A field of protobuf that has a length."""
-    length, n = b"", len(payload)
-    while n > 0x7F:
-        length += bytes([n & 0x7F | 0x80])
-        n >>= 7
-    return bytes([tag]) + length + bytes([n]) + payload
 
 
 def content(request: bytes) -> bytes:
