@@ -6,9 +6,14 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgres import PostgresServer
 from tests.strays import processes_with
+
+# How long an example takes says what else runs on the machine, not that the code is wrong.
+settings.register_profile("otel_rl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("otel_rl")
 
 _MARK = "OTEL_RL_TEST_RUN"
 _DEADLINE_S = 15.0

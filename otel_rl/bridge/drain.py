@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.about import About
-from otel_rl.bridge.align import Aligner, AlignSettings, Tally
+from otel_rl.bridge.align import Aligner, AlignSettings, History, Tally
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
@@ -213,7 +213,8 @@ class Drain:
                 rows = run.aligner.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
                 if rows or description is not None:
-                    commits.append(self._prepared(key, run, rows, (), description))
+                    history = run.aligner.take_history(now_ns, everything=True)
+                    commits.append(self._prepared(key, run, rows, (), description, history))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
@@ -255,7 +256,8 @@ class Drain:
         description = self._news(key, run)
         if rows or spooled or description is not None:
             taken = [one.offset for one in spooled]
-            done.commits.append(self._prepared(key, run, rows, taken, description))
+            history = run.aligner.take_history(clock_ns)
+            done.commits.append(self._prepared(key, run, rows, taken, description, history))
 
     def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
         """The next batches, sound ones or one damaged one, and whether there may be more."""
@@ -315,6 +317,7 @@ class Drain:
         rows: Sequence[Row],
         taken: Sequence[Offset],
         description: Description | None,
+        history: History | None,
     ) -> Commit:
         aligner = run.aligner
         return Commit(
@@ -329,6 +332,8 @@ class Drain:
             description,
             aligner.take_trail(),
             aligner.spans_forgotten_ns,
+            history,
+            aligner.history_forgotten_ns,
             aligner.roles,
             run.epoch,
         )

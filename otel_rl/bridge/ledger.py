@@ -79,6 +79,8 @@ class Commit:
         description: What the run is; None if that is as it was.
         spans: Those that came and are still needed, with the latest of their ends; or None.
         spans_forgotten_ns: Spans that ended up to this time are not needed any more.
+        history: What a diagnosis goes by that became known, and when; or None.
+        history_forgotten_ns: What became known up to this time is not needed any more.
         roles: How each role stands, for people who look.
         epoch: The turn in which all this was made, see ``Owners``.
     """
@@ -94,6 +96,8 @@ class Commit:
     description: Description | None = None
     spans: tuple[int, bytes] | None = None
     spans_forgotten_ns: int = 0
+    history: tuple[int, bytes] | None = None
+    history_forgotten_ns: int = 0
     roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
     epoch: int = 0
 
@@ -227,6 +231,11 @@ class Ledger:
             seen = _log_of(connection, "seen", run)
             spans = _log_of(connection, "trails", run)
         return Saved(_unpickled(key, *state) if state else None, seen, self.next_row(key), spans)
+
+    def history(self, key: ExperimentKey) -> Sequence[bytes]:
+        """Every ``Commit.history`` of the run that was not forgotten, oldest first."""
+        with self._journal.read() as connection:
+            return _log_of(connection, "history", run_id(key.experiment, key.trial))
 
     def is_ours(self, key: ExperimentKey) -> bool:
         """Whether this bridge may write the run now."""
@@ -457,6 +466,7 @@ class _Prepared:
             )
         _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
         _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
+        _keep_log(connection, "history", run, commit.history, commit.history_forgotten_ns)
         _remove_batches(connection, run, commit.taken)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
+from otel_rl.bridge.align.chronicle import Chronicle, History
 from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.notice import Notice
@@ -42,7 +43,7 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["AlignSettings", "Aligner", "SeenLog", "Tally", "TrailLog"]
+__all__ = ["AlignSettings", "Aligner", "History", "SeenLog", "Tally", "TrailLog"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -80,6 +81,7 @@ class Aligner:
         self._windows = OpenWindows()
         self._tables = OpenTables()
         self._trail = Trail()
+        self._chronicle = Chronicle()
         self._hearing = Hearing()
         self._roster = Roster()
         self._notice = Notice()
@@ -103,12 +105,14 @@ class Aligner:
         for sample in decoded.samples:
             self._add_sample(sample, received_ns)
         self.tally.spans_too_old += self._trail.add(decoded.spans, self.settings, received_ns)
+        self._chronicle.spanned(decoded.spans)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
             if worker is not None:
                 self._is_watching = True
                 self._roster.heard(export.worker, worker, export.time_ns, received_ns)
+                self._chronicle.exported(worker, export.time_ns, received_ns)
                 worker.exported(
                     received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
                 )
@@ -165,6 +169,22 @@ class Aligner:
     def restore_trail(self, body: bytes) -> None:
         """After unpickling: know again the spans of a ``TrailLog``."""
         self._trail.restore(body)
+
+    @property
+    def history_forgotten_ns(self) -> int:
+        """No history with a ``newest_ns`` up to this time is needed any more."""
+        return self._chronicle.forgotten_ns
+
+    def take_history(self, now_ns: int, *, everything: bool = False) -> History | None:
+        """Take out what a diagnosis goes by that became known since the last call.
+
+        Args:
+            now_ns: The bridge's clock.
+            everything: Also what became known a moment ago.
+        """
+        step = self._axis.step_at(self._newest_ns)
+        room, workers = self.settings.max_history_bytes, self._table.workers
+        return self._chronicle.take(now_ns, step, workers, room, everything=everything)
 
     def close(
         self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
@@ -229,6 +249,7 @@ class Aligner:
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
             version = version if closed.version is None else closed.version
+        self._chronicle.closed(step, closed.time_ns, closed.values)
         for values in parts(closed.values):
             yield Row(self._number(), step, closed.time_ns, values, version)
 
@@ -309,6 +330,10 @@ class Aligner:
         return False
 
     def _fold_in(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
+        self._chronicle.measured(stream, measured.values)
+        self._fold(stream, measured, received_ns)
+
+    def _fold(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
         steps, values, times_ns = measured.steps, measured.values, measured.times_ns
         timed = steps.count(None)
         if not timed:
@@ -319,8 +344,8 @@ class Aligner:
             )
         else:
             has_step = [step is not None for step in steps]
-            self._fold_in(stream, _part(measured, has_step), received_ns)
-            self._fold_in(stream, _part(measured, map(operator.not_, has_step)), received_ns)
+            self._fold(stream, _part(measured, has_step), received_ns)
+            self._fold(stream, _part(measured, map(operator.not_, has_step)), received_ns)
             return
         if measured.series.name == names.RL_POLICY_VERSION and self._axis.leads(
             stream.worker, received_ns
@@ -367,6 +392,7 @@ class Aligner:
             if not self._is_new(stream, point.covers):
                 return
             stream.level = stream.level + point.value if is_delta else point.value
+            self._chronicle.measured(stream, [stream.level])
             self.tally.late += self._windows.add_levels(
                 stream, [stream.level], [point.time_ns], received_ns, self.settings
             )
@@ -383,6 +409,7 @@ class Aligner:
             stream.counter = counter
         increment = counter.advance(point)
         if increment is not None:
+            self._chronicle.measured(stream, [increment.value])
             self.tally.late += self._windows.add_increment(
                 stream, increment, point.time_ns, received_ns, self.settings
             )
@@ -404,6 +431,8 @@ class Aligner:
                 self.tally.drop_as_too_old(1)
         new = stream.histogram.advance(point)
         if new is not None:
+            if new.count and new.total is not None:
+                self._chronicle.measured(stream, [new.total / new.count])
             self.tally.late += self._windows.add_distribution(
                 stream, new, received_ns, self.settings
             )

@@ -77,3 +77,7 @@ class AlignSettings(BaseModel):
 
     max_open_windows: int = Field(default=1_000, gt=0)
     """Windows that wait for workers, per experiment. The oldest are closed beyond that."""
+
+    max_history_bytes: int = Field(default=64 << 20, ge=0)
+    """Of what ``otel-rl diagnose`` goes by, per experiment, compressed, in the journal. The oldest
+    makes room. 0 keeps nothing."""

@@ -2,7 +2,7 @@
 
 __all__ = ["FORMAT", "statements"]
 
-FORMAT = 6
+FORMAT = 7
 """Of the tables and of what is pickled in them. A bridge refuses a journal of another one."""
 
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
@@ -77,6 +77,14 @@ CREATE TABLE trails (
   crc       BIGINT NOT NULL
 );
 CREATE INDEX trails_of_run ON trails (run_id, newest_ns);
+CREATE TABLE history (
+  number    {number},
+  run_id    TEXT NOT NULL,
+  newest_ns BIGINT NOT NULL,
+  body      {bytes} NOT NULL,
+  crc       BIGINT NOT NULL
+);
+CREATE INDEX history_of_run ON history (run_id, newest_ns);
 CREATE TABLE rows (
   run_id TEXT NOT NULL,
   number BIGINT NOT NULL,
