@@ -182,7 +182,7 @@ class Aligner:
             now_ns: The bridge's clock.
             everything: Also what became known a moment ago.
         """
-        step = self._axis.step_at(self._newest_ns)
+        step = self._axis.step_at(now_ns)
         room, workers = self.settings.max_history_bytes, self._table.workers
         return self._chronicle.take(now_ns, step, workers, room, everything=everything)
 
