@@ -45,6 +45,8 @@ __all__ = [
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 """What a log event says: an OTLP ``AnyValue`` as JSON has it, bytes as base64 text."""
 
+_AWAITING = frozenset({"wait", "sync", "transfer"})
+
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
 
@@ -284,7 +286,7 @@ class SpanRecord:
         end_ns: By that clock; not before ``start_ns``.
         name: The span's own.
         phase: ``rl.phase``; empty for what is no phase.
-        is_wait: Whether nothing is done in it but wait for somebody.
+        phase_class: ``rl.phase_class``; empty for what is no phase.
         step: The training step that it belongs to, if it says so.
         failed: Whether its status is an error.
     """
@@ -299,9 +301,14 @@ class SpanRecord:
     end_ns: int
     name: str
     phase: str = ""
-    is_wait: bool = False
+    phase_class: str = ""
     step: int | None = None
     failed: bool = False
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether somebody else decides when it ends, at least in part."""
+        return self.phase_class in _AWAITING
 
 
 class ExperimentStatus(StrEnum):

@@ -14,8 +14,12 @@ from otel_rl.semconv import names
 
 __all__ = ["decode_spans"]
 
-# Of phases whose end somebody else decides, at least in part.
-_WAITING: Final = frozenset({"wait", "sync", "transfer"})
+# What a span of a phase is called where it is not called what the phase is.
+_PHASE_OF_SPAN: Final = {spec.span: str(name) for name, spec in names.PHASES.items() if spec.span}
+
+_CLASS_OF: Final = {str(name): str(spec.phase_class) for name, spec in names.PHASES.items()}
+
+_OTHER: Final = names.RlPhaseClassValues.OTHER.value
 
 _HOST: Final = "host.name"
 
@@ -42,6 +46,10 @@ def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanR
                 phase = attribute.value.string_value
             elif attribute.key == names.RL_PHASE_CLASS:
                 phase_class = attribute.value.string_value
+        # A plain span that is called what the open proposal calls a phase is that phase.
+        phase = phase or _PHASE_OF_SPAN.get(span.name, "")
+        if phase:
+            phase_class = phase_class or _CLASS_OF.get(phase, _OTHER)
         yield SpanRecord(
             span.trace_id + span.span_id,
             span.trace_id + span.parent_span_id if span.parent_span_id else None,
@@ -53,7 +61,7 @@ def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanR
             max(span.start_time_unix_nano, span.end_time_unix_nano),
             span.name,
             phase,
-            phase_class in _WAITING,
+            phase_class,
             step_of(span.attributes),
             span.status.code == Status.STATUS_CODE_ERROR,
         )

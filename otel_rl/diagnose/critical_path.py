@@ -26,13 +26,10 @@ from otel_rl.diagnose.forest import ByEnd, Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlPhaseValues
 
-__all__ = ["IDLE", "UNACCOUNTED", "Segment", "critical_path"]
+__all__ = ["IDLE", "Segment", "critical_path"]
 
 IDLE: Final = RlPhaseValues.IDLE.value
 """The phase of a segment in which a process had nothing to do that is known of."""
-
-UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
-"""The phase of a segment within a step and in none of its phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Segment:
         end_ns: After ``start_ns``.
         role: Of the worker that decided.
         worker: The worker.
-        phase: What it did: a phase, the name of a span that is none, or ``IDLE``.
+        phase: What it did: a phase, the name of a span that is in none, or ``IDLE``.
         span_id: Of the span; None for idle time.
     """
 
@@ -125,7 +122,7 @@ class _Walk:
             if child.span_id not in self._entered:
                 best = _Cause(child, child.end_ns)
                 break
-        if span.is_wait:
+        if self._forest.is_wait(span):
             for producer in self._awaited(span, at_ns):
                 if best is None or producer.at_ns > best.at_ns:
                     best = producer
@@ -188,7 +185,7 @@ class _Walk:
     def _add(self, span: SpanRecord, start_ns: int, end_ns: int) -> None:
         start_ns = max(start_ns, self._floor_ns)
         if start_ns < end_ns:
-            phase = span.phase or (UNACCOUNTED if span.step is not None else span.name)
+            phase = self._forest.phase(span)
             self._back.append(
                 Segment(start_ns, end_ns, span.role, span.worker, phase, span.span_id)
             )

@@ -12,7 +12,10 @@ from typing import Final
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlPhaseValues
 
-__all__ = ["ByEnd", "Forest"]
+__all__ = ["UNACCOUNTED", "ByEnd", "Forest"]
+
+UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
+"""The phase of what is within a step and in none of its phases."""
 
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
@@ -67,6 +70,7 @@ class Forest:
                 barriers[span.role, span.step].append(span)
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
+        self._around: dict[bytes, SpanRecord | None] = {}
         self._barriers = {key: _Barriers(spans) for key, spans in barriers.items()}
 
     @property
@@ -86,6 +90,27 @@ class Forest:
         """The children that ended within the span, at ``through_ns`` or before, the last first."""
         return self._children.get(span.span_id, _NONE).between(span.start_ns, through_ns)
 
+    def phase(self, span: SpanRecord) -> str:
+        """What was done in the span: the phase that it is or is in, or what it is called."""
+        if span.phase:
+            return span.phase
+        around = self._phase_around(span)
+        if around is not None:
+            return around.phase
+        return span.name if span.step is None else UNACCOUNTED
+
+    def phase_class(self, span: SpanRecord) -> str:
+        """The class of that phase; empty for a span that is in none."""
+        if span.phase_class:
+            return span.phase_class
+        around = self._phase_around(span)
+        return "" if around is None else around.phase_class
+
+    def is_wait(self, span: SpanRecord) -> bool:
+        """Whether somebody else decides when it ends; also of a plain span within a wait."""
+        around = self._phase_around(span)
+        return span.is_wait or (around is not None and around.is_wait)
+
     def before(self, span: SpanRecord) -> Iterable[SpanRecord]:
         """What the process had ended when it began the span, of what is not within another.
 
@@ -99,6 +124,26 @@ class Forest:
             found = self._by_id.get(link)
             if found is not None:
                 yield found
+
+    def _phase_around(self, span: SpanRecord) -> SpanRecord | None:
+        """The phase of its process that a span is in, if it is none itself."""
+        above: SpanRecord | None = span
+        found = None
+        climbed: list[bytes] = []
+        while above is not None and above.worker == span.worker:
+            if above.phase:
+                found = above if climbed else None
+                break
+            if above.span_id in self._around:
+                found = self._around[above.span_id]
+                break
+            # Parents may go in circles.
+            self._around[above.span_id] = None
+            climbed.append(above.span_id)
+            above = self.parent(above)
+        for span_id in climbed:
+            self._around[span_id] = found
+        return found
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Of a barrier: the rank's own span of the one that let everybody wait, if another did."""

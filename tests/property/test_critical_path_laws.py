@@ -37,7 +37,7 @@ def forests(draw: st.DrawFn) -> list[SpanRecord]:
                 end_ns=start + length,
                 name="x",
                 phase=phase,
-                is_wait=draw(st.booleans()),
+                phase_class=draw(st.sampled_from(["", "compute", "wait"])),
                 step=draw(st.none() | st.integers(0, 1)),
             )
         )
@@ -139,7 +139,7 @@ def test_the_path_of_a_schedule_is_its_longest(schedule: list[Task]) -> None:
         start_ns=0,
         end_ns=end_ns,
         name="rl.loop",
-        is_wait=True,
+        phase_class="wait",
         step=1,
     )
     found = critical_path(Forest([*spans, step]), step)

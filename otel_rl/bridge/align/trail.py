@@ -10,20 +10,23 @@ new, kept in the transaction of the rows, and read again after a restart, as in 
 import pickle
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.keys import tracker_key
+from otel_rl.diagnose.activity import Activity, Process, Stretch
 from otel_rl.diagnose.clocks import estimate_clocks, with_one_clock
-from otel_rl.diagnose.critical_path import UNACCOUNTED, Segment, critical_path
-from otel_rl.diagnose.forest import Forest
+from otel_rl.diagnose.critical_path import critical_path
+from otel_rl.diagnose.forest import UNACCOUNTED, Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Explained", "Trail", "TrailLog"]
+__all__ = ["MAX_WORKERS", "Explained", "HostClock", "Place", "Shares", "Trail", "TrailLog"]
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -35,6 +38,9 @@ _EVERY_NS: Final = 5 * _NS_PER_S
 _MAX_PLACES: Final = 512
 
 _OTHER: Final = "other"
+
+MAX_WORKERS: Final = 64
+"""Of one role and phase in ``Explained.busy``."""
 
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
@@ -52,6 +58,36 @@ class TrailLog(NamedTuple):
     body: bytes
 
 
+Place = tuple[str, str, str]
+"""Role, phase, and the instance of the worker."""
+
+
+class Shares(NamedTuple):
+    """How the time of a phase in a step is spread over the workers of a role.
+
+    Attributes:
+        workers: How many had any.
+        median_s: Of theirs.
+    """
+
+    workers: int
+    median_s: float
+
+
+class HostClock(NamedTuple):
+    """A clock that was corrected.
+
+    Attributes:
+        host: Whose.
+        ahead_ns: By how much it is ahead of the clock of the step; negative if behind.
+        worker: The instance of a worker there.
+    """
+
+    host: str
+    ahead_ns: int
+    worker: str
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """What decided how long a step took.
@@ -63,6 +99,12 @@ class Explained:
         trace_id: Of the step, in hexadecimal digits.
         worker: The instance that took most of it.
         longest: ``<role>/<phase>`` that took most of it.
+        path: (role, phase, instance) to seconds on the critical path.
+        busy: (role, phase, instance) to seconds of the step's time, waits included. Of each role
+            and phase no more than ``MAX_WORKERS``, those that took longest.
+        shares: Of all workers of a role that had any of a phase: how many, and their median.
+        waits: The roles and phases in which nothing is done but wait for others.
+        clocks: Of hosts whose clocks differ from that of the step.
     """
 
     step: int
@@ -71,6 +113,11 @@ class Explained:
     trace_id: str
     worker: str
     longest: str
+    path: Mapping[Place, float]
+    busy: Mapping[Place, float]
+    shares: Mapping[tuple[str, str], Shares]
+    waits: frozenset[tuple[str, str]]
+    clocks: Sequence[HostClock]
 
 
 class Trail:
@@ -179,21 +226,37 @@ class Trail:
         forest = Forest(self._spans.values())
         reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
         clocks = estimate_clocks(forest, reference)
-        if any(clock.ahead_ns for clock in clocks.values()):
+        moved = {host: clock.ahead_ns for host, clock in clocks.items() if clock.ahead_ns}
+        if moved:
             forest = Forest(with_one_clock(self._spans.values(), clocks))
-        explained = []
+        last_of = {}
         for step in sorted(roots):
             ranks = [forest.get(root.span_id) or root for root in roots[step]]
-            last = max(ranks, key=lambda root: root.end_ns)
-            explained.append(self._explained(step, last, critical_path(forest, last)))
-        return explained
+            last_of[step] = max(ranks, key=lambda root: root.end_ns)
+        start_ns = min(root.start_ns for root in last_of.values())
+        activity = Activity(forest, start_ns, max(root.end_ns for root in last_of.values()))
+        host_clocks = list(_host_clocks(moved, forest))
+        return [
+            self._explained(step, root, forest, activity, host_clocks)
+            for step, root in last_of.items()
+        ]
 
-    def _explained(self, step: int, root: SpanRecord, path: Sequence[Segment]) -> Explained:
+    def _explained(
+        self,
+        step: int,
+        root: SpanRecord,
+        forest: Forest,
+        activity: Activity,
+        clocks: Sequence[HostClock],
+    ) -> Explained:
         took_ns: dict[tuple[str, str], int] = defaultdict(int)
         of_workers: dict[str, int] = defaultdict(int)
-        for segment in path:
-            took_ns[self._place(segment)] += segment.end_ns - segment.start_ns
+        path: dict[Place, float] = defaultdict(float)
+        for segment in critical_path(forest, root):
+            role, phase = self._place(segment.role, segment.phase)
+            took_ns[role, phase] += segment.end_ns - segment.start_ns
             of_workers[segment.worker] += segment.end_ns - segment.start_ns
+            path[role, phase, segment.worker] += (segment.end_ns - segment.start_ns) / _NS_PER_S
         values = {
             tracker_key(role, names.RL_CRITICAL_PATH_DURATION, [(names.RL_PHASE, phase)]): ns
             / _NS_PER_S
@@ -202,11 +265,43 @@ class Trail:
         worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
         longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
         trace_id = root.span_id[:16].hex()
-        return Explained(step, root.end_ns, values, trace_id, worker, "/".join(longest))
+        busy, shares, waits = self._busy(activity.within(root.start_ns, root.end_ns))
+        return Explained(
+            step,
+            root.end_ns,
+            values,
+            trace_id,
+            worker,
+            "/".join(longest),
+            dict(path),
+            busy,
+            shares,
+            waits,
+            clocks,
+        )
 
-    def _place(self, segment: Segment) -> tuple[str, str]:
+    def _busy(
+        self, activity: Mapping[Process, Sequence[Stretch]]
+    ) -> tuple[dict[Place, float], dict[tuple[str, str], Shares], frozenset[tuple[str, str]]]:
+        waits = set()
+        of_workers: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for process, stretches in activity.items():
+            for stretch in stretches:
+                place = self._place(process.role, stretch.phase)
+                of_workers[place][process.worker] += stretch.end_ns - stretch.start_ns
+                if stretch.is_standstill:
+                    waits.add(place)
+        busy: dict[Place, float] = {}
+        shares = {}
+        for place, took_ns in of_workers.items():
+            shares[place] = Shares(len(took_ns), median(took_ns.values()) / _NS_PER_S)
+            for worker in nlargest(MAX_WORKERS, took_ns, key=took_ns.__getitem__):
+                busy[*place, worker] = took_ns[worker] / _NS_PER_S
+        return busy, shares, frozenset(waits)
+
+    def _place(self, role: str, phase: str) -> tuple[str, str]:
         places = self._known.places
-        place = segment.role, segment.phase
+        place = role, phase
         if place not in places:
             if len(places) >= _MAX_PLACES:
                 return _OTHER, _OTHER
@@ -248,6 +343,18 @@ class Trail:
     def __setstate__(self, state: "_Known") -> None:
         self._known = state
         self._begin()
+
+
+def _host_clocks(ahead_ns: Mapping[str, int], forest: Forest) -> Iterator[HostClock]:
+    """With the worker of each host that comes first."""
+    if not ahead_ns:
+        return
+    worker_of: dict[str, str] = {}
+    for span in forest.spans:
+        if span.host in ahead_ns:
+            worker_of[span.host] = min(span.worker, worker_of.get(span.host, span.worker))
+    for host in sorted(worker_of):
+        yield HostClock(host, ahead_ns[host], worker_of[host])
 
 
 @dataclass(slots=True)

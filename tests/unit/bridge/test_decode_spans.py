@@ -1,5 +1,6 @@
 """Spans to records of them."""
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -54,7 +55,7 @@ def test_a_span_keeps_what_a_diagnosis_needs() -> None:
             end_ns=20,
             name="collector_wait",
             phase="collector_wait",
-            is_wait=True,
+            phase_class="wait",
             step=3,
             failed=True,
         )
@@ -65,8 +66,28 @@ def test_a_span_keeps_what_a_diagnosis_needs() -> None:
 def test_a_root_without_attributes_is_a_plain_span() -> None:
     (found,) = decoded(Span(trace_id=TRACE, span_id=ONE, name="x")).spans
     assert (found.parent_id, found.links, found.phase, found.step) == (None, (), "", None)
-    assert not found.is_wait
+    assert found.phase_class == ""
     assert not found.failed
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "phase", "phase_class"),
+    [
+        ("x", {"rl.phase": "collector_wait"}, "collector_wait", "wait"),
+        ("x", {"rl.phase": "train", "rl.phase_class": "io"}, "train", "io"),
+        ("x", {"rl.phase": "my_phase"}, "my_phase", "other"),
+        ("x", {"rl.phase": "my_phase", "rl.phase_class": "wait"}, "my_phase", "wait"),
+        ("rl.sample", {}, "generate", "compute"),
+        ("rl.sync", {}, "weight_sync", "sync"),
+        ("rl.sync", {"rl.phase": "weight_pull"}, "weight_pull", "transfer"),
+    ],
+)
+def test_what_a_span_does_not_say_of_its_phase_the_conventions_do(
+    name: str, attributes: Attributes, phase: str, phase_class: str
+) -> None:
+    sent = Span(trace_id=TRACE, span_id=ONE, name=name, attributes=key_values(attributes))
+    (found,) = decoded(sent).spans
+    assert (found.phase, found.phase_class) == (phase, phase_class)
 
 
 def test_a_span_that_ends_before_it_begins_takes_no_time() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.align.trail import Explained, Trail
+from otel_rl.bridge.align.trail import MAX_WORKERS, Explained, Shares, Trail
 from otel_rl.records import SpanRecord
 from tests.unit.diagnose.spans import span
 
@@ -184,3 +184,49 @@ def test_no_more_steps_wait_than_may_be_open() -> None:
     dropped = sum(bench.send(step(number)) for number in range(1, 20))
     assert dropped == 14
     assert [explained.step for explained in bench.explain(after_s=10)] == [15, 16, 17, 18, 19]
+
+
+def test_a_step_says_what_each_worker_took_of_it_and_did_meanwhile() -> None:
+    bench = Bench()
+    bench.send([*step(3, rank=0), *step(3, rank=1)])
+    (explained,) = bench.explain(after_s=10)
+    assert sum(explained.path.values()) == pytest.approx(1.0)
+    assert {place[:2] for place in explained.path} == {
+        ("generator", "generate"),
+        ("trainer", "train"),
+    }
+    assert explained.busy == {
+        ("generator", "generate", "generator-0"): 0.5,
+        ("generator", "generate", "generator-1"): 0.5,
+        ("trainer", "collector_wait", "trainer-0"): 0.5,
+        ("trainer", "collector_wait", "trainer-1"): 0.5,
+        ("trainer", "train", "trainer-0"): 0.5,
+        ("trainer", "train", "trainer-1"): 0.5,
+    }
+    assert explained.waits == {("trainer", "collector_wait")}
+    assert explained.clocks == []
+
+
+def test_of_many_workers_the_busiest_are_named_and_all_counted() -> None:
+    bench = Bench()
+    others = [
+        span(f"generate#{n}", 3 * S, 3 * S + n * 10_000_000, worker=f"generator-{n}")
+        for n in range(1, 101)
+    ]
+    bench.send([*step(3)[1:], *others])
+    (explained,) = bench.explain(after_s=10)
+    named = [worker for role, _, worker in explained.busy if role == "generator"]
+    assert named == [f"generator-{n}" for n in range(100, 100 - MAX_WORKERS, -1)]
+    assert explained.shares["generator", "generate"] == Shares(100, 0.505)
+
+
+def test_a_corrected_clock_is_named_with_a_worker_of_its_host() -> None:
+    bench = Bench()
+    spans = step(100)
+    sample = spans[0]
+    spans[0] = replace(sample, start_ns=sample.start_ns + 20 * S, end_ns=sample.end_ns + 20 * S)
+    bench.send(spans)
+    (explained,) = bench.explain(after_s=10)
+    (clock,) = explained.clocks
+    assert (clock.host, clock.worker) == ("two", "generator-0")
+    assert clock.ahead_ns == pytest.approx(20 * S, abs=S)

@@ -31,6 +31,6 @@ def span(
         end_ns=end,
         name=name,
         phase="" if name.startswith("step") else name.partition("#")[0],
-        is_wait=waits,
+        phase_class="wait" if waits else "compute",
         step=step,
     )
