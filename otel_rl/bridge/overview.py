@@ -5,17 +5,17 @@ It reads beside a bridge that runs, and changes nothing.
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.bridge.journal import Connection, Journal
+from otel_rl.bridge.journal import Connection, Journal, checksum
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey, RoleStanding
 
-__all__ = ["RunOverview", "overview", "shared_overview"]
+__all__ = ["RunOverview", "histories", "overview", "shared_histories", "shared_overview"]
 
 _TIMEOUT_S = 3.0  # a bridge that is just committing
 
@@ -77,17 +77,59 @@ def overview(directory: Path) -> Sequence[RunOverview]:
     Raises:
         JournalError: It cannot be read.
     """
+    with _looking(directory) as connection:
+        return _read(connection)
+
+
+def shared_histories(journal: Journal) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """What a journal that bridges share keeps for a diagnosis, see ``histories``.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read_histories(connection)
+
+
+def histories(directory: Path) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """What the journal in ``directory`` keeps for a diagnosis: ``Facts``, encoded, oldest first.
+
+    The run that was heard of last comes last.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with _looking(directory) as connection:
+        return _read_histories(connection)
+
+
+@contextmanager
+def _looking(directory: Path) -> Iterator[Connection]:
     path = (directory / JOURNAL_FILE).absolute()
     try:
         with closing(
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
         ) as connection:
-            return _read(connection)
+            yield connection
     except sqlite3.Error as exc:
         raise JournalError(
             f"Cannot read the journal {str(path)!r}: {exc}.",
             hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
         ) from exc
+
+
+def _read_histories(connection: Connection) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    found: dict[ExperimentKey, list[bytes]] = {}
+    newest: dict[ExperimentKey, int] = {}
+    for experiment, trial, run, newest_ns, body, crc in connection.execute(
+        "SELECT experiment, trial, h.run_id, newest_ns, body, crc FROM history AS h"
+        " JOIN runs ON runs.run_id = h.run_id ORDER BY h.number"
+    ):
+        key = ExperimentKey(experiment, trial)
+        if checksum(body, run) == crc:  # what is damaged is left out
+            found.setdefault(key, []).append(body)
+            newest[key] = max(newest_ns, newest.get(key, 0))
+    return {key: found[key] for key in sorted(found, key=lambda key: newest[key])}
 
 
 def _read(connection: Connection) -> Sequence[RunOverview]:

@@ -10,17 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal import Journal
-from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.overview import RunOverview, overview, shared_overview
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
+from otel_rl.cli.journals import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.standing import in_words
 from otel_rl.errors import JournalError, JournalLocked, OtelRLError
@@ -123,7 +121,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     """The journal can be opened, or made where there is none."""
     if settings.journal.url is not None:
         try:
-            with _shared_journal(settings) as journal:
+            with shared_journal(settings) as journal:
                 size = journal.size()
         except OtelRLError as exc:
             yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)
@@ -146,9 +144,9 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Nothing keeps the rows of any run from their tracker. A bridge may be writing them."""
     runs: list[RunOverview] = []
     if settings.journal.url is not None:
-        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
             runs += shared_overview(journal)
-    for directory in _journals(settings):
+    for directory in journals(settings):
         try:
             runs += overview(directory)
         except JournalError as exc:
@@ -169,32 +167,12 @@ def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield CheckResult(f"workers {key}", words)
 
 
-@contextlib.contextmanager
-def _shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
-    url = settings.journal.url
-    journal = open_journal(
-        settings.data,
-        None if url is None else url.get_secret_value(),
-        max_bytes=settings.journal.max_bytes,
-        connections=1,
-    )
-    with contextlib.closing(journal):
-        yield journal
-
-
-def _journals(settings: BridgeSettings) -> Iterator[Path]:
-    """Where there is a journal; `otel-rl run` has one for each run, below that of a bridge."""
-    for path in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
-        if path.exists():
-            yield path.parent
-
-
 def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
     """Every run that can be read."""
     if settings.journal.url is not None:
-        with contextlib.suppress(OtelRLError), _shared_journal(settings) as journal:
+        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
             yield from shared_overview(journal)
-    for directory in _journals(settings):
+    for directory in journals(settings):
         with contextlib.suppress(JournalError):  # check_runs says so
             yield from overview(directory)
 

@@ -1,0 +1,174 @@
+"""The facts of a run as series over its steps."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from otel_rl.diagnose.facts import Facts, StepFacts
+
+__all__ = ["History", "Loss", "PhaseKey", "Track"]
+
+
+@dataclass(slots=True)
+class Track:
+    """One series. The columns have one length.
+
+    Attributes:
+        steps: In progress at each.
+        times_s: Since the first facts of the run.
+        values: May hold NaN and infinities.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, step: int, time_s: float, value: float) -> None:
+        """Go on with a value."""
+        self.steps.append(step)
+        self.times_s.append(time_s)
+        self.values.append(value)
+
+    def finite(self) -> "Track":
+        """Without what is no number."""
+        if all(map(math.isfinite, self.values)):
+            return self
+        columns = zip(self.steps, self.times_s, self.values, strict=True)
+        kept = [column for column in columns if math.isfinite(column[2])]
+        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
+
+    def between(self, first: int, last: int) -> "Track":
+        """The values of these steps, both included."""
+        columns = zip(self.steps, self.times_s, self.values, strict=True)
+        kept = [column for column in columns if first <= column[0] <= last]
+        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
+
+
+class PhaseKey(NamedTuple):
+    """What a span is of.
+
+    Attributes:
+        role: Of the worker.
+        phase: ``rl.phase``, or the span's name.
+    """
+
+    role: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.phase}"
+
+
+class Loss(NamedTuple):
+    """A worker was lost.
+
+    Attributes:
+        step: In progress when that was noticed.
+        time_s: Since the first facts.
+        worker: ``<role>/<index>``.
+    """
+
+    step: int
+    time_s: float
+    worker: str
+
+
+class History:
+    """What is known of a run, of some of its steps.
+
+    Attributes:
+        first: The first of the steps.
+        last: The last of the steps.
+        rows: By tracker key, the values of the rows.
+        workers: By tracker key and worker, the mean of what it measured in each moment.
+        oddities: By tracker key and worker, how many measurements were NaN or infinite.
+        spans: By phase and worker, how long its spans took, on average in each moment, in s.
+        counts: By phase and worker, how many spans ended in each moment.
+        waits: The phases in which nothing is done but wait.
+        steps: What decided how long each step took, in order.
+        lags: By worker, how much later than by its own clock it was heard of, in s.
+        losses: In order of time.
+    """
+
+    def __init__(self, facts: Iterable[Facts]) -> None:
+        self.first = self.last = 0
+        self.rows: dict[str, Track] = defaultdict(Track)
+        self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.waits: set[PhaseKey] = set()
+        self.steps: list[StepFacts] = []
+        self.lags: dict[str, Track] = defaultdict(Track)
+        self.losses: list[Loss] = []
+        begun_ns = 0
+        for one in facts:
+            begun_ns = begun_ns or one.time_ns
+            self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
+        self.steps.sort(key=lambda step: step.step)
+        for key, track in self.rows.items():
+            self.rows[key] = _in_order(track)
+
+    def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
+        step = facts.step
+        self.last = max(self.last, step)
+        for row in facts.rows:
+            for key, value in row.values.items():
+                self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
+        self.steps.extend(facts.steps)
+        for key, some in facts.workers.items():
+            for worker, measurements, total, oddities in some:
+                if measurements:
+                    self.workers[key][worker].add(step, time_s, total / measurements)
+                if oddities:
+                    self.oddities[key][worker].add(step, time_s, oddities)
+        for span in facts.spans:
+            phase = PhaseKey(span.role, span.phase)
+            self.spans[phase][span.worker].add(step, time_s, span.total_s / span.spans)
+            self.counts[phase][span.worker].add(step, time_s, span.spans)
+            if span.is_wait:
+                self.waits.add(phase)
+        for worker, lag_s in facts.lags:
+            self.lags[worker].add(step, time_s, lag_s)
+        self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
+
+    def between(self, first: int, last: int) -> "History":
+        """What is known of these steps, both included."""
+        part = History(())
+        part.first, part.last = max(first, self.first), min(last, self.last)
+        part.rows = _of_steps(self.rows, first, last)
+        for mine, theirs in (
+            (part.workers, self.workers),
+            (part.oddities, self.oddities),
+        ):
+            for key, of in theirs.items():
+                mine[key].update(_of_steps(of, first, last))
+        for into, source in ((part.spans, self.spans), (part.counts, self.counts)):
+            for phase, tracks in source.items():
+                into[phase].update(_of_steps(tracks, first, last))
+        part.waits = self.waits
+        part.steps = [step for step in self.steps if first <= step.step <= last]
+        part.lags = _of_steps(self.lags, first, last)
+        part.losses = [loss for loss in self.losses if first <= loss.step <= last]
+        return part
+
+    def values_of(self, key: str) -> Sequence[float]:
+        """The finite values of the rows that have ``key``."""
+        track = self.rows.get(key)
+        return track.finite().values if track else ()
+
+
+def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, Track]:
+    parts = {key: track.between(first, last) for key, track in tracks.items()}
+    kept: dict[str, Track] = defaultdict(Track)
+    kept.update({key: part for key, part in parts.items() if part.values})
+    return kept
+
+
+def _in_order(track: Track) -> Track:
+    if all(one <= other for one, other in zip(track.times_s, track.times_s[1:], strict=False)):
+        return track
+    columns = sorted(zip(track.steps, track.times_s, track.values, strict=True), key=lambda c: c[1])
+    return Track(*map(list, zip(*columns, strict=True)))
