@@ -3,13 +3,18 @@
 import argparse
 import importlib.util
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
+
+if TYPE_CHECKING:
+    from otel_rl.demo import DemoSettings
 
 __all__ = ["add_parser"]
 
@@ -34,6 +39,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-kill", action="store_true", help="let every generator live")
     parser.add_argument(
+        "--fault",
+        action="append",
+        dest="faults",
+        metavar="KIND[@STEP][:SIZE][@WORKER]",
+        help="make something go wrong, from 40 %% of the steps on or from STEP; may be repeated; "
+        "then no generator is killed half-way. `--fault help` lists the kinds",
+    )
+    parser.add_argument(
         "--endpoint",
         metavar="HOST:PORT",
         help="OTLP/HTTP of a bridge or collector that runs already, instead of an embedded bridge",
@@ -51,35 +64,56 @@ def _positive(text: str) -> int:
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numpy") is None:
         raise ConfigError("The demo needs numpy.", hint="pip install 'otel-rl[demo,wandb]'")
+    if "help" in (arguments.faults or ()):
+        return _list_faults()
     key = experiment_key(arguments, default_experiment="grpo-demo")
+    settings = _demo_settings(arguments, key)
     if arguments.endpoint:
-        return _train(arguments, key, arguments.endpoint, work_dir=None)
+        return _train(settings, key, arguments.endpoint)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
-        status = _train(arguments, key, bridge.http, work_dir=bridge.settings.data / "demo")
+        work_dir = bridge.settings.data / "demo"
+        status = _train(settings.model_copy(update={"work_dir": work_dir}), key, bridge.http)
     finally:
         complete = finish(bridge, exit_code=status)
     return status or (0 if complete else 1)
 
 
-def _train(
-    arguments: argparse.Namespace, key: ExperimentKey, http: str, *, work_dir: Path | None
-) -> int:
-    from otel_rl.demo import DemoSettings, run  # needs numpy
+def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSettings":
+    from otel_rl.demo import DemoSettings  # needs numpy
+    from otel_rl.demo.faults import Fault
 
     given: dict[str, object] = {
         "experiment": key.experiment,
         "trial": key.trial,
         "seed": arguments.seed,
-        "work_dir": work_dir,
     }
     if arguments.steps is not None:
         given["steps"] = arguments.steps
-    if arguments.no_kill:
+    if arguments.no_kill or arguments.faults:
         given["kill_share"] = None
-    environment = reporting_environment(os.environ, http=http, key=key)
-    result = run(DemoSettings.model_validate(given), environment)
+    try:
+        given["faults"] = tuple(Fault.parse(text) for text in arguments.faults or ())
+        return DemoSettings.model_validate(given)
+    except ValidationError as error:
+        words = error.errors()[0]["msg"].removeprefix("Value error, ")
+    except ValueError as error:
+        words = str(error)
+    raise ConfigError(f"--fault: {words}", hint="otel-rl demo --fault help lists the kinds")
+
+
+def _list_faults() -> int:
+    from otel_rl.demo.faults import kinds_help
+
+    print(kinds_help())
+    return 0
+
+
+def _train(settings: "DemoSettings", key: ExperimentKey, http: str) -> int:
+    from otel_rl.demo import run  # needs numpy
+
+    result = run(settings, reporting_environment(os.environ, http=http, key=key))
     print(result, flush=True)
     return 0 if result.ok else 1

@@ -3,6 +3,7 @@
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_rl.demo import wall_clock
 from otel_rl.demo.seat import CONTROL_VARIABLE
 from otel_rl.demo.wire import KEY_VARIABLE
 
@@ -83,8 +85,15 @@ class Children:
     def __len__(self) -> int:
         return len(self._alive)
 
-    def start(self, role: str, index: int, count: int) -> None:
-        """Start a process; its log goes on where a predecessor's ended."""
+    def start(self, role: str, index: int, count: int, *, own_clock: bool = False) -> None:
+        """Start a process; its log goes on where a predecessor's ended.
+
+        Args:
+            role: Its role.
+            index: Its place among the processes of the role.
+            count: How many those are.
+            own_clock: It is as if on a host of its own, whose wall clock may be wrong.
+        """
         log = self._logs / f"{role}-{index}.log"
         environment = os.environ | {
             CONTROL_VARIABLE: str(self._port),
@@ -92,9 +101,16 @@ class Children:
             "OTEL_RL_INDEX": str(index),
             "OTEL_RL_COUNT": str(count),
         }
+        module = f"otel_rl.demo.{role}"
+        program = ["-m", module]
+        if own_clock:
+            program = ["-c", wall_clock.launch_code(module)]
+            host = f"host.name={socket.gethostname()}-{role}-{index}"
+            attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES")
+            environment["OTEL_RESOURCE_ATTRIBUTES"] = f"{attributes},{host}" if attributes else host
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603  # our own module, no shell
-                [sys.executable, "-m", f"otel_rl.demo.{role}"],
+                [sys.executable, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

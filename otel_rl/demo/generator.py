@@ -8,6 +8,7 @@ import itertools
 import queue
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 
 from otel_rl.demo import tokenizer
+from otel_rl.demo.faults import Kind
 from otel_rl.demo.generator_metrics import GeneratorMetrics
 from otel_rl.demo.machine import observe_process
 from otel_rl.demo.messages import (
@@ -71,9 +73,12 @@ class Generator:
         metrics.phases()
         metrics.cache(self._cache.pool)
         metrics.policy_version.set(self._version)
+        self._troubles = seat.troubles
+        self._served = 0
         self._weight_store = Remote(seat.address("weight_store"))
+        travel = self._troubles.message_travels
         self._reward_workers = itertools.cycle(
-            [Remote(seat.address("reward", i)) for i in range(settings.reward_workers)]
+            [Remote(seat.address("reward", i), travel) for i in range(settings.reward_workers)]
         )
 
     def run(self) -> None:
@@ -109,7 +114,8 @@ class Generator:
 
     def _refresh_policy(self) -> None:
         with self._metrics.phase("weight_pull"):
-            newer = self._weight_store.call(NewerThan(self._version))
+            skipped = int(self._troubles.size(Kind.STALE_POLICY) or 1) - 1
+            newer = self._weight_store.call(NewerThan(self._version + skipped))
         if isinstance(newer, Weights):
             self._policy = Parameters.from_bytes(self._shape, newer.flat)
             self._version = newer.version
@@ -138,12 +144,12 @@ class Generator:
             self._metrics.queue_duration.record(started_s - arrived_s)
             span = self._open_span(request)
             tasks.append(_Task(request, arrived_s, started_s, job, tokenize_s, span))
-            with self._metrics.phase("action_select"):
+            with self._metrics.phase("action_select"), self._pace():
                 batch.add(job)
         self._metrics.running.add(len(tasks))
         self._metrics.cache(self._cache.pool)
         with self._metrics.phase("action_select"):
-            batch.run()
+            batch.run(self._pace)
         finished_s = time.perf_counter()
         batch.release()
         self._metrics.cache(self._cache.pool)
@@ -153,6 +159,13 @@ class Generator:
                 with self._metrics.phase("replay"):
                     self._deliver(task, tokens, batch.log_probabilities(place))
                 self._record(task, tokens, batch.first_token_s, finished_s)
+            self._served += 1
+            limit = self._troubles.size(Kind.CRASH_LOOP)
+            if limit is not None and self._served >= limit:
+                raise MemoryError("out of memory")
+
+    def _pace(self) -> AbstractContextManager[None]:
+        return self._troubles.slowed(Kind.SLOW_GENERATION)
 
     def _open_span(self, request: Request) -> Span:
         return self._tracer.start_span(

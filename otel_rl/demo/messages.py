@@ -9,6 +9,7 @@ Everything else is asked of, or told to, the orchestrator over the control conne
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from otel_rl.demo.faults import Kind
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Group",
     "Groups",
     "Hello",
+    "Impair",
     "Level",
     "NewerThan",
     "Request",
@@ -64,11 +66,20 @@ class Start:
         settings: Of the run.
         checkpoint: File with the weights of policy version 0.
         addresses: "role/index" to where it serves.
+        troubles: What is wrong with the process from the start.
     """
 
     settings: DemoSettings
     checkpoint: str
     addresses: Mapping[str, Address]
+    troubles: Mapping[Kind, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Impair:
+    """These go wrong with the process from now on, with their sizes."""
+
+    troubles: Mapping[Kind, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 
 import otel_rl
+from otel_rl.demo.admission import Admission
 from otel_rl.demo.children import Child, Children
+from otel_rl.demo.faults import FaultPlan, Kind, Process
 from otel_rl.demo.feed import Feed
 from otel_rl.demo.machine import observe_host
 from otel_rl.demo.messages import (
@@ -29,6 +31,7 @@ from otel_rl.demo.messages import (
     Finished,
     GoOn,
     Hello,
+    Impair,
     Level,
     Serving,
     Start,
@@ -54,7 +57,7 @@ START_TIMEOUT_S = 60.0  # a cold start of a dozen processes on a busy machine
 STOP_TIMEOUT_S = 15.0  # of one kind of process: its last work, and the flush of its telemetry
 DISMISS_TIMEOUT_S = 3.0
 STEP_TIMEOUT_S = 60.0
-MAX_RESTARTS = 3
+MAX_FAILED_STARTS = 3  # of one replica; one that has served in between may die again and again
 KILLED_REPLICA = 1
 TAGS = ("demo", "grpo")
 
@@ -85,6 +88,10 @@ class Orchestrator:
         self._children = Children(port=self._switchboard.port, logs=self._logs)
         self._replicas = Replicas(queue_limit=settings.queue_limit)
         self._feed = Feed(settings)
+        self._admission = Admission(settings)
+        self._faults = FaultPlan(
+            settings.faults, steps=settings.steps, processes=settings.processes
+        )
         self._progress = Progress(sys.stdout)
         self._addresses: dict[str, Address] = {}
         self._parent = os.getppid()
@@ -123,7 +130,7 @@ class Orchestrator:
         members = self._settings.members
         self._progress.note(f"Starting {len(members)} processes.")
         for role, index, count in members:
-            self._children.start(role, index, count)
+            self._start_child(role, index, count)
         here: set[tuple[str, int]] = set()
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while len(here) < len(members):
@@ -136,16 +143,37 @@ class Orchestrator:
             if time.monotonic() > deadline_s:
                 raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
         for member in here:
-            self._switchboard.send(member, self._start_message())
+            self._switchboard.send(member, self._start_message(member))
         self._record.everybody_is_here()
+        self._admission.begin()
+        self._begin_faults()
 
     def _register(self, member: tuple[str, int], hello: Hello) -> None:
         if hello.address is not None:
             role, index = member
             self._addresses[f"{role}/{index}"] = hello.address
 
-    def _start_message(self) -> Start:
-        return Start(self._settings, str(self._checkpoint), dict(self._addresses))
+    def _start_message(self, member: Process) -> Start:
+        troubles = self._faults.troubles(member, step=self._record.step)
+        return Start(self._settings, str(self._checkpoint), dict(self._addresses), troubles)
+
+    def _start_child(self, role: str, index: int, count: int) -> None:
+        own_clock = self._faults.has_own_clock((role, index))
+        self._children.start(role, index, count, own_clock=own_clock)
+
+    # Faults
+
+    def _begin_faults(self) -> None:
+        """Those that begin with the step that begins now."""
+        for fault, victims in self._faults.beginning(self._record.step):
+            whom = ", ".join(f"{role}-{index}" for role, index in sorted(victims)) or "nobody"
+            self._progress.note(f"From step {self._record.step} on: {fault.words} ({whom}).")
+            for process in victims:
+                self._switchboard.send(process, Impair({fault.kind: fault.amount}))
+            if fault.kind is Kind.STARVATION:
+                self._admission.throttle(fault.amount)
+            if fault.kind is Kind.EVICTION:
+                self._admission.flood()
 
     # Train
 
@@ -165,7 +193,7 @@ class Orchestrator:
         role, index = member
         match message:
             case Hello():
-                self._switchboard.send(member, self._start_message())
+                self._switchboard.send(member, self._start_message(member))
             case Serving():
                 self._replicas.serving(index)
             case Finished(number, tokens):
@@ -180,24 +208,27 @@ class Orchestrator:
 
     def _step_done(self, done: StepDone) -> None:
         self._record.step_done(done)
+        self._begin_faults()  # before the trainers hear that they may go on
         answer = Stop() if self._record.is_complete else GoOn()
         self._switchboard.send(("trainer", 0), answer)
         self._kill_is_due |= done.step == self._settings.kill_step
 
     def _replace_generators(self, exited: list[Child]) -> None:
         for child in exited:
-            if child.role != "generator" or self._replicas.failures >= MAX_RESTARTS:
+            gives_up = self._replicas.failed_starts(child.index) >= MAX_FAILED_STARTS
+            if child.role != "generator" or gives_up:
                 self._fail_on([child])
             requests = self._replicas.lost(child.index)
             self._progress.note(
                 f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
                 "starting it again."
             )
-            self._children.start(child.role, child.index, self._settings.generators)
+            self._start_child(child.role, child.index, self._settings.generators)
 
     def _feed_replicas(self) -> None:
-        wanted = self._settings.inventory_groups
-        while self._record.level.size + self._replicas.unfinished < wanted:
+        while self._admission.admits(
+            buffered=self._record.level.size, unfinished=self._replicas.unfinished
+        ):
             self._replicas.submit(self._feed.next())
         while (given := self._replicas.next()) is not None:
             replica, request = given

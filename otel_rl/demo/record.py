@@ -30,6 +30,11 @@ class RunRecord:
         self._begun_s = self._last_step_s = time.monotonic()
 
     @property
+    def step(self) -> int:
+        """The step that is being made, from 1."""
+        return len(self._steps) + 1
+
+    @property
     def is_complete(self) -> bool:
         """Whether the last step is done."""
         return len(self._steps) >= self._settings.steps

@@ -4,6 +4,7 @@ A replica recovers when it has finished a request again, not when its process is
 """
 
 import time
+from collections import Counter
 
 from opentelemetry import metrics
 
@@ -29,6 +30,7 @@ class Replicas:
         self.recoveries_s: list[float] = []
         self._router = Router(queue_limit=queue_limit)
         self._failed_at_s: dict[int, float] = {}
+        self._failed_starts: Counter[int] = Counter()
         meter = metrics.get_meter("otel_rl.demo.orchestrator")
         self._queue_depth = instruments.create_rl_replica_queue_depth(meter)
         self._failures = instruments.create_rl_replica_failures(meter)
@@ -54,9 +56,14 @@ class Replicas:
         self.failures += 1
         self.rerouted += requests
         self._failed_at_s[replica] = time.monotonic()
+        self._failed_starts[replica] += 1
         self._failures.add(1, _attributes(replica))
         self._queue_depth.add(-requests, _attributes(replica))
         return requests
+
+    def failed_starts(self, replica: int) -> int:
+        """How often the replica has died since it last finished a request."""
+        return self._failed_starts[replica]
 
     def submit(self, request: Request) -> None:
         """Put a request into the line."""
@@ -78,6 +85,7 @@ class Replicas:
         if not self._router.finish(replica, number):
             return None
         self._queue_depth.add(-1, _attributes(replica))
+        del self._failed_starts[replica]
         failed_at_s = self._failed_at_s.pop(replica, None)
         if failed_at_s is None:
             return None

@@ -65,8 +65,13 @@ class DemoResult(BaseModel):
             )
         if self.failures:
             recovered = ", ".join(f"{seconds:.1f} s" for seconds in self.recoveries_s) or "not yet"
+            what, its = (
+                ("1 replica failed", "its")
+                if self.failures == 1
+                else (f"{self.failures} times a replica failed", "their")
+            )
             lines.append(
-                f"{self.failures} replica failed, {self.rerouted} of its requests went to others; "
+                f"{what}, {self.rerouted} of {its} requests went to others; "
                 f"it served again after: {recovered}."
             )
         lines.append(f"Logs of every process: {self.logs}")

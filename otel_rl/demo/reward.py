@@ -12,14 +12,18 @@ from opentelemetry.trace import SpanKind
 import otel_rl
 from otel_rl import carrier
 from otel_rl.demo import task, tokenizer
+from otel_rl.demo.faults import Kind
 from otel_rl.demo.messages import Completions, Done, Group
 from otel_rl.demo.rollouts import Rollouts
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import report_as
+from otel_rl.demo.troubles import Troubles
 from otel_rl.demo.wire import Remote, listen, serve
 from otel_rl.semconv import instruments, names
 
 __all__ = ["main", "rewards_of"]
+
+TURNED_AROUND = -1
 
 
 def rewards_of(completions: Completions) -> tuple[float, ...]:
@@ -37,8 +41,9 @@ def rewards_of(completions: Completions) -> tuple[float, ...]:
 class Verifier:
     """Scores one group per call. Several threads at once, one per generator."""
 
-    def __init__(self, buffer: Remote) -> None:
+    def __init__(self, buffer: Remote, troubles: Troubles) -> None:
         self._buffer = buffer
+        self._troubles = troubles
         self._rollouts = Rollouts()
         self._tracer = trace.get_tracer("otel_rl.demo.reward")
         meter = metrics.get_meter("otel_rl.demo.reward")
@@ -58,7 +63,7 @@ class Verifier:
             "rl.reward", parent, SpanKind.CONSUMER, attributes=version
         ):
             with otel_rl.phase("env_step"):
-                rewards = rewards_of(message)
+                rewards = self._troubled(rewards_of(message))
             scored_s = time.perf_counter() - begun_s
             group = Group(message, rewards, _stamp(parent, message.policy_version))
             with otel_rl.phase("replay"):
@@ -69,6 +74,13 @@ class Verifier:
         self._episodes.add(len(rewards))
         self._iteration.set(time.perf_counter() - begun_s)
         return Done()
+
+    def _troubled(self, rewards: tuple[float, ...]) -> tuple[float, ...]:
+        self._troubles.delay(Kind.SLOW_REWARD)
+        lie = self._troubles.size(Kind.REWARD_BUG)
+        if lie is None:
+            return rewards
+        return tuple(1 - reward if lie == TURNED_AROUND else lie for reward in rewards)
 
 
 def _stamp(sampled: Context, version: int) -> str:
@@ -85,7 +97,8 @@ def main() -> None:
     listener, address = listen()
     seat = Seat("reward", address)
     report_as("reward", index=seat.index, count=seat.count)
-    verifier = Verifier(Remote(seat.address("replay_buffer")))
+    buffer = Remote(seat.address("replay_buffer"), seat.troubles.message_travels)
+    verifier = Verifier(buffer, seat.troubles)
     serve(listener, verifier.answer, name="reward")
     seat.wait_for_stop()
 

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 
-from otel_rl.demo.messages import Address, Hello, Start, Stop
+from otel_rl.demo.messages import Address, Hello, Impair, Start, Stop
+from otel_rl.demo.troubles import Troubles
 from otel_rl.demo.wire import connect, exit_when_a_thread_fails
 
 __all__ = ["CONTROL_VARIABLE", "Seat"]
@@ -27,6 +28,7 @@ class Seat:
         count: Number of processes of the role.
         start: Settings and addresses.
         inbox: What the orchestrator says after that; ``None`` means stop.
+        troubles: What is wrong with this process.
     """
 
     def __init__(self, role: str, address: Address | None = None) -> None:
@@ -46,6 +48,8 @@ class Seat:
         if not isinstance(start, Start):
             raise TypeError(f"expected Start, got {start!r}")
         self.start = start
+        self.troubles = Troubles()
+        self.troubles.begin(start.troubles)
         threading.Thread(target=self._listen, name=f"{role}-control", daemon=True).start()
 
     def tell(self, message: object) -> None:
@@ -68,4 +72,7 @@ class Seat:
                 message = self._connection.recv()
             except (EOFError, ConnectionError):
                 os._exit(1)
-            self.inbox.put(None if isinstance(message, Stop) else message)
+            if isinstance(message, Impair):
+                self.troubles.begin(message.troubles)
+            else:
+                self.inbox.put(None if isinstance(message, Stop) else message)

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from otel_rl.demo import task, tokenizer
+from otel_rl.demo.faults import Fault
 from otel_rl.demo.model import Shape
 
 __all__ = ["DemoSettings"]
@@ -29,6 +30,8 @@ class DemoSettings(BaseModel):
     """Policy updates."""
     kill_share: float | None = Field(default=0.5, gt=0, lt=1)
     """Generator 1 is killed after this share of the steps; None lets it live."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong besides. Telemetry does not say so."""
 
     trainers: int = Field(default=2, ge=1)
     """Data-parallel trainer ranks."""
@@ -81,7 +84,9 @@ class DemoSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse settings under which the run would wait for ever."""
+        """Refuse settings under which the run would wait for ever, and faults of nobody."""
+        for fault in self.faults:
+            fault.victims(self.processes)
         if self.min_digits > self.max_digits:
             raise ValueError("min_digits: must not be more than max_digits")
         if self.width % self.heads:
@@ -97,7 +102,7 @@ class DemoSettings(BaseModel):
     @property
     def hyper_parameters(self) -> dict[str, object]:
         """What the run is about, without where and as what it runs."""
-        return self.model_dump(mode="json", exclude={"experiment", "trial", "work_dir"})
+        return self.model_dump(mode="json", exclude={"experiment", "trial", "work_dir", "faults"})
 
     @property
     def shape(self) -> Shape:
@@ -131,3 +136,8 @@ class DemoSettings(BaseModel):
             "trainer": self.trainers,
         }
         return [(role, i, count) for role, count in counts.items() for i in range(count)]
+
+    @property
+    def processes(self) -> list[tuple[str, int]]:
+        """Every process of the run, as (role, index)."""
+        return [("orchestrator", 0), *((role, index) for role, index, _ in self.members)]

@@ -22,6 +22,7 @@ from opentelemetry import trace
 
 import otel_rl
 from otel_rl import carrier
+from otel_rl.demo.faults import Kind
 from otel_rl.demo.grpo import Batch
 from otel_rl.demo.learner import Learner
 from otel_rl.demo.messages import Fetch, Group, Groups, Reserve, Reserved, StepDone, Weights
@@ -54,7 +55,7 @@ class Trainer:
         self._staging = Staging(rows=self._groups * settings.group_size, length=self._length)
         self._learner = Learner(settings, Path(seat.start.checkpoint).read_bytes())
         self._peak_flops_per_s = peak_flops_per_s()
-        self._buffer = Remote(seat.address("replay_buffer"))
+        self._buffer = Remote(seat.address("replay_buffer"), seat.troubles.message_travels)
         self._weight_store = Remote(seat.address("weight_store"))
 
     def run(self) -> None:
@@ -101,7 +102,10 @@ class Trainer:
         with otel_rl.phase("batch_create"):
             packed = pack(groups, length=self._length)
         with otel_rl.phase("h2d_copy"):
-            return self._staging.load(packed)
+            batch = self._staging.load(packed)
+            if self._seat.troubles.once(Kind.NAN):
+                batch.behaviour[0] = np.nan
+        return batch
 
     def _train(self, step: int, groups: Sequence[Group], batch: Batch) -> StepFigures:
         with self._waiting("rank_barrier"):
@@ -110,7 +114,8 @@ class Trainer:
             reference_logits = self._learner.reference_logits(batch)
         with otel_rl.phase("train"):
             _describe_training(groups, version=step - 1)
-            outcome, own_gradient = self._learner.gradient(batch, reference_logits)
+            with self._seat.troubles.slowed(Kind.SLOW_TRAINING, Kind.STRAGGLER):
+                outcome, own_gradient = self._learner.gradient(batch, reference_logits)
             with otel_rl.phase("param_sync"):
                 gradient = self._ranks.average(own_gradient)
             update = self._learner.update(gradient, step=step)

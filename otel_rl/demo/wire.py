@@ -79,8 +79,15 @@ def serve(listener: Listener, answer: Callable[[object], object], *, name: str) 
 class Remote:
     """The calling end of a service. One call at a time; any thread may call."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, travel: Callable[[], None] = lambda: None) -> None:
+        """Connect.
+
+        Args:
+            address: Of the service.
+            travel: Called while a message is on its way, there and back.
+        """
         self._connection = connect(address)
+        self._travel = travel
         # _lock keeps a question and its answer together.
         self._lock = threading.Lock()
 
@@ -92,8 +99,11 @@ class Remote:
             OSError: The service is gone.
         """
         with self._lock:
+            self._travel()
             self._connection.send(message)
-            return self._connection.recv()
+            answer = self._connection.recv()
+            self._travel()
+            return answer
 
 
 def exit_when_a_thread_fails() -> None:

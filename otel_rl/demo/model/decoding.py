@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     from otel_rl.demo.model.parameters import Parameters
 
-__all__ = ["DecodeBatch", "Job"]
+__all__ = ["DecodeBatch", "Job", "Pace"]
+
+Pace = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,12 @@ class DecodeBatch:
         self._sequences.append(Sequences(self._cache, job.prompt, rows=job.samples, room=room))
         self._sequences[-1].prefill(self._parameters)
 
-    def run(self) -> None:
-        """Sample until every completion has ended or reached its limit."""
+    def run(self, pace: Pace = nullcontext) -> None:
+        """Sample until every completion has ended or reached its limit.
+
+        Args:
+            pace: Makes a context around the computing of each token.
+        """
         logits = np.concatenate([each.logits for each in self._sequences])
         slots = _stack([each.slots() for each in self._sequences])
         length = self._per_row([len(job.prompt) for job in self._jobs])
@@ -99,12 +107,13 @@ class DecodeBatch:
             alive = alive[going]
             if not len(alive):
                 return
-            logits = self._cache.extend(
-                self._parameters,
-                choice.tokens[going][:, None],
-                length[alive] + made - 1,
-                slots[alive],
-            )
+            with pace():
+                logits = self._cache.extend(
+                    self._parameters,
+                    choice.tokens[going][:, None],
+                    length[alive] + made - 1,
+                    slots[alive],
+                )
 
     def completions(self, job: int) -> tuple[tuple[int, ...], ...]:
         """Token ids of every sample of a job, in the order in which the jobs were added."""

@@ -6,6 +6,7 @@ import pytest
 
 from otel_rl.demo.messages import Address, Done, Hello, NewerThan, Stop, Weights
 from otel_rl.demo.switchboard import Switchboard
+from otel_rl.demo.troubles import Troubles
 from otel_rl.demo.weight_store import WeightStore
 from otel_rl.demo.wire import KEY_VARIABLE, Remote, connect, listen, serve
 
@@ -19,7 +20,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def store() -> Address:
     """A weight store behind a real port."""
     listener, address = listen()
-    serve(listener, WeightStore().answer, name="test")
+    serve(listener, WeightStore(Troubles()).answer, name="test")
     return address
 
 

@@ -1,0 +1,275 @@
+"""``python -m bench.diagnose``: does ``otel-rl diagnose`` name what was done to the demo?
+
+    python -m bench.diagnose [--seeds 5] [--healthy 20] [--kinds KIND ...] [--steps 70]
+                             [--keep DIR] [--recorded DIR] [--out FILE]
+
+Runs the demo for each kind of fault and each seed, one after the other, with a bridge and the jsonl
+tracker, and asks ``otel-rl diagnose --json`` about what the bridge's journal keeps. Where a fault
+may happen to one process, the seed decides to which one. ``--keep`` keeps each bridge's data
+directory, and ``--recorded`` asks about such ones again without running anything.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from otel_rl.demo.faults import Fault, Kind
+from otel_rl.demo.settings import DemoSettings
+
+__all__ = ["Case", "Verdict", "main", "summary"]
+
+CASE_FILE = "case.json"
+EXPERIMENT, TRIAL = "diagnose-bench", "case"
+DEMO_TIMEOUT_S = 600
+DIAGNOSE_TIMEOUT_S = 120
+HEALTHY = "healthy"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the demo.
+
+    Attributes:
+        kind: Of the fault.
+        seed: Of the run.
+        fault: As ``otel-rl demo --fault`` takes it.
+        step: From which on it happens; None in a healthy run.
+        worker: That it happens to, if it is one; else None.
+    """
+
+    kind: str
+    seed: int
+    fault: str
+    step: int | None
+    worker: str | None
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return f"{self.kind}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was said about a case.
+
+    Attributes:
+        case: The case.
+        said: Kind of the first cause, ``healthy`` or ``no clear cause``.
+        worker: Of the first cause.
+        seconds: That the run took; 0 if it is a recorded one.
+        error: Why nothing could be said; empty if something was.
+    """
+
+    case: Case
+    said: str
+    worker: str | None
+    seconds: float
+    error: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first cause is the fault; in a healthy run, whether there is none."""
+        if self.case.kind == Kind.NONE:
+            return not self.error and not self.is_false_alarm
+        return self.said == self.case.kind
+
+    @property
+    def is_false_alarm(self) -> bool:
+        """Whether a cause was found in a healthy run."""
+        return self.case.kind == Kind.NONE and self.said not in {HEALTHY, "no clear cause", ""}
+
+    @property
+    def names_worker(self) -> bool | None:
+        """Whether the right process was named; None if it is not one that is at fault."""
+        return None if self.case.worker is None else self.worker == self.case.worker
+
+
+def cases(kinds: Sequence[Kind], *, seeds: int, healthy: int, steps: int) -> Iterator[Case]:
+    """All cases, kind after kind of each seed, so that a part of them says something already."""
+    settings = DemoSettings(steps=steps)
+    for seed in range(max(seeds, healthy)):
+        for kind in kinds:
+            if seed < (healthy if kind is Kind.NONE else seeds):
+                yield _case(kind, seed, settings)
+
+
+def _case(kind: Kind, seed: int, settings: DemoSettings) -> Case:
+    rng = random.Random(f"{kind}-{seed}")
+    if kind is Kind.NONE:
+        return Case(kind, seed, str(kind), None, None)
+    fault = Fault(kind=kind)
+    step = fault.first_step(settings.steps)
+    if step > 1:
+        step += rng.randrange(-settings.steps // 20, settings.steps // 20 + 1)
+    victims = fault.victims(settings.processes)
+    worker = None
+    if fault.is_of_one:
+        role = victims[0][0]
+        count = sum(each == role for each, _ in settings.processes)
+        worker = f"{role}/{rng.randrange(count)}"
+    text = f"{kind}@{step}" if fault.first_step(settings.steps) > 1 else str(kind)
+    if worker is not None:
+        text += f"@{worker}"
+    return Case(kind, seed, text, step, worker)
+
+
+def record(case: Case, directory: Path, *, steps: int) -> float:
+    """Run the demo; its bridge keeps all in ``directory``.
+
+    Returns:
+        Seconds that it took.
+
+    Raises:
+        CalledProcessError: It did not reach its end.
+    """
+    directory.mkdir(parents=True)
+    begun_s = time.monotonic()
+    command = [
+        *(sys.executable, "-m", "otel_rl.cli", "demo", "--tracker", "jsonl"),
+        *("--experiment", EXPERIMENT, "--trial", TRIAL, "--data", str(directory)),
+        *("--steps", str(steps), "--seed", str(case.seed), "--fault", case.fault),
+    ]
+    with (directory / "demo.log").open("w") as log:
+        subprocess.run(
+            command, stdout=log, stderr=log, env=_environment(), timeout=DEMO_TIMEOUT_S, check=True
+        )
+    (directory / CASE_FILE).write_text(json.dumps(asdict(case)))
+    return time.monotonic() - begun_s
+
+
+def judge(case: Case, directory: Path, *, seconds: float) -> Verdict:
+    """Ask ``otel-rl diagnose`` about a run."""
+    command = [
+        *(sys.executable, "-m", "otel_rl.cli", "diagnose", f"{EXPERIMENT}/{TRIAL}"),
+        *("--journal", str(directory / "journal.db"), "--json"),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        timeout=DIAGNOSE_TIMEOUT_S,
+        check=False,
+    )
+    try:
+        found = json.loads(done.stdout)
+        causes = found["causes"]
+        said = causes[0]["kind"] if causes else found["verdict"]
+        return Verdict(case, said, causes[0]["worker"] if causes else None, seconds)
+    except (ValueError, KeyError, TypeError) as error:
+        words = done.stderr.strip().splitlines() or [repr(error)]
+        return Verdict(case, "", None, seconds, words[-1])
+
+
+def summary(verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """The figures, and each case."""
+    faults = [each for each in verdicts if each.case.kind != Kind.NONE]
+    workers = [each.names_worker for each in faults if each.names_worker is not None]
+    return {
+        "cases": len(verdicts),
+        "faults": len(faults),
+        "healthy": len(verdicts) - len(faults),
+        "right_first": sum(each.is_right for each in faults),
+        "with_worker": len(workers),
+        "right_worker": sum(workers),
+        "false_alarms": sum(each.is_false_alarm for each in verdicts),
+        "failed": sum(bool(each.error) for each in verdicts),
+        "each": [
+            {
+                **asdict(each.case),
+                "said": each.said,
+                "worker_said": each.worker,
+                "right": each.is_right,
+                "seconds": round(each.seconds, 1),
+                "error": each.error,
+            }
+            for each in verdicts
+        ],
+    }
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """The result in Markdown, a line for each kind."""
+    lines = [
+        "| kind | runs | right first cause | right worker | said otherwise |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind in dict.fromkeys(each.case.kind for each in verdicts):
+        of_kind = [each for each in verdicts if each.case.kind == kind]
+        workers = [each.names_worker for each in of_kind if each.names_worker is not None]
+        others = sorted({each.said or "(failed)" for each in of_kind if not each.is_right})
+        right = sum(each.is_right for each in of_kind)
+        at_fault = f"{sum(workers)} of {len(workers)}" if workers else "-"
+        lines.append(
+            f"| {kind} | {len(of_kind)} | {right} | {at_fault} | {', '.join(others) or '-'} |"
+        )
+    return "\n".join(lines)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+
+
+def _recorded(directory: Path) -> Iterator[tuple[Case, Path]]:
+    for found in sorted(directory.glob(f"*/{CASE_FILE}")):
+        yield Case(**json.loads(found.read_text())), found.parent
+
+
+def _run_all(options: argparse.Namespace, note: Callable[[Verdict], None]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in cases(
+            options.kinds, seeds=options.seeds, healthy=options.healthy, steps=options.steps
+        ):
+            directory = (options.keep or Path(scratch)).absolute() / case.name
+            try:
+                seconds = record(case, directory, steps=options.steps)
+            except (subprocess.SubprocessError, OSError) as error:
+                note(Verdict(case, "", None, 0, str(error)))
+                continue
+            note(judge(case, directory, seconds=seconds))
+
+
+def main() -> None:
+    """Run, ask, and write ``build/diagnose-bench.json``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.diagnose", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each fault")
+    parser.add_argument("--healthy", type=int, default=20, metavar="N", help="runs without one")
+    parser.add_argument("--kinds", nargs="+", type=Kind, default=list(Kind), metavar="KIND")
+    parser.add_argument("--steps", type=int, default=70, metavar="N", help="of each run")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="a directory of each run in DIR")
+    parser.add_argument("--recorded", type=Path, metavar="DIR", help="what --keep has kept")
+    parser.add_argument("--out", type=Path, default=Path("build/diagnose-bench.json"))
+    options = parser.parse_args()
+    verdicts: list[Verdict] = []
+
+    def note(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        mark = "right" if verdict.is_right else "WRONG"
+        said = verdict.error or " ".join(filter(None, (verdict.said, verdict.worker)))
+        print(f"{verdict.case.fault:<34} {verdict.seconds:5.0f} s  {mark}  {said}", flush=True)
+
+    if options.recorded:
+        for case, directory in _recorded(options.recorded):
+            note(judge(case, directory, seconds=0))
+    else:
+        _run_all(options, note)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    figures = summary(verdicts)
+    options.out.write_text(json.dumps(figures, indent=1))
+    print(f"\n{table(verdicts)}\n")
+    print(", ".join(f"{name} {figures[name]}" for name in figures if name != "each"), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""What can be made to go wrong in a run: ``KIND[@STEP][:SIZE][@WORKER]``. Pure.
+
+    slow_generation                  every generator, from 40 % of the steps on, twenty times slower
+    slow_generation@30:4@generator/1 generator 1, from step 30 on, four times slower
+    straggler@trainer/0              trainer rank 0, everything else by default
+
+A fault is really done to the processes, and only that: no telemetry says that there is one.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["Fault", "FaultPlan", "Kind", "Process", "kinds_help"]
+
+Process = tuple[str, int]
+"""Role and index."""
+
+
+class Kind(StrEnum):
+    """What goes wrong."""
+
+    NONE = "none"
+    SLOW_GENERATION = "slow_generation"
+    SLOW_REWARD = "slow_reward"
+    SLOW_TRAINING = "slow_training"
+    STRAGGLER = "straggler"
+    SLOW_SYNC = "slow_sync"
+    STARVATION = "starvation"
+    EVICTION = "eviction"
+    STALE_POLICY = "stale_policy"
+    CRASH_LOOP = "crash_loop"
+    KV_THRASH = "kv_thrash"
+    GC_PAUSES = "gc_pauses"
+    NETWORK_DELAY = "network_delay"
+    NAN = "nan"
+    REWARD_BUG = "reward_bug"
+    CLOCK_SKEW = "clock_skew"
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What there is to know about a kind.
+
+    Attributes:
+        words: What happens; ``{size}`` is the size.
+        size: Unless another is given.
+        roles: Whose processes it may be done to.
+        one: Whether it is done to one process, the last of the first role, unless one is named.
+        from_start: Whether it is so from the first step on, unless a step is given.
+    """
+
+    words: str
+    size: float
+    roles: tuple[str, ...]
+    one: bool = False
+    from_start: bool = False
+
+
+_EVERYBODY = ("generator", "trainer", "reward", "replay_buffer")
+
+_SPECS = {
+    Kind.NONE: _Spec("nothing goes wrong, and no generator is killed half-way either", 0, ()),
+    Kind.SLOW_GENERATION: _Spec("decoding takes {size} times as long", 20, ("generator",)),
+    Kind.SLOW_REWARD: _Spec("scoring takes {size} s longer for each prompt", 0.2, ("reward",)),
+    Kind.SLOW_TRAINING: _Spec("forward and backward take {size} times as long", 4, ("trainer",)),
+    Kind.STRAGGLER: _Spec(
+        "forward and backward of one rank take {size} times as long", 4, ("trainer",), one=True
+    ),
+    Kind.SLOW_SYNC: _Spec(
+        "each transfer of weights, push or pull, takes {size} s longer", 0.8, ("weight_store",)
+    ),
+    Kind.STARVATION: _Spec("prompts come {size} times slower than before", 5, ("orchestrator",)),
+    Kind.EVICTION: _Spec(
+        "prompts come whether they are wanted or not: the buffer is flooded", 1, ("orchestrator",)
+    ),
+    Kind.STALE_POLICY: _Spec(
+        "only a policy that is {size} versions newer is taken up", 5, ("generator",)
+    ),
+    Kind.CRASH_LOOP: _Spec(
+        "one process crashes each time that it has served {size} requests",
+        40,
+        ("generator",),
+        one=True,
+    ),
+    Kind.KV_THRASH: _Spec("the KV cache has {size} times less room", 6, ("generator",)),
+    Kind.GC_PAUSES: _Spec(
+        "the garbage collector stops one process for {size} s, again and again",
+        0.5,
+        ("trainer", "generator", "reward", "replay_buffer"),
+        one=True,
+    ),
+    Kind.NETWORK_DELAY: _Spec(
+        "each message to the next process on the way of the data, and its answer, take {size} s "
+        "longer",
+        0.2,
+        ("trainer", "generator", "reward"),
+    ),
+    Kind.NAN: _Spec("one batch of one rank has a NaN in it", 1, ("trainer",), one=True),
+    Kind.REWARD_BUG: _Spec("every reward is {size}; -1 turns rewards around", 0, ("reward",)),
+    Kind.CLOCK_SKEW: _Spec(
+        "the wall clock of one process, as if on a host of its own, is {size} s ahead",
+        20,
+        ("generator", "trainer", "reward"),
+        one=True,
+        from_start=True,
+    ),
+}
+
+_DEFAULT_SHARE = 0.4  # of the steps are as they should be, to compare with
+_SYNTAX = re.compile(
+    r"(?P<kind>[a-z_]+)(?:@(?P<step>[0-9]+))?(?::(?P<size>-?[0-9]+(?:\.[0-9]+)?))?"
+    r"(?:@(?P<worker>[a-z_]+(?:/[0-9]+)?))?"
+)
+
+
+class Fault(BaseModel):
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: What.
+        step: From this step on; None for the kind's own default.
+        size: How much; None for the kind's own default.
+        worker: ``role`` or ``role/index``; None for the kind's own default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Kind
+    step: int | None = None
+    size: float | None = None
+    worker: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``KIND[@STEP][:SIZE][@WORKER]``.
+
+        Raises:
+            ValueError: It is not that, or no worker of that role can have this.
+        """
+        found = _SYNTAX.fullmatch(text)
+        if found is None:
+            raise ValueError(f"write KIND[@STEP][:SIZE][@WORKER] (got {text!r})")
+        if found["kind"] not in set(Kind):
+            raise ValueError(f"one of {', '.join(Kind)} (got {found['kind']!r})")
+        step, size = found["step"], found["size"]
+        fault = cls(
+            kind=Kind(found["kind"]),
+            step=None if step is None else int(step),
+            size=None if size is None else float(size),
+            worker=found["worker"],
+        )
+        roles = _SPECS[fault.kind].roles
+        if fault.worker is not None and fault.worker.partition("/")[0] not in roles:
+            raise ValueError(f"{fault.kind} happens to {' or '.join(roles) or 'nobody'}")
+        return fault
+
+    @property
+    def amount(self) -> float:
+        """The size, given or default."""
+        return _SPECS[self.kind].size if self.size is None else self.size
+
+    @property
+    def words(self) -> str:
+        """What happens, for people."""
+        return _SPECS[self.kind].words.format(size=f"{self.amount:g}")
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether it happens to one process only."""
+        return _SPECS[self.kind].one or (self.worker is not None and "/" in self.worker)
+
+    def first_step(self, steps: int) -> int:
+        """The step from which on it happens.
+
+        Args:
+            steps: Of the run.
+        """
+        if self.step is not None:
+            return max(1, self.step)
+        return 1 if _SPECS[self.kind].from_start else max(1, round(steps * _DEFAULT_SHARE))
+
+    def victims(self, processes: Sequence[Process]) -> list[Process]:
+        """Those of the processes that it happens to.
+
+        Args:
+            processes: All of the run.
+
+        Raises:
+            ValueError: The worker that it names is none of them.
+        """
+        spec = _SPECS[self.kind]
+        if not spec.roles:
+            return []
+        role, _, index = (self.worker or spec.roles[0]).partition("/")
+        found = [process for process in processes if process[0] == role]
+        if index:
+            found = [process for process in found if process[1] == int(index)]
+        elif spec.one:
+            found = found[-1:]
+        if not found:
+            raise ValueError(f"there is no {self.worker}")
+        return found
+
+
+class FaultPlan:
+    """Which faults begin when, and with whom."""
+
+    def __init__(
+        self, faults: Sequence[Fault], *, steps: int, processes: Sequence[Process]
+    ) -> None:
+        """Fix them for one run.
+
+        Args:
+            faults: All of the run.
+            steps: Of the run.
+            processes: Of the run.
+        """
+        self._faults = [
+            (fault.first_step(steps), fault, frozenset(fault.victims(processes)))
+            for fault in faults
+        ]
+
+    def beginning(self, step: int) -> list[tuple[Fault, frozenset[Process]]]:
+        """The faults that begin with this step, each with the processes that it happens to."""
+        return [(fault, victims) for first, fault, victims in self._faults if first == step]
+
+    def troubles(self, process: Process, *, step: int) -> dict[Kind, float]:
+        """What is wrong with a process that comes up in this step."""
+        return {
+            fault.kind: fault.amount
+            for first, fault, victims in self._faults
+            if first <= step and process in victims
+        }
+
+    def has_own_clock(self, process: Process) -> bool:
+        """Whether the process's wall clock goes wrong at some time."""
+        return any(
+            fault.kind is Kind.CLOCK_SKEW and process in victims
+            for _, fault, victims in self._faults
+        )
+
+
+def kinds_help() -> str:
+    """One line for each kind."""
+    lines = [f"{kind:<16} {Fault(kind=kind).words}" for kind in Kind]
+    return "\n".join(lines)
