@@ -40,6 +40,8 @@ def log(steps, name="loss"):
         otel_rl.mlogger.log({name: 1.0}, step=step)
 
 def kill(number):
+    if number != signal.SIGKILL and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)  # under nohup
     os.kill(os.getpid(), number)
     signal.pause()
 
