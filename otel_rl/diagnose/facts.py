@@ -33,6 +33,7 @@ class StepFacts(NamedTuple):
         step: Which.
         end_ns: When it ended, of the rank that was last.
         path: (role, phase, worker, seconds on the critical path).
+        busy: (role, phase, worker, seconds of the step's time), also of what was not on the path.
         clocks: (worker, seconds by which the clock of its host was ahead).
         trace_id: Of the step, in hexadecimal digits.
     """
@@ -40,6 +41,7 @@ class StepFacts(NamedTuple):
     step: int
     end_ns: int
     path: Sequence[tuple[str, str, str, float]]
+    busy: Sequence[tuple[str, str, str, float]]
     clocks: Sequence[tuple[str, float]]
     trace_id: str
 
@@ -119,10 +121,7 @@ class Facts(NamedTuple):
             time_ns,
             step,
             [RowFacts(*row) for row in rows],
-            [
-                StepFacts(number, end_ns, [(*part,) for part in path], [(*c,) for c in clocks], of)
-                for number, end_ns, path, clocks, of in steps
-            ],
+            [StepFacts(*explained) for explained in steps],
             {key: [WorkerFacts(*one) for one in some] for key, some in workers.items()},
             [SpanFacts(*span) for span in spans],
             [(worker, lag_s) for worker, lag_s in lags],

@@ -26,6 +26,7 @@ from otel_rl.bridge.align.trail import Explained, Trail, TrailLog
 from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
+from otel_rl.diagnose.facts import StepFacts
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -183,8 +184,10 @@ class Aligner:
             everything: Also what became known a moment ago.
         """
         step = self._axis.step_at(now_ns)
-        room, workers = self.settings.max_history_bytes, self._table.workers
-        return self._chronicle.take(now_ns, step, workers, room, everything=everything)
+        room, table = self.settings.max_history_bytes, self._table
+        return self._chronicle.take(
+            now_ns, step, table.workers, table.names(), room, everything=everything
+        )
 
     def close(
         self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
@@ -237,10 +240,11 @@ class Aligner:
             yield Row(self._number(), step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, Explained):
+            self._chronicle.explained(self._step_facts(closed))
             labels = {
                 "critical_path/longest": closed.longest,
                 "critical_path/trace_id": closed.trace_id,
-                "critical_path/worker": self._table.name_of(closed.worker),
+                "critical_path/worker": self._table.names().get(closed.worker, closed.worker),
             }
             if self.settings.trace_url:
                 url = self.settings.trace_url.replace("{trace_id}", closed.trace_id)
@@ -252,6 +256,18 @@ class Aligner:
         self._chronicle.closed(step, closed.time_ns, closed.values)
         for values in parts(closed.values):
             yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _step_facts(self, explained: Explained) -> StepFacts:
+        names = self._table.names()
+        clocks = [
+            (names.get(clock.worker, clock.worker), clock.ahead_ns / _NS_PER_S)
+            for clock in explained.clocks
+        ]
+        path, busy = (
+            [(role, phase, names.get(of, of), s) for (role, phase, of), s in seconds.items()]
+            for seconds in (explained.path, explained.busy)
+        )
+        return StepFacts(explained.step, explained.time_ns, path, busy, clocks, explained.trace_id)
 
     def _standings(self) -> dict[str, float]:
         """How the roles stand, by tracker key."""

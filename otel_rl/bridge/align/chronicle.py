@@ -129,6 +129,7 @@ class Chronicle:
         now_ns: int,
         step: int,
         workers: Mapping[Worker, WorkerState],
+        names: Mapping[str, str],
         max_bytes: int,
         *,
         everything: bool,
@@ -139,6 +140,7 @@ class Chronicle:
             now_ns: The bridge's clock.
             step: In progress.
             workers: All that are known.
+            names: Theirs, by what they call themselves.
             max_bytes: Bound of what is to be kept; the oldest is forgotten.
             everything: Whether or not it was a while ago.
         """
@@ -147,7 +149,6 @@ class Chronicle:
         if not new or not is_time or not max_bytes:
             return None
         now_ns = max(now_ns, self._kept[-1][0] + 1 if self._kept else 0)
-        names = {of.instance: f"{state.role}/{state.label}" for of, state in workers.items()}
         facts = Facts(
             now_ns,
             step,

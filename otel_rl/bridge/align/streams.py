@@ -8,7 +8,7 @@ single points that were taken are not pickled at all, see ``memory.py``.
 import pickle
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable
@@ -91,12 +91,11 @@ class StreamTable:
             self._frozen = None
         return state
 
-    def name_of(self, instance: str) -> str:
-        """``<role>/<index>`` of a worker; of one that is not known, what it calls itself."""
-        for worker, state in self.workers.items():
-            if worker.instance == instance:
-                return f"{state.role}/{state.label}"
-        return instance
+    def names(self) -> Mapping[str, str]:
+        """``<role>/<index>`` of each worker, by what it calls itself."""
+        return {
+            worker.instance: f"{state.role}/{state.label}" for worker, state in self.workers.items()
+        }
 
     def lease(self, worker: Worker, settings: AlignSettings) -> WorkerState | None:
         """The state of a worker that has exported; None if there are as many as there may be."""
