@@ -102,6 +102,12 @@ class PostgresServer:
         self.execute(f"CREATE SCHEMA {name}")
         return f"{self._url}?options={quote(f'-csearch_path={name}')}"
 
+    def new_database(self, encoding: str) -> str:
+        """The address of an empty database in an encoding."""
+        name = f"journal_{os.getpid()}_{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+        return f"{self._url.rpartition('/')[0]}/{name}"
+
     def execute(self, statement: str) -> Sequence[tuple[object, ...]]:
         """Run a statement as the server's owner."""
         with psycopg.connect(self._url, autocommit=True) as connection:

@@ -81,6 +81,9 @@ _SESSION: Final = {
 }
 """Settings of the server, for our connections."""
 
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")
+"""Of databases that keep what they are given: the second looks at none of it."""
+
 _ATTEMPTS: Final = 5  # of a transaction that loses against others
 _PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the next
 
@@ -263,6 +266,8 @@ class _Pool:
                 keepalives_count=2,
                 tcp_user_timeout=3 * _PROBE_S * 1000,
                 application_name="otel-rl",
+                # Of a database that knows no encoding, names would come back as bytes.
+                client_encoding="UTF8",
             )
         except psycopg.ProgrammingError as exc:
             raise ConfigError(
@@ -304,6 +309,12 @@ def _translated_sql(sql: str) -> LiteralString:
 
 def _prepare(connection: Connection) -> str:
     """Make the tables, unless they are there. Returns the identity."""
+    (encoding,) = connection.execute("SHOW server_encoding").fetchone()
+    if encoding not in _ENCODINGS:
+        raise ConfigError(
+            f"journal.url: the database is in {encoding}, which cannot hold every name.",
+            hint="Make one with ENCODING 'UTF8' TEMPLATE template0.",
+        )
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_SCHEMA_LOCK,))
     (is_there,) = connection.execute("SELECT to_regclass('journal_format') IS NOT NULL").fetchone()
     if not is_there:

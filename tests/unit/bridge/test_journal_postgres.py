@@ -182,3 +182,17 @@ def test_an_address_where_nobody_answers_is_told(postgres: PostgresServer) -> No
 def test_what_is_no_address_is_a_mistake_in_the_settings() -> None:
     with pytest.raises(ConfigError, match="is no address"):
         PostgresJournal("mysql://somewhere?what=ever")
+
+
+def test_names_are_the_same_in_a_database_that_knows_no_encoding(postgres: PostgresServer) -> None:
+    store = Store(lambda _: PostgresJournal(postgres.new_database("SQL_ASCII")))
+    journal = store.open()
+    key = ExperimentKey("größe", "日本")
+    Spool(journal).append([batch(key=key)])
+    assert Spool(journal).waiting() == [key]
+    store.close()
+
+
+def test_a_database_that_cannot_hold_every_name_is_refused(postgres: PostgresServer) -> None:
+    with pytest.raises(ConfigError, match="is in LATIN1"):
+        PostgresJournal(postgres.new_database("LATIN1"))
