@@ -15,8 +15,7 @@ them:
   memory, into arrays that stand for a device's.
 * phases ``env_step_total`` and ``mlp_infer``: they stand for ``env_step`` and ``action_select``
   where a collector does not split its step, and these collectors do.
-* phase ``checkpoint`` and ``rl.generator.preemptions``: nothing is saved, and a request is admitted
-  only if its room is sure, so none is thrown out.
+* phase ``checkpoint``: nothing is saved.
 * ``rl.policy.kl.rollout``: generators and trainers compute the same thing with the same code.
 * ``rl.policy.kl.update``: it would need another forward pass after each update.
 * ``system.disk.io``, ``system.network.io``: the run uses loopback and no disk.

@@ -87,7 +87,9 @@ _SPECS = {
         ("generator",),
         one=True,
     ),
-    Kind.KV_THRASH: _Spec("the KV cache has {size} times less room", 6, ("generator",)),
+    Kind.KV_THRASH: _Spec(
+        "the KV cache has {size} times less room, or what one request needs", 4, ("generator",)
+    ),
     Kind.GC_PAUSES: _Spec(
         "the garbage collector stops one process for {size} s, again and again",
         0.5,
@@ -100,7 +102,7 @@ _SPECS = {
         0.2,
         ("trainer", "generator", "reward"),
     ),
-    Kind.NAN: _Spec("one batch of one rank has a NaN in it", 1, ("trainer",), one=True),
+    Kind.NAN: _Spec("one gradient of one rank has a NaN in it", 1, ("trainer",), one=True),
     Kind.REWARD_BUG: _Spec("every reward is {size}; -1 turns rewards around", 0, ("reward",)),
     Kind.CLOCK_SKEW: _Spec(
         "the wall clock of one process, as if on a host of its own, is {size} s ahead",

@@ -48,6 +48,15 @@ class _Task:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One request that is not being worked on; its span is open if it was once."""
+
+    request: Request
+    arrived_s: float
+    span: Span | None = None
+
+
 class Generator:
     """One replica: a queue, a policy with its KV cache, and the way to the reward workers."""
 
@@ -60,7 +69,9 @@ class Generator:
         self._batch_limit = settings.batch_limit
         # A restarted replica must not repeat what its predecessor sampled.
         self._rng = np.random.default_rng([settings.seed, seat.index, time.time_ns()])
-        self._waiting: deque[tuple[Request, float]] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._least_cache_tokens = settings.request_tokens
+        self._whole_cache_tokens = settings.cache_tokens
         self._version = 0
         with metrics.phase("model_load"):
             checkpoint = Path(seat.start.checkpoint).read_bytes()
@@ -72,6 +83,7 @@ class Generator:
             )
         metrics.phases()
         metrics.cache(self._cache.pool)
+        metrics.preemptions.add(0)
         metrics.policy_version.set(self._version)
         self._troubles = seat.troubles
         self._served = 0
@@ -109,7 +121,7 @@ class Generator:
             if message is None:
                 return False
             if isinstance(message, Request):
-                self._waiting.append((message, time.perf_counter()))
+                self._waiting.append(_Waiting(message, time.perf_counter()))
                 self._metrics.queue_depth.add(1)
 
     def _refresh_policy(self) -> None:
@@ -125,10 +137,12 @@ class Generator:
             self._metrics.policy_version.set(newer.version)
 
     def _serve_one_batch(self) -> None:
+        self._lose_cache()
         batch = DecodeBatch(self._cache, self._policy, tokenizer.END, self._rng)
         tasks: list[_Task] = []
         while self._waiting and len(tasks) < self._batch_limit:
-            request, arrived_s = self._waiting[0]
+            waiting = self._waiting[0]
+            request, arrived_s = waiting.request, waiting.arrived_s
             with self._metrics.phase("tokenize"):
                 begun_s = time.perf_counter()
                 prompt = tokenizer.encode(request.prompt)
@@ -142,7 +156,7 @@ class Generator:
             self._metrics.queue_depth.add(-1)
             started_s = time.perf_counter()
             self._metrics.queue_duration.record(started_s - arrived_s)
-            span = self._open_span(request)
+            span = waiting.span or self._open_span(request)
             tasks.append(_Task(request, arrived_s, started_s, job, tokenize_s, span))
             with self._metrics.phase("action_select"), self._pace():
                 batch.add(job)
@@ -153,7 +167,11 @@ class Generator:
         finished_s = time.perf_counter()
         batch.release()
         self._metrics.cache(self._cache.pool)
+        for place in sorted(batch.preempted, reverse=True):
+            self._wait_again(tasks[place])
         for place, task in enumerate(tasks):
+            if place in batch.preempted:
+                continue
             with trace.use_span(task.span, end_on_exit=True):
                 tokens = batch.completions(place)
                 with self._metrics.phase("replay"):
@@ -166,6 +184,22 @@ class Generator:
 
     def _pace(self) -> AbstractContextManager[None]:
         return self._troubles.slowed(Kind.SLOW_GENERATION)
+
+    def _wait_again(self, task: _Task) -> None:
+        """What the cache had no room for is the next to be computed, from the beginning."""
+        task.span.add_event("preempted")
+        self._waiting.appendleft(_Waiting(task.request, task.arrived_s, task.span))
+        self._metrics.running.add(-1)
+        self._metrics.queue_depth.add(1)
+        self._metrics.preemptions.add(1)
+
+    def _lose_cache(self) -> None:
+        """Somebody else on the device takes memory."""
+        pool, factor = self._cache.pool, self._troubles.size(Kind.KV_THRASH)
+        if factor is None or pool.limit_tokens < self._whole_cache_tokens:
+            return
+        left = max(self._least_cache_tokens, round(pool.limit_tokens / factor))
+        pool.shrink((pool.limit_tokens - left) // pool.block_tokens)
 
     def _open_span(self, request: Request) -> Span:
         return self._tracer.start_span(

@@ -27,6 +27,7 @@ class GeneratorMetrics:
         self.tokens = counter("rl.generator.tokens", "{token}")
         self.requests = counter("rl.generator.requests", "{request}")
         self.samples = counter("rl.sample.samples", "{sample}")
+        self.preemptions = counter("rl.generator.preemptions", "{request}")
         self.running = level("rl.generator.requests.running", "{request}")
         self.queue_depth = level("rl.generator.queue.depth", "{request}")
         self.queue_duration = histogram("rl.generator.queue.duration", "s")

@@ -3,6 +3,7 @@
 Verifying is this run's environment: the completion is the action, the reward is what comes back.
 """
 
+import statistics
 import time
 
 from opentelemetry import context, metrics, propagate, trace
@@ -50,6 +51,8 @@ class Verifier:
         self._duration = instruments.create_rl_reward_duration(meter)
         self._step_duration = instruments.create_rl_env_step_duration(meter)
         self._episodes = instruments.create_rl_sample_episodes(meter)
+        self._mean = instruments.create_rl_reward_mean(meter)
+        self._deviation = instruments.create_rl_reward_std(meter)
         self._iteration = instruments.create_rl_iteration_duration(meter)
 
     def answer(self, message: object) -> object:
@@ -72,6 +75,8 @@ class Verifier:
         self._duration.record(scored_s)
         self._step_duration.record(scored_s / len(rewards))
         self._episodes.add(len(rewards))
+        self._mean.set(statistics.fmean(rewards))
+        self._deviation.set(statistics.pstdev(rewards))
         self._iteration.set(time.perf_counter() - begun_s)
         return Done()
 

@@ -91,10 +91,8 @@ class DemoSettings(BaseModel):
             raise ValueError("min_digits: must not be more than max_digits")
         if self.width % self.heads:
             raise ValueError("width: must be a multiple of heads")
-        row_blocks = -(-self.shape.positions // self.cache_block_tokens)
-        needed = self.group_size * row_blocks * self.cache_block_tokens
-        if self.cache_tokens < needed:
-            raise ValueError(f"cache_tokens: one request needs {needed}")
+        if self.cache_tokens < self.request_tokens:
+            raise ValueError(f"cache_tokens: one request needs {self.request_tokens}")
         if not self.groups_per_rank * self.trainers <= self.inventory_groups <= self.buffer_groups:
             raise ValueError("inventory_groups: must hold all ranks' batches and fit in the buffer")
         return self
@@ -119,6 +117,12 @@ class DemoSettings(BaseModel):
     def max_completion(self) -> int:
         """Tokens after which a completion is cut off."""
         return task.longest_completion(self.max_digits)
+
+    @property
+    def request_tokens(self) -> int:
+        """Room in the KV cache that the longest request may want, in whole blocks."""
+        row_blocks = -(-self.shape.positions // self.cache_block_tokens)
+        return self.group_size * row_blocks * self.cache_block_tokens
 
     @property
     def kill_step(self) -> int | None:

@@ -102,10 +102,7 @@ class Trainer:
         with otel_rl.phase("batch_create"):
             packed = pack(groups, length=self._length)
         with otel_rl.phase("h2d_copy"):
-            batch = self._staging.load(packed)
-            if self._seat.troubles.once(Kind.NAN):
-                batch.behaviour[0] = np.nan
-        return batch
+            return self._staging.load(packed)
 
     def _train(self, step: int, groups: Sequence[Group], batch: Batch) -> StepFigures:
         with self._waiting("rank_barrier"):
@@ -116,6 +113,8 @@ class Trainer:
             _describe_training(groups, version=step - 1)
             with self._seat.troubles.slowed(Kind.SLOW_TRAINING, Kind.STRAGGLER):
                 outcome, own_gradient = self._learner.gradient(batch, reference_logits)
+            if self._seat.troubles.once(Kind.NAN):
+                own_gradient[0] = np.nan
             with otel_rl.phase("param_sync"):
                 gradient = self._ranks.average(own_gradient)
             update = self._learner.update(gradient, step=step)
@@ -124,6 +123,7 @@ class Trainer:
         return StepFigures(
             outcome=outcome,
             gradient=gradient,
+            nonfinite=int(np.count_nonzero(~np.isfinite(own_gradient))),
             update_norm=update.norm,
             learning_rate=update.rate,
             advantages=batch.advantages[batch.mask > 0],

@@ -22,6 +22,7 @@ class StepFigures:
     Attributes:
         outcome: Loss, KL, entropy of the rank's own batch.
         gradient: Averaged over the ranks, before clipping.
+        nonfinite: Elements of the rank's own gradient that are no finite numbers.
         update_norm: Euclidean norm of the parameters' change.
         learning_rate: Of the update.
         advantages: One per trained token.
@@ -32,6 +33,7 @@ class StepFigures:
 
     outcome: Outcome
     gradient: Floats
+    nonfinite: int
     update_norm: float
     learning_rate: float
     advantages: Floats
@@ -74,6 +76,7 @@ class TrainerMetrics:
                 names.RL_TRAIN_GRAD_ABS_MAX: float(np.abs(gradient).max()),
                 names.RL_TRAIN_GRAD_MEAN_SQUARE: float(np.square(gradient).mean()),
                 names.RL_TRAIN_GRAD_NORM: float(np.linalg.norm(gradient)),
+                names.RL_TRAIN_GRAD_NONFINITE: figures.nonfinite,
                 names.RL_TRAIN_LEARNING_RATE: figures.learning_rate,
                 names.RL_TRAIN_UPDATE_NORM: figures.update_norm,
                 names.RL_TRAIN_MFU: mfu,

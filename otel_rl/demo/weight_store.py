@@ -45,7 +45,7 @@ def main() -> None:
     """Serve until told to stop."""
     listener, address = listen()
     seat = Seat("weight_store", address)
-    serve(listener, WeightStore(seat.troubles).answer, name="weight-store")
+    serve(listener, WeightStore(seat.troubles).answer, name="weight-store", is_measured=False)
     seat.wait_for_stop()
 
 

@@ -2,14 +2,20 @@
 
 A service answers every message of every connection, each connection on a thread of its own. A peer
 that goes away ends its connection and nothing else: generators are killed in this demo.
+
+Both ends measure each call, in plain OpenTelemetry, as an RPC library would. The names are spelled
+out, because the generators know nothing of otel_rl.
 """
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
+
+from opentelemetry import metrics
 
 from otel_rl.demo.messages import Address
 
@@ -57,20 +63,36 @@ def connect(address: Address) -> Connection:
     return Client(address, authkey=_key())
 
 
-def serve(listener: Listener, answer: Callable[[object], object], *, name: str) -> None:
+def serve(
+    listener: Listener,
+    answer: Callable[[object], object],
+    *,
+    name: str,
+    is_measured: bool = True,
+) -> None:
     """Answer on background threads from now on.
 
     Args:
         listener: From :func:`listen`.
         answer: Called with each message, from several threads at once.
         name: Of the threads.
+        is_measured: False for a service that is no worker of the experiment, and reports nothing.
     """
+    duration = _meter().create_histogram("rpc.server.call.duration", "s") if is_measured else None
+
+    def measured(message: object) -> object:
+        begun_s = time.perf_counter()
+        try:
+            return answer(message)
+        finally:
+            if duration is not None:
+                duration.record(time.perf_counter() - begun_s, _method(message))
 
     def accept_all() -> None:
         while True:
             connection = accept(listener)
             threading.Thread(
-                target=_answer_all, args=(connection, answer), name=f"{name}-peer", daemon=True
+                target=_answer_all, args=(connection, measured), name=f"{name}-peer", daemon=True
             ).start()
 
     threading.Thread(target=accept_all, name=f"{name}-accept", daemon=True).start()
@@ -88,6 +110,7 @@ class Remote:
         """
         self._connection = connect(address)
         self._travel = travel
+        self._duration = _meter().create_histogram("rpc.client.call.duration", "s")
         # _lock keeps a question and its answer together.
         self._lock = threading.Lock()
 
@@ -98,12 +121,14 @@ class Remote:
             EOFError: The service is gone.
             OSError: The service is gone.
         """
+        begun_s = time.perf_counter()
         with self._lock:
             self._travel()
             self._connection.send(message)
             answer = self._connection.recv()
             self._travel()
-            return answer
+        self._duration.record(time.perf_counter() - begun_s, _method(message))
+        return answer
 
 
 def exit_when_a_thread_fails() -> None:
@@ -129,6 +154,14 @@ def _answer_all(connection: Connection, answer: Callable[[object], object]) -> N
                 connection.send(reply)
             except ConnectionError:
                 return
+
+
+def _meter() -> metrics.Meter:
+    return metrics.get_meter("otel_rl.demo.wire")
+
+
+def _method(message: object) -> dict[str, str]:
+    return {"rpc.method": type(message).__name__}
 
 
 def _key() -> bytes:

@@ -352,6 +352,45 @@ def create_rl_generator_tokens(meter: Meter) -> Counter:
     )
 
 
+def create_rl_gpu_clock_frequency(meter: Meter) -> Gauge:
+    """Clock of the GPU now."""
+    return meter.create_gauge(
+        name=names.RL_GPU_CLOCK_FREQUENCY,
+        unit="Hz",
+        description="Clock of the GPU now.",
+    )
+
+
+def create_rl_gpu_power_limit(meter: Meter) -> Gauge:
+    """Electric power that the GPU may draw now."""
+    return meter.create_gauge(
+        name=names.RL_GPU_POWER_LIMIT,
+        unit="W",
+        description="Electric power that the GPU may draw now.",
+    )
+
+
+def create_rl_gpu_process_memory_usage(meter: Meter) -> UpDownCounter:
+    """GPU memory that the worker's own process holds."""
+    return meter.create_up_down_counter(
+        name=names.RL_GPU_PROCESS_MEMORY_USAGE,
+        unit="By",
+        description="GPU memory that the worker's own process holds.",
+    )
+
+
+def create_rl_gpu_throttled(meter: Meter) -> Gauge:
+    """Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of time."""
+    return meter.create_gauge(
+        name=names.RL_GPU_THROTTLED,
+        unit="1",
+        description=(
+            "Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of "
+            "time."
+        ),
+    )
+
+
 def create_rl_iteration_duration(meter: Meter) -> Gauge:
     """Wall time of one iteration."""
     return meter.create_gauge(
@@ -723,6 +762,18 @@ def create_rl_train_grad_mean_square(meter: Meter) -> Gauge:
     )
 
 
+def create_rl_train_grad_nonfinite(meter: Meter) -> Gauge:
+    """Elements of the worker's own gradient, before it is averaged, that are NaN or infinite."""
+    return meter.create_gauge(
+        name=names.RL_TRAIN_GRAD_NONFINITE,
+        unit="{element}",
+        description=(
+            "Elements of the worker's own gradient, before it is averaged, that are NaN or "
+            "infinite."
+        ),
+    )
+
+
 def create_rl_train_grad_norm(meter: Meter) -> Gauge:
     """Euclidean norm of the gradient before clipping."""
     return meter.create_gauge(
@@ -789,6 +840,21 @@ def create_rl_train_update_norm(meter: Meter) -> Gauge:
     )
 
 
+def create_rl_worker_gc_time(meter: Meter) -> Counter:
+    """Time for which the garbage collector stopped the worker.
+
+    Its rate is the share of time lost.
+    """
+    return meter.create_counter(
+        name=names.RL_WORKER_GC_TIME,
+        unit="s",
+        description=(
+            "Time for which the garbage collector stopped the worker. Its rate is the share of time"
+            " lost."
+        ),
+    )
+
+
 def create_rl_worker_idle_time(meter: Meter) -> Counter:
     """Time that the worker had nothing to do. Its rate is the share of time spent idle."""
     return meter.create_counter(
@@ -824,6 +890,24 @@ def create_rl_worker_step_number(meter: Meter) -> Gauge:
         name=names.RL_WORKER_STEP_NUMBER,
         unit="{step}",
         description="The step that the worker is in.",
+    )
+
+
+def create_rpc_client_call_duration(meter: Meter) -> Histogram:
+    """Time of a call to another process, as its caller sees it."""
+    return meter.create_histogram(
+        name=names.RPC_CLIENT_CALL_DURATION,
+        unit="s",
+        description="Time of a call to another process, as its caller sees it.",
+    )
+
+
+def create_rpc_server_call_duration(meter: Meter) -> Histogram:
+    """Time of a call of another process, as the one that answers sees it."""
+    return meter.create_histogram(
+        name=names.RPC_SERVER_CALL_DURATION,
+        unit="s",
+        description="Time of a call of another process, as the one that answers sees it.",
     )
 
 

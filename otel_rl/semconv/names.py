@@ -265,6 +265,90 @@ RL_GENERATOR_TOKENIZE_DURATION: Final = "rl.generator.tokenize.duration"
 RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
 """Metric (counter, {token}). Tokens generated."""
 
+RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
+"""Attribute. Which clock of a GPU."""
+
+RL_GPU_CLOCK_FREQUENCY: Final = "rl.gpu.clock.frequency"
+"""Metric (gauge, Hz). Clock of the GPU now."""
+
+RL_GPU_COUNT: Final = "rl.gpu.count"
+"""Metric (gauge, {device}). Devices that were reported, each counted once."""
+
+RL_GPU_LINK: Final = "rl.gpu.link"
+"""Attribute. What the bytes of a GPU went over."""
+
+RL_GPU_POWER_LIMIT: Final = "rl.gpu.power.limit"
+"""Metric (gauge, W). Electric power that the GPU may draw now."""
+
+RL_GPU_PROCESS_MEMORY_USAGE: Final = "rl.gpu.process.memory.usage"
+"""Metric (updowncounter, By). GPU memory that the worker's own process holds."""
+
+RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
+"""Metric (gauge, 1).
+
+Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of time.
+"""
+
+RL_GPU_THROTTLE_REASON: Final = "rl.gpu.throttle.reason"
+"""Attribute.
+
+Why the clock of a GPU is held down. Idleness and clocks that a person has set are no reasons.
+"""
+
+RL_HEALTH_BOUND: Final = "rl.health.bound"
+"""Metric (gauge, 1).
+
+Share of the critical path of a step that a part of the pipeline has. The shares add up to 1.
+"""
+
+RL_HEALTH_BUBBLE: Final = "rl.health.bubble"
+"""Metric (gauge, s).
+
+Time of a step in which a worker of the role waited for others: mean over its workers.
+"""
+
+RL_HEALTH_BUSY: Final = "rl.health.busy"
+"""Metric (gauge, s).
+
+Time of a step in which a worker of the role did something itself: mean over its workers.
+"""
+
+RL_HEALTH_EFFICIENCY: Final = "rl.health.efficiency"
+"""Metric (gauge, 1).
+
+Effective over ideal throughput, which is rl.health.ideal over the length of the step.
+"""
+
+RL_HEALTH_IDEAL: Final = "rl.health.ideal"
+"""Metric (gauge, s).
+
+How long the step would have taken had all roles worked at the same time without waiting.
+"""
+
+RL_HEALTH_IDLE: Final = "rl.health.idle"
+"""Metric (gauge, s).
+
+Time of a step in which a worker of the role was in no phase: mean over its workers.
+"""
+
+RL_HEALTH_OVERLAP: Final = "rl.health.overlap"
+"""Metric (gauge, s).
+
+Time of a step in which samples were made and learned from at the same time.
+"""
+
+RL_HEALTH_SLACK: Final = "rl.health.slack"
+"""Metric (gauge, s).
+
+How much later the work of the role could have ended without making the step longer.
+"""
+
+RL_HEALTH_STRAGGLER_EXCESS: Final = "rl.health.straggler.excess"
+"""Metric (gauge, s).
+
+Time of a step that the slowest worker of a role took more than its peers would have.
+"""
+
 RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 """Metric (gauge, s). Wall time of one iteration."""
 
@@ -470,6 +554,9 @@ Workers of the role that fell silent without a goodbye or ended with an error, i
 RL_SERVICE_RECOVERY: Final = "rl.service.recovery"
 """Metric (gauge, s). Time for which the place of the worker that was replaced last was empty."""
 
+RL_STAGE: Final = "rl.stage"
+"""Attribute. The part of the pipeline that work is of, whatever its role and phase are called."""
+
 RL_STALENESS_PART: Final = "rl.staleness.part"
 """Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
 
@@ -484,6 +571,12 @@ RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
 
 RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
 """Metric (gauge, 1). Mean of the squared elements of the gradient."""
+
+RL_TRAIN_GRAD_NONFINITE: Final = "rl.train.grad.nonfinite"
+"""Metric (gauge, {element}).
+
+Elements of the worker's own gradient, before it is averaged, that are NaN or infinite.
+"""
 
 RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
 """Metric (gauge, 1). Euclidean norm of the gradient before clipping."""
@@ -518,6 +611,12 @@ RL_WORKER_COUNT: Final = "rl.worker.count"
 RL_WORKER_END: Final = "rl.worker.end"
 """Event. The worker has ended by itself, and this is the last thing that it says."""
 
+RL_WORKER_GC_TIME: Final = "rl.worker.gc.time"
+"""Metric (counter, s).
+
+Time for which the garbage collector stopped the worker. Its rate is the share of time lost.
+"""
+
 RL_WORKER_IDLE_TIME: Final = "rl.worker.idle.time"
 """Metric (counter, s).
 
@@ -548,6 +647,12 @@ RL_WORKER_STEP_NUMBER: Final = "rl.worker.step.number"
 RL_WORKER_TAG: Final = "rl.worker.tag"
 """Attribute. Whether the worker trains or evaluates."""
 
+RPC_CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
+"""Metric (histogram, s). Time of a call to another process, as its caller sees it."""
+
+RPC_SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
+"""Metric (histogram, s). Time of a call of another process, as the one that answers sees it."""
+
 SYSTEM_CPU_UTILIZATION: Final = "system.cpu.utilization"
 """Metric (gauge, 1). Share of the host's CPU time in use, between 0 and 1."""
 
@@ -575,6 +680,45 @@ class RlExperimentStatusValues(StrEnum):
 
     CRASHED = "crashed"
     """Failed."""
+
+
+class RlGpuClockDomainValues(StrEnum):
+    """Known values of ``rl.gpu.clock.domain``; others are allowed."""
+
+    SM = "sm"
+    """Of the multiprocessors."""
+
+    MEMORY = "memory"
+    """Of the memory."""
+
+
+class RlGpuLinkValues(StrEnum):
+    """Known values of ``rl.gpu.link``; others are allowed."""
+
+    PCIE = "pcie"
+    """To the host."""
+
+    NVLINK = "nvlink"
+    """To other GPUs."""
+
+
+class RlGpuThrottleReasonValues(StrEnum):
+    """Known values of ``rl.gpu.throttle.reason``; others are allowed."""
+
+    POWER_CAP = "power_cap"
+    """The power limit is reached."""
+
+    THERMAL = "thermal"
+    """Too hot: software or hardware slows the clock."""
+
+    HW_SLOWDOWN = "hw_slowdown"
+    """The hardware slows the clock: heat, the power brake or the supply."""
+
+    POWER_BRAKE = "power_brake"
+    """The power supply asks for less."""
+
+    SYNC_BOOST = "sync_boost"
+    """A GPU of the same group is slower."""
 
 
 class RlLossTypeValues(StrEnum):
@@ -729,6 +873,28 @@ class RlReduceValues(StrEnum):
     """The value with the latest event time."""
 
 
+class RlStageValues(StrEnum):
+    """Known values of ``rl.stage``; others are allowed."""
+
+    TRAINER = "trainer"
+    """Learning from samples, waits of the ranks for each other included."""
+
+    GENERATOR = "generator"
+    """Making samples: generating, acting, stepping environments."""
+
+    REWARD = "reward"
+    """Scoring samples."""
+
+    SYNC = "sync"
+    """Getting new weights to those that make samples, and agreeing on who goes on."""
+
+    BUFFER = "buffer"
+    """Writing samples to the replay buffer, keeping them, and reading them."""
+
+    IDLE = "idle"
+    """Nothing that any span tells of."""
+
+
 class RlStalenessPartValues(StrEnum):
     """Known values of ``rl.staleness.part``; others are allowed."""
 
@@ -822,7 +988,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="J",
             brief="Electric energy used. Its rate is the mean power.",
             reduction=Reduction.SUM,
-            attributes=("hw.id", "hw.type"),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type"),
             group="machine",
         ),
         HW_ERRORS: MetricSpec(
@@ -831,7 +997,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="{error}",
             brief="Hardware errors, for example of memory (ECC).",
             reduction=Reduction.SUM,
-            attributes=("hw.id", "hw.type", "error.type"),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type", "error.type"),
             group="machine",
         ),
         HW_GPU_IO: MetricSpec(
@@ -840,7 +1006,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Bytes that the GPU received and sent.",
             reduction=Reduction.SUM,
-            attributes=("hw.id", "network.io.direction"),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "network.io.direction", RL_GPU_LINK),
             group="machine",
         ),
         HW_GPU_MEMORY_LIMIT: MetricSpec(
@@ -849,7 +1015,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Size of the GPU memory.",
             reduction=Reduction.SUM,
-            attributes=("hw.id",),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent"),
             group="machine",
         ),
         HW_GPU_MEMORY_USAGE: MetricSpec(
@@ -858,7 +1024,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="GPU memory in use.",
             reduction=Reduction.SUM,
-            attributes=("hw.id",),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent"),
             group="machine",
         ),
         HW_GPU_MEMORY_UTILIZATION: MetricSpec(
@@ -868,7 +1034,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Share of the GPU memory in use, between 0 and 1.",
             reduction=Reduction.MEAN,
             statistics=("max",),
-            attributes=("hw.id",),
+            per_worker=True,
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent"),
             group="machine",
         ),
         HW_GPU_UTILIZATION: MetricSpec(
@@ -878,7 +1045,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Share of time in which the GPU was busy, between 0 and 1.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
-            attributes=("hw.id", "hw.gpu.task"),
+            per_worker=True,
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.gpu.task"),
             group="machine",
         ),
         HW_POWER: MetricSpec(
@@ -888,7 +1056,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Electric power drawn now.",
             reduction=Reduction.MEAN,
             statistics=("max",),
-            attributes=("hw.id", "hw.type"),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type"),
             group="machine",
         ),
         HW_TEMPERATURE: MetricSpec(
@@ -898,7 +1066,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Temperature.",
             reduction=Reduction.MEAN,
             statistics=("max",),
-            attributes=("hw.id", "hw.type"),
+            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type"),
             group="machine",
         ),
         OTEL_RL_BRIDGE_BATCHES_SPOOLED: MetricSpec(
@@ -1361,6 +1529,160 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.SUM,
             group="generator",
         ),
+        RL_GPU_CLOCK_FREQUENCY: MetricSpec(
+            name=RL_GPU_CLOCK_FREQUENCY,
+            instrument=Instrument.GAUGE,
+            unit="Hz",
+            brief="Clock of the GPU now.",
+            reduction=Reduction.MEAN,
+            statistics=("min",),
+            attributes=(RL_GPU_CLOCK_DOMAIN,),
+            group="machine",
+        ),
+        RL_GPU_COUNT: MetricSpec(
+            name=RL_GPU_COUNT,
+            instrument=Instrument.GAUGE,
+            unit="{device}",
+            brief="Devices that were reported, each counted once.",
+            reduction=Reduction.SUM,
+            group="machine",
+            derived=True,
+        ),
+        RL_GPU_POWER_LIMIT: MetricSpec(
+            name=RL_GPU_POWER_LIMIT,
+            instrument=Instrument.GAUGE,
+            unit="W",
+            brief="Electric power that the GPU may draw now.",
+            reduction=Reduction.MEAN,
+            group="machine",
+        ),
+        RL_GPU_PROCESS_MEMORY_USAGE: MetricSpec(
+            name=RL_GPU_PROCESS_MEMORY_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="GPU memory that the worker's own process holds.",
+            reduction=Reduction.SUM,
+            statistics=("max",),
+            group="machine",
+        ),
+        RL_GPU_THROTTLED: MetricSpec(
+            name=RL_GPU_THROTTLED,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of "
+                "time."
+            ),
+            reduction=Reduction.MEAN,
+            attributes=(RL_GPU_THROTTLE_REASON,),
+            group="machine",
+        ),
+        RL_HEALTH_BOUND: MetricSpec(
+            name=RL_HEALTH_BOUND,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Share of the critical path of a step that a part of the pipeline has. The shares "
+                "add up to 1."
+            ),
+            reduction=Reduction.LAST,
+            attributes=(RL_STAGE,),
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_BUBBLE: MetricSpec(
+            name=RL_HEALTH_BUBBLE,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "Time of a step in which a worker of the role waited for others: mean over its "
+                "workers."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_BUSY: MetricSpec(
+            name=RL_HEALTH_BUSY,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "Time of a step in which a worker of the role did something itself: mean over its "
+                "workers."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_EFFICIENCY: MetricSpec(
+            name=RL_HEALTH_EFFICIENCY,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Effective over ideal throughput, which is rl.health.ideal over the length of the "
+                "step."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_IDEAL: MetricSpec(
+            name=RL_HEALTH_IDEAL,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "How long the step would have taken had all roles worked at the same time without "
+                "waiting."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_IDLE: MetricSpec(
+            name=RL_HEALTH_IDLE,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "Time of a step in which a worker of the role was in no phase: mean over its "
+                "workers."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_OVERLAP: MetricSpec(
+            name=RL_HEALTH_OVERLAP,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Time of a step in which samples were made and learned from at the same time.",
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_SLACK: MetricSpec(
+            name=RL_HEALTH_SLACK,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "How much later the work of the role could have ended without making the step "
+                "longer."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
+        RL_HEALTH_STRAGGLER_EXCESS: MetricSpec(
+            name=RL_HEALTH_STRAGGLER_EXCESS,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief=(
+                "Time of a step that the slowest worker of a role took more than its peers would "
+                "have."
+            ),
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+        ),
         RL_ITERATION_DURATION: MetricSpec(
             name=RL_ITERATION_DURATION,
             instrument=Instrument.GAUGE,
@@ -1618,6 +1940,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Mean reward per sample of the batch.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
+            per_worker=True,
             group="reward",
         ),
         RL_REWARD_MIN: MetricSpec(
@@ -1764,6 +2087,19 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("max",),
             group="trainer",
         ),
+        RL_TRAIN_GRAD_NONFINITE: MetricSpec(
+            name=RL_TRAIN_GRAD_NONFINITE,
+            instrument=Instrument.GAUGE,
+            unit="{element}",
+            brief=(
+                "Elements of the worker's own gradient, before it is averaged, that are NaN or "
+                "infinite."
+            ),
+            reduction=Reduction.SUM,
+            statistics=("max",),
+            per_worker=True,
+            group="trainer",
+        ),
         RL_TRAIN_GRAD_NORM: MetricSpec(
             name=RL_TRAIN_GRAD_NORM,
             instrument=Instrument.GAUGE,
@@ -1828,6 +2164,19 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("max",),
             group="trainer",
         ),
+        RL_WORKER_GC_TIME: MetricSpec(
+            name=RL_WORKER_GC_TIME,
+            instrument=Instrument.COUNTER,
+            unit="s",
+            brief=(
+                "Time for which the garbage collector stopped the worker. Its rate is the share of "
+                "time lost."
+            ),
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            per_worker=True,
+            group="wait",
+        ),
         RL_WORKER_IDLE_TIME: MetricSpec(
             name=RL_WORKER_IDLE_TIME,
             instrument=Instrument.COUNTER,
@@ -1866,6 +2215,26 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("max",),
             per_worker=True,
             group="wait",
+        ),
+        RPC_CLIENT_CALL_DURATION: MetricSpec(
+            name=RPC_CLIENT_CALL_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time of a call to another process, as its caller sees it.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            attributes=("rpc.method",),
+            group="service",
+        ),
+        RPC_SERVER_CALL_DURATION: MetricSpec(
+            name=RPC_SERVER_CALL_DURATION,
+            instrument=Instrument.HISTOGRAM,
+            unit="s",
+            brief="Time of a call of another process, as the one that answers sees it.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            attributes=("rpc.method",),
+            group="service",
         ),
         SYSTEM_CPU_UTILIZATION: MetricSpec(
             name=SYSTEM_CPU_UTILIZATION,

@@ -55,6 +55,15 @@ class BlockPool:
         """Blocks that can be allocated now."""
         return len(self._free) + len(self._unreferenced)
 
+    def shrink(self, blocks: int) -> None:
+        """Do without this many blocks from now on; less is left to share. Nothing may be running.
+
+        Raises:
+            NoFreeBlock: So many are not free.
+        """
+        taken = [self.allocate() for _ in range(blocks)]
+        self._blocks -= len(taken)
+
     def blocks_for(self, tokens: int) -> int:
         """Number of blocks that hold so many tokens."""
         return -(-tokens // self.block_tokens)

@@ -92,7 +92,8 @@ class KvCache:
 class Sequences:
     """Equal prompts that grow in the cache side by side: the samples of one group.
 
-    The first row computes the prompt and publishes it; the others find it in the cache.
+    The first row computes the prompt and publishes it; the others find it in the cache. A row's
+    room grows with it: nobody knows how long it will be.
 
     Attributes:
         logits: After the prompt, (rows, vocabulary); valid after :meth:`prefill`.
@@ -116,12 +117,15 @@ class Sequences:
         self._blocks: list[list[int]] = []
 
     @staticmethod
-    def fits(cache: KvCache, *, rows: int, room: int) -> bool:
-        """Whether so many rows are sure to get all their blocks, even with no shared prefix."""
-        return rows * cache.pool.blocks_for(room) <= cache.pool.available
+    def fits(cache: KvCache, prompt: Sequence[int], *, rows: int) -> bool:
+        """Whether the prompt of so many rows has room now. Later there may be too little."""
+        pool = cache.pool
+        shared = (len(prompt) - 1) // pool.block_tokens
+        own = pool.blocks_for(len(prompt)) - shared
+        return shared + rows * own <= pool.available
 
     def prefill(self, parameters: Parameters) -> None:
-        """Reserve the rows' blocks and compute what the cache lacks of the prompt.
+        """Reserve room for the prompt and compute what the cache lacks of it.
 
         Raises:
             NoFreeBlock: The cache is too full; ask :meth:`fits` first.
@@ -131,9 +135,25 @@ class Sequences:
             logits.append(self._prefill_rows(parameters, self._rows - 1))
         self.logits = np.concatenate(logits)
 
+    def grow(self, rows: Sequence[int], tokens: int) -> bool:
+        """Make room for rows of so many tokens.
+
+        Returns:
+            Whether any row has got a block, so that :meth:`slots` have changed.
+
+        Raises:
+            NoFreeBlock: The cache is full; some rows may have got theirs.
+        """
+        pool, grown = self._cache.pool, False
+        for row in rows:
+            while len(self._blocks[row]) < pool.blocks_for(tokens):
+                self._blocks[row].append(pool.allocate())
+                grown = True
+        return grown
+
     def slots(self) -> npt.NDArray[np.int64]:
-        """Where each token of each row lives, (rows, room)."""
-        return self._slots_of(self._blocks)
+        """Where each token of each row lives, (rows, room); anywhere if it has no place yet."""
+        return self._slots_of(self._blocks or [[]] * self._rows)
 
     def release(self) -> None:
         """Give all blocks back."""
@@ -148,7 +168,8 @@ class Sequences:
         for _ in range(rows):
             blocks = pool.acquire(self._prompt)
             cached = len(blocks) * pool.block_tokens
-            blocks += [pool.allocate() for _ in range(pool.blocks_for(self._room) - len(blocks))]
+            missing = pool.blocks_for(len(self._prompt)) - len(blocks)
+            blocks += [pool.allocate() for _ in range(missing)]
             added.append(blocks)
         self._blocks += added
         tokens = np.tile(np.array(self._prompt[cached:], np.int64), (rows, 1))
@@ -161,5 +182,8 @@ class Sequences:
 
     def _slots_of(self, blocks: list[list[int]]) -> npt.NDArray[np.int64]:
         size = self._cache.pool.block_tokens
-        table = np.array(blocks, np.int64)[:, :, None] * size + np.arange(size)
+        first = np.zeros((len(blocks), self._cache.pool.blocks_for(self._room)), np.int64)
+        for row, owned in enumerate(blocks):
+            first[row, : len(owned)] = owned
+        table = first[:, :, None] * size + np.arange(size)
         return table.reshape(len(blocks), -1)[:, : self._room]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from otel_rl.demo.model.blocks import NoFreeBlock
 from otel_rl.demo.model.cache import KvCache, Sequences
 from otel_rl.demo.model.sampling import Choice, choose
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["DecodeBatch", "Job", "Pace"]
 
 Pace = Callable[[], AbstractContextManager[None]]
+"""Makes a context around a piece of computing."""
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,8 @@ class Job:
     top_p: float
 
     def fits(self, cache: KvCache) -> bool:
-        """Whether the cache has room for all samples at their longest."""
-        room = len(self.prompt) + self.max_tokens
-        return Sequences.fits(cache, rows=self.samples, room=room)
+        """Whether the cache has room for the prompt of all samples."""
+        return Sequences.fits(cache, self.prompt, rows=self.samples)
 
 
 @dataclass(slots=True)
@@ -57,9 +60,14 @@ class _Row:
 class DecodeBatch:
     """Jobs that are decoded together. Ask ``fits`` for each job before it is added.
 
+    When the cache is full, the job that was added last is thrown out, as inference servers do, and
+    has to be added to a later batch from the beginning. A job that is alone needs its longest rows
+    to fit.
+
     Attributes:
         first_token_s: ``time.perf_counter()`` when the first tokens stood.
         tokens: Generated so far.
+        preempted: Places of the jobs that were thrown out.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class DecodeBatch:
     ) -> None:
         self.first_token_s = 0.0
         self.tokens = 0
+        self.preempted: set[int] = set()
         self._cache = cache
         self._parameters = parameters
         self._end = end
@@ -90,7 +99,8 @@ class DecodeBatch:
         """
         logits = np.concatenate([each.logits for each in self._sequences])
         slots = _stack([each.slots() for each in self._sequences])
-        length = self._per_row([len(job.prompt) for job in self._jobs])
+        of_job = self._per_row(range(len(self._jobs))).astype(np.int64)
+        length = self._per_row([len(job.prompt) for job in self._jobs]).astype(np.int64)
         limit = self._per_row([job.max_tokens for job in self._jobs])
         temperature = self._per_row([job.temperature for job in self._jobs]).astype(np.float32)
         top_p = self._per_row([job.top_p for job in self._jobs]).astype(np.float32)
@@ -104,24 +114,56 @@ class DecodeBatch:
             if made == 1:
                 self.first_token_s = time.perf_counter()
             going = (choice.tokens != self._end) & (made < limit[alive])
-            alive = alive[going]
+            last = np.zeros(len(slots), np.int64)
+            last[alive] = choice.tokens
+            alive, changed = self._make_room(alive[going], of_job, made)
             if not len(alive):
                 return
+            if changed:
+                slots = _stack([each.slots() for each in self._sequences])
             with pace():
                 logits = self._cache.extend(
                     self._parameters,
-                    choice.tokens[going][:, None],
+                    last[alive][:, None],
                     length[alive] + made - 1,
                     slots[alive],
                 )
 
     def completions(self, job: int) -> tuple[tuple[int, ...], ...]:
-        """Token ids of every sample of a job, in the order in which the jobs were added."""
+        """Token ids of every sample of a job, by the job's place; not of one thrown out."""
         return tuple(tuple(row.tokens) for row in self._of(job))
 
     def log_probabilities(self, job: int) -> tuple[tuple[float, ...], ...]:
         """One per token of :meth:`completions`, under the policy at temperature 1."""
         return tuple(tuple(row.log_probabilities) for row in self._of(job))
+
+    def _make_room(self, alive: Rows, of_job: Rows, made: int) -> tuple[Rows, bool]:
+        """Room for one more token of each row. Who is done gives back; the last job may have to.
+
+        Args:
+            alive: Rows that have not ended.
+            of_job: Of each row, its job.
+            made: Tokens that each of them has so far.
+
+        Returns:
+            The rows that go on, and whether any row has got or lost room.
+        """
+        changed = False
+        for job in set(range(len(self._jobs))).difference(of_job[alive].tolist()):
+            self._sequences[job].release()
+        for job in np.unique(of_job[alive]).tolist():
+            length = len(self._jobs[job].prompt) + made
+            while job in of_job[alive]:
+                rows = alive[of_job[alive] == job] - np.searchsorted(of_job, job)
+                try:
+                    changed |= self._sequences[job].grow(rows.tolist(), length)
+                    break
+                except NoFreeBlock:
+                    last = int(of_job[alive[-1]])
+                    self.preempted.add(last)
+                    self._sequences[last].release()
+                    alive, changed = alive[of_job[alive] != last], True
+        return alive, changed
 
     def release(self) -> None:
         """Give the room back. What may be reused stays in the cache until room is needed."""

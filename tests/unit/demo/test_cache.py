@@ -111,10 +111,32 @@ def test_all_room_comes_back(cache: KvCache, policy: Parameters) -> None:
 
 
 def test_a_job_that_does_not_fit_says_so(policy: Parameters) -> None:
-    small = KvCache(SHAPE, limit_tokens=32, block_tokens=4)
+    small = KvCache(SHAPE, limit_tokens=20, block_tokens=4)
     assert not job(samples=4).fits(small)
     with pytest.raises(NoFreeBlock):
         Sequences(small, PROMPT, rows=4, room=16).prefill(policy)
+
+
+def test_a_full_cache_throws_out_the_last_job_and_computes_the_first_as_ever(
+    policy: Parameters,
+) -> None:
+    small = KvCache(SHAPE, limit_tokens=52, block_tokens=4)
+    jobs = [job(samples=3), job((1, 3, 3, 8, 8, 9, 4, 5, 6), samples=3)]
+    batch = decode(small, policy, *jobs)
+    assert batch.preempted == {1}
+    assert_equal_to_full_forward(policy, batch, jobs[:1])
+    again = decode(small, policy, jobs[1])
+    assert again.preempted == set()
+    assert_equal_to_full_forward(policy, again, jobs[1:])
+    assert small.pool.used_tokens == 0
+
+
+def test_a_cache_can_lose_room_for_good(cache: KvCache, policy: Parameters) -> None:
+    cache.pool.shrink(50)
+    assert cache.pool.limit_tokens == 56
+    assert cache.pool.used_tokens == 0
+    jobs = [job()]
+    assert_equal_to_full_forward(policy, decode(cache, policy, *jobs), jobs)
 
 
 def test_every_completion_ends_with_the_mark_or_at_the_limit(
