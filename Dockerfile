@@ -1,4 +1,4 @@
-# The bridge, with the W&B tracker and the demo. No root, no compiler, nothing but Python and what requirements.lock names.
+# The bridge, with the W&B tracker, PostgreSQL's client and the demo. No root, no compiler, nothing but Python and what requirements.lock names.
 ARG PYTHON=python:3.12.11-slim-bookworm
 
 FROM ${PYTHON} AS build
@@ -11,13 +11,13 @@ RUN python3 -m venv /opt/otel_rl \
 COPY pyproject.toml README.md LICENSE ./
 COPY otel_rl ./otel_rl
 RUN /opt/otel_rl/bin/pip install --quiet --disable-pip-version-check --no-index --find-links /wheels \
-      ".[wandb,demo]"
+      ".[wandb,postgres,demo]"
 
 FROM ${PYTHON}
 COPY --from=build /opt/otel_rl /opt/otel_rl
 # A new volume takes over the owner of the directory that it is mounted on. The collector and Jaeger have no such
 # directories in their images, and run as the same user: see `volumes` in docker-compose.yml.
-RUN for name in bridge gateway jaeger; do install -d -o 10001 -g 10001 -m 700 /var/lib/otel_rl/$name; done
+RUN for name in bridge gateway jaeger bridges scale_gateway; do install -d -o 10001 -g 10001 -m 700 /var/lib/otel_rl/$name; done
 ENV PATH=/opt/otel_rl/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp
 USER 10001:10001
 WORKDIR /var/lib/otel_rl/bridge

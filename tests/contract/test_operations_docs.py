@@ -64,8 +64,10 @@ def test_the_ports_of_a_bridge_are_documented(settings: HttpSettings | GrpcSetti
 def test_every_volume_is_documented_with_its_path_and_no_other() -> None:
     told = re.findall(r"^\| (\w+), `(/var/lib/\S+)`", page("operations"), re.MULTILINE)
     volumes = compose()["services"]["volumes"]["volumes"]
-    assert {f"{name}:{path}" for name, path in told if name != "agent"} == set(volumes)
-    assert compose()["volumes"].keys() == {name for name, _ in told} - {"agent"}
+    scaled = re.findall(r"^\| (\w+), `(/var/lib/\S+)`", page("scale"), re.MULTILINE)
+    of_compose = [(name, path) for name, path in told if name != "agent"] + scaled
+    assert compose()["volumes"].keys() == {name for name, _ in of_compose}
+    assert {f"{name}:{path}" for name, path in of_compose if name != "postgres"} == set(volumes)
     assert {manifest.name for manifest in manifests() if manifest.containers} == {
         name for name, _ in told
     }
