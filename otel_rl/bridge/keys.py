@@ -3,10 +3,11 @@
 The whole rule, in order:
 
 1. ``rl.`` in front of a name says nothing inside an RL run, and goes.
-2. Five families have a section of their own: phases ``phase/<role>/<phase>``, what decided how long
-   a step took ``critical_path/<role>/<phase>``, GPUs
-   ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, and what
-   otel_rl says of itself ``otel_rl/<role>/...``. Everything else is ``<role>/...``.
+2. Six families have a section of their own: phases ``phase/<role>/<phase>``, what decided how long
+   a step took ``critical_path/<role>/<phase>``, how well a step used its processes
+   ``health/<role>/...``, GPUs ``gpu/<role>/...``, replicas of a service and a role's liveness
+   ``service/<role>/...``, and what otel_rl says of itself ``otel_rl/<role>/...``. Everything else
+   is ``<role>/...``.
 3. A name that begins with its own role does not say it twice: ``rl.train.loss`` of a trainer is
    ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
 4. Dots and colons of a name become slashes: ``vllm:num_requests_running`` of a generator is
@@ -66,6 +67,7 @@ _NAMESPACES = {"trainer": ("trainer", "train")}
 _SECTIONS = (
     ("rl.phase.", "phase"),
     ("rl.critical_path.", "critical_path"),
+    ("rl.health.", "health"),
     ("hw.gpu.", "gpu"),
     ("rl.replica.", "service"),
     ("rl.service.", "service"),

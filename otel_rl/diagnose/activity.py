@@ -69,6 +69,8 @@ class Activity:
     """
 
     def __init__(self, forest: Forest, start_ns: int, end_ns: int) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
         self._lives: dict[Process, tuple[int, int]] = {}
         open_of: dict[Process, list[SpanRecord]] = defaultdict(list)
         for span in forest.spans:

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.diagnose.forest import ByEnd, Forest
+from otel_rl.diagnose.forest import Forest
+from otel_rl.diagnose.uses import Uses
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlPhaseValues
 
@@ -78,7 +79,7 @@ class _Walk:
         # From the end to the start.
         self._back: list[Segment] = []
         self._entered: set[bytes] = set()
-        self._producers: dict[bytes, ByEnd] = {}
+        self._uses = Uses(forest)
 
     def run(self) -> None:
         span, at_ns = self._root, self._root.end_ns
@@ -133,37 +134,10 @@ class _Walk:
         if last is not None and last.span_id not in self._entered:
             # It is explained by what that rank did before it came.
             yield _Cause(last, last.start_ns)
-        for producer in self._used_by(wait).between(wait.start_ns, at_ns):
+        for producer in self._uses.around(wait).between(wait.start_ns, at_ns):
             if producer.span_id not in self._entered and producer.worker != wait.worker:
                 yield _Cause(producer, producer.end_ns)
                 return
-
-    def _used_by(self, wait: SpanRecord) -> ByEnd:
-        """What the waiting span, the spans around it and theirs use of others."""
-        top = self._top(wait)
-        found = self._producers.get(top.span_id)
-        if found is None:
-            found = self._producers[top.span_id] = ByEnd(self._linked_within(top))
-        return found
-
-    def _top(self, span: SpanRecord) -> SpanRecord:
-        seen = {span.span_id}
-        while (parent := self._forest.parent(span)) is not None:
-            if parent.worker != span.worker or parent.span_id in seen:
-                break
-            span = parent
-            seen.add(span.span_id)
-        return span
-
-    def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
-        waiting, seen = [top], {top.span_id}
-        while waiting:
-            span = waiting.pop()
-            yield from self._forest.linked(span)
-            for child in self._forest.children(span, top.end_ns):
-                if child.worker == top.worker and child.span_id not in seen:
-                    seen.add(child.span_id)
-                    waiting.append(child)
 
     def _before(self, span: SpanRecord, at_ns: int) -> SpanRecord | None:
         """Where the walk goes on from the beginning of a span.

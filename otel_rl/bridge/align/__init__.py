@@ -241,15 +241,19 @@ class Aligner:
             return
         if isinstance(closed, Explained):
             self._chronicle.explained(self._step_facts(closed))
+            workers = self._table.names()
             labels = {
                 "critical_path/longest": closed.longest,
                 "critical_path/trace_id": closed.trace_id,
-                "critical_path/worker": self._table.names().get(closed.worker, closed.worker),
+                "critical_path/worker": workers.get(closed.worker, closed.worker),
+                "health/bound": closed.bound,
+                **{key: workers.get(worker, worker) for key, worker in closed.stragglers.items()},
             }
             if self.settings.trace_url:
                 url = self.settings.trace_url.replace("{trace_id}", closed.trace_id)
                 labels["critical_path/trace_url"] = url
-            yield Row(self._number(), step, closed.time_ns, closed.values, version, labels=labels)
+            values = {**closed.values, **closed.health}
+            yield Row(self._number(), step, closed.time_ns, values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
             version = version if closed.version is None else closed.version

@@ -20,8 +20,9 @@ from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.keys import tracker_key
 from otel_rl.diagnose.activity import Activity, Process, Stretch
 from otel_rl.diagnose.clocks import estimate_clocks, with_one_clock
-from otel_rl.diagnose.critical_path import critical_path
+from otel_rl.diagnose.critical_path import IDLE, critical_path
 from otel_rl.diagnose.forest import UNACCOUNTED, Forest
+from otel_rl.diagnose.health import Observer, RoleHealth, StepHealth
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
@@ -38,6 +39,9 @@ _EVERY_NS: Final = 5 * _NS_PER_S
 _MAX_PLACES: Final = 512
 
 _OTHER: Final = "other"
+
+# Whom ``rl.health.straggler.excess`` is about.
+_STRAGGLER: Final = "rl.health.straggler.worker"
 
 MAX_WORKERS: Final = 64
 """Of one role and phase in ``Explained.busy``."""
@@ -105,6 +109,9 @@ class Explained:
         shares: Of all workers of a role that had any of a phase: how many, and their median.
         waits: The roles and phases in which nothing is done but wait for others.
         clocks: Of hosts whose clocks differ from that of the step.
+        health: Tracker key to how well the step used its processes.
+        bound: The stage of the pipeline that has most of the critical path.
+        stragglers: Tracker key to the instance of a role that the step has lost most by.
     """
 
     step: int
@@ -118,6 +125,9 @@ class Explained:
     shares: Mapping[tuple[str, str], Shares]
     waits: frozenset[tuple[str, str]]
     clocks: Sequence[HostClock]
+    health: Mapping[str, float]
+    bound: str
+    stragglers: Mapping[str, str]
 
 
 class Trail:
@@ -234,10 +244,11 @@ class Trail:
             ranks = [forest.get(root.span_id) or root for root in roots[step]]
             last_of[step] = max(ranks, key=lambda root: root.end_ns)
         start_ns = min(root.start_ns for root in last_of.values())
-        activity = Activity(forest, start_ns, max(root.end_ns for root in last_of.values()))
+        end_ns = max(root.end_ns for root in last_of.values())
+        observer = Observer(forest, Activity(forest, start_ns, end_ns))
         host_clocks = list(_host_clocks(moved, forest))
         return [
-            self._explained(step, root, forest, activity, host_clocks)
+            self._explained(step, root, forest, observer, host_clocks)
             for step, root in last_of.items()
         ]
 
@@ -246,13 +257,14 @@ class Trail:
         step: int,
         root: SpanRecord,
         forest: Forest,
-        activity: Activity,
+        observer: Observer,
         clocks: Sequence[HostClock],
     ) -> Explained:
         took_ns: dict[tuple[str, str], int] = defaultdict(int)
         of_workers: dict[str, int] = defaultdict(int)
         path: dict[Place, float] = defaultdict(float)
-        for segment in critical_path(forest, root):
+        segments = critical_path(forest, root)
+        for segment in segments:
             role, phase = self._place(segment.role, segment.phase)
             took_ns[role, phase] += segment.end_ns - segment.start_ns
             of_workers[segment.worker] += segment.end_ns - segment.start_ns
@@ -265,7 +277,8 @@ class Trail:
         worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
         longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
         trace_id = root.span_id[:16].hex()
-        busy, shares, waits = self._busy(activity.within(root.start_ns, root.end_ns))
+        busy, shares, waits = _busy(observer.activity.within(root.start_ns, root.end_ns))
+        health = observer.judge(root, segments)
         return Explained(
             step,
             root.end_ns,
@@ -278,26 +291,43 @@ class Trail:
             shares,
             waits,
             clocks,
+            dict(self._health_values(health, root.role)),
+            health.bound,
+            {
+                tracker_key(role, _STRAGGLER): of.straggler.worker
+                for role, of in self._named(health.roles)
+                if of.straggler is not None
+            },
         )
 
-    def _busy(
-        self, activity: Mapping[Process, Sequence[Stretch]]
-    ) -> tuple[dict[Place, float], dict[tuple[str, str], Shares], frozenset[tuple[str, str]]]:
-        waits = set()
-        of_workers: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for process, stretches in activity.items():
-            for stretch in stretches:
-                place = self._place(process.role, stretch.phase)
-                of_workers[place][process.worker] += stretch.end_ns - stretch.start_ns
-                if stretch.is_standstill:
-                    waits.add(place)
-        busy: dict[Place, float] = {}
-        shares = {}
-        for place, took_ns in of_workers.items():
-            shares[place] = Shares(len(took_ns), median(took_ns.values()) / _NS_PER_S)
-            for worker in nlargest(MAX_WORKERS, took_ns, key=took_ns.__getitem__):
-                busy[*place, worker] = took_ns[worker] / _NS_PER_S
-        return busy, shares, frozenset(waits)
+    def _health_values(self, health: StepHealth, stepping_role: str) -> Iterator[tuple[str, float]]:
+        """By tracker key."""
+        for role, of in self._named(health.roles):
+            yield tracker_key(role, names.RL_HEALTH_BUSY), of.busy_ns / of.workers / _NS_PER_S
+            yield tracker_key(role, names.RL_HEALTH_BUBBLE), of.bubble_ns / of.workers / _NS_PER_S
+            yield tracker_key(role, names.RL_HEALTH_IDLE), of.idle_ns / of.workers / _NS_PER_S
+            if of.slack_ns is not None:
+                yield tracker_key(role, names.RL_HEALTH_SLACK), of.slack_ns / _NS_PER_S
+            if of.straggler is not None:
+                excess_s = of.straggler.excess_ns / _NS_PER_S
+                yield tracker_key(role, names.RL_HEALTH_STRAGGLER_EXCESS), excess_s
+        for stage in names.RlStageValues:
+            share = health.bound_ns.get(stage, 0) / (health.took_ns or 1)
+            key = tracker_key(stepping_role, names.RL_HEALTH_BOUND, [(names.RL_STAGE, stage)])
+            yield key, share
+        if health.overlap_ns is not None:
+            overlap_s = health.overlap_ns / _NS_PER_S
+            yield tracker_key(stepping_role, names.RL_HEALTH_OVERLAP), overlap_s
+        if health.efficiency is not None:
+            ideal_s = health.ideal_ns / _NS_PER_S
+            yield tracker_key(stepping_role, names.RL_HEALTH_IDEAL), ideal_s
+            yield tracker_key(stepping_role, names.RL_HEALTH_EFFICIENCY), health.efficiency
+
+    def _named(self, roles: Mapping[str, RoleHealth]) -> Iterable[tuple[str, RoleHealth]]:
+        """As many as rows may name: a role may be called anything, too."""
+        for role, of in roles.items():
+            if self._place(role, IDLE)[0] == role:
+                yield role, of
 
     def _place(self, role: str, phase: str) -> tuple[str, str]:
         places = self._known.places
@@ -343,6 +373,29 @@ class Trail:
     def __setstate__(self, state: "_Known") -> None:
         self._known = state
         self._begin()
+
+
+def _busy(
+    activity: Mapping[Process, Sequence[Stretch]],
+) -> tuple[dict[Place, float], dict[tuple[str, str], Shares], frozenset[tuple[str, str]]]:
+    """What all workers were busy with, as ``busy``, ``shares`` and ``waits`` of ``Explained``."""
+    waits = set()
+    of_workers: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for process, stretches in activity.items():
+        for stretch in stretches:
+            place = process.role, stretch.phase
+            of_workers[place][process.worker] += stretch.end_ns - stretch.start_ns
+            if stretch.is_standstill:
+                waits.add(place)
+    busy: dict[Place, float] = {}
+    shares = {}
+    longest = nlargest(_MAX_PLACES, of_workers, key=lambda place: sum(of_workers[place].values()))
+    for place in longest:
+        took_ns = of_workers[place]
+        shares[place] = Shares(len(took_ns), median(took_ns.values()) / _NS_PER_S)
+        for worker in nlargest(MAX_WORKERS, took_ns, key=took_ns.__getitem__):
+            busy[*place, worker] = took_ns[worker] / _NS_PER_S
+    return busy, shares, frozenset(waits & shares.keys())
 
 
 def _host_clocks(ahead_ns: Mapping[str, int], forest: Forest) -> Iterator[HostClock]:
