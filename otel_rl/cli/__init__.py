@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from otel_rl import __version__
-from otel_rl.cli import bridge, demo, doctor, run
+from otel_rl.cli import bridge, demo, diagnose, doctor, run
 from otel_rl.errors import ConfigError, OtelRLError
 
 __all__ = ["main"]
 
-_COMMANDS = (run, bridge, demo, doctor)
+_COMMANDS = (run, bridge, demo, diagnose, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

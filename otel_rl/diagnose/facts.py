@@ -63,9 +63,10 @@ class WorkerFacts(NamedTuple):
 
 
 class SpanFacts(NamedTuple):
-    """How long the spans of one phase, of one worker, took that ended since the last facts.
+    """How long the spans of one phase, of one worker, took that became known since the last facts.
 
     Attributes:
+        step: In progress when they ended.
         role: Of the worker.
         phase: ``rl.phase``, or the span's name.
         worker: ``<role>/<index>``.
@@ -76,6 +77,7 @@ class SpanFacts(NamedTuple):
         failed: How many of them failed.
     """
 
+    step: int
     role: str
     phase: str
     worker: str
@@ -95,7 +97,7 @@ class Facts(NamedTuple):
         rows: Those that were closed.
         steps: Those that were explained.
         workers: By tracker key: what each of several workers measured.
-        spans: By worker and phase.
+        spans: By step, phase and worker.
         lags: (worker, least time from what its clock said at an export until that arrived, in s).
         lost: Workers whose lease has ended without a goodbye, or that said they failed.
     """

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from otel_rl.diagnose.facts import Facts, StepFacts
@@ -109,7 +110,10 @@ class History:
             self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
-            self.rows[key] = _in_order(track)
+            self.rows[key] = _in_order(track, by_step=False)
+        for several in (*self.spans.values(), *self.counts.values()):
+            for worker, track in several.items():
+                several[worker] = _in_order(track, by_step=True)
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
@@ -126,8 +130,8 @@ class History:
                     self.oddities[key][worker].add(step, time_s, oddities)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
-            self.spans[phase][span.worker].add(step, time_s, span.total_s / span.spans)
-            self.counts[phase][span.worker].add(step, time_s, span.spans)
+            self.spans[phase][span.worker].add(span.step, time_s, span.total_s / span.spans)
+            self.counts[phase][span.worker].add(span.step, time_s, span.spans)
             if span.is_wait:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
@@ -167,8 +171,13 @@ def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, T
     return kept
 
 
-def _in_order(track: Track) -> Track:
-    if all(one <= other for one, other in zip(track.times_s, track.times_s[1:], strict=False)):
+def _in_order(track: Track, *, by_step: bool) -> Track:
+    marks: Sequence[float] = track.steps if by_step else track.times_s
+    if all(one <= other for one, other in pairwise(marks)):
         return track
-    columns = sorted(zip(track.steps, track.times_s, track.values, strict=True), key=lambda c: c[1])
-    return Track(*map(list, zip(*columns, strict=True)))
+    order = sorted(range(len(marks)), key=marks.__getitem__)
+    return Track(
+        [track.steps[place] for place in order],
+        [track.times_s[place] for place in order],
+        [track.values[place] for place in order],
+    )

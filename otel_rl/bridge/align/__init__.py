@@ -106,7 +106,7 @@ class Aligner:
         for sample in decoded.samples:
             self._add_sample(sample, received_ns)
         self.tally.spans_too_old += self._trail.add(decoded.spans, self.settings, received_ns)
-        self._chronicle.spanned(decoded.spans)
+        self._chronicle.spanned(decoded.spans, self._axis.step_at)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)

@@ -6,7 +6,7 @@ are there. What is given out is kept in the transaction of the rows.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -54,7 +54,7 @@ class Chronicle:
     def _begin(self) -> None:
         self._made_ns = 0
         self._measured: dict[str, dict[WorkerState, list[float]]] = {}
-        self._spans: dict[tuple[str, str, str], list[float]] = {}
+        self._spans: dict[tuple[int, str, str, str], list[float]] = {}
         # Time of the spans within one that has not come yet; oldest first.
         self._within: dict[tuple[bytes, str], int] = {}
         self._lags: dict[WorkerState, float] = {}
@@ -86,8 +86,13 @@ class Chronicle:
         cell[1] += sum(finite)
         cell[2] += len(values) - len(finite)
 
-    def spanned(self, spans: Iterable[SpanRecord]) -> None:
-        """These spans have ended."""
+    def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
+        """These spans have ended.
+
+        Args:
+            spans: In the order in which they ended.
+            step_at: The step in progress at a time in ns.
+        """
         for span in spans:
             inside_ns = self._within.pop((span.span_id, span.worker), 0)
             took_ns = span.end_ns - span.start_ns
@@ -96,7 +101,8 @@ class Chronicle:
                 self._within[parent] = self._within.get(parent, 0) + took_ns
                 if len(self._within) > _MAX_PARENTS:
                     del self._within[next(iter(self._within))]
-            place = span.role, span.phase or span.name, span.worker
+            step = step_at(span.end_ns) if span.step is None else span.step
+            place = step, span.role, span.phase or span.name, span.worker
             cell = self._spans.get(place)
             if cell is None:
                 if len(self._spans) >= _MAX_PHASES * _MAX_WORKERS:
@@ -210,15 +216,16 @@ def _by_worker(
 
 
 def _by_phase(
-    spans: Mapping[tuple[str, str, str], Sequence[float]], names: Mapping[str, str]
+    spans: Mapping[tuple[int, str, str, str], Sequence[float]], names: Mapping[str, str]
 ) -> Iterable[SpanFacts]:
-    of_phase: dict[tuple[str, str], list[SpanFacts]] = {}
-    for (role, phase, worker), (is_wait, count, total_s, longest_s, failed) in spans.items():
+    of_phase: dict[tuple[int, str, str], list[SpanFacts]] = {}
+    for place, (is_wait, count, total_s, longest_s, failed) in spans.items():
+        step, role, phase, worker = place
         name = names.get(worker, worker)
         facts = SpanFacts(
-            role, phase, name, bool(is_wait), int(count), total_s, longest_s, int(failed)
+            step, role, phase, name, bool(is_wait), int(count), total_s, longest_s, int(failed)
         )
-        of_phase.setdefault((role, phase), []).append(facts)
+        of_phase.setdefault((step, role, phase), []).append(facts)
     for some in of_phase.values():
         some.sort(key=lambda one: one.total_s / one.spans)
         yield from (

@@ -1,0 +1,188 @@
+"""Why a run learns worse: what is computed is no number, rewards lie, or the policy degenerates.
+
+Learning changes every level all the time. So what counts is a jump from one step to the next beside
+which the policy itself did not move, or a change for the worse that goes on.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+
+from otel_rl.diagnose.causes import Cause, Evidence, Kind
+from otel_rl.diagnose.changes import spread
+from otel_rl.diagnose.history import History, Track
+from otel_rl.diagnose.levels import Level, level
+from otel_rl.diagnose.vocabulary import Subject
+
+__all__ = ["degeneration", "not_a_number", "wrong_rewards"]
+
+_JUMP = 6.0  # times what is usual from one step to the next
+
+
+def not_a_number(history: History) -> Iterator[Cause]:
+    """The first measurement that was NaN or infinite, of a series that had been finite."""
+    odd: list[tuple[int, float, int, str, str]] = []
+    for key, of in history.oddities.items():
+        finite = history.workers.get(key, {})
+        for worker, track in of.items():
+            was = finite.get(worker)
+            if not track.values or was is None:
+                continue
+            if any(at <= track.times_s[0] for at in was.times_s):
+                odd.append((track.steps[0], track.times_s[0], len(of), key, worker))
+    if not odd:
+        return
+    first_s = min(time_s for _, time_s, *_ in odd)
+    # Sums over ranks spread it at once: who is alone with it in some series has made it.
+    earliest = [one for one in odd if one[1] <= first_s + 3]
+    alone = [one for one in earliest if one[2] < len(history.workers[one[3]])]
+    step, _, _, key, worker = min(alone or earliest)
+    suspects = {one[4] for one in alone}
+    by = worker if len(suspects) == 1 else None
+    if by is None and len({one[4] for one in earliest}) == 1:
+        by = worker
+    yield Cause(
+        Kind.NAN,
+        0.99,
+        f"{key} of {by or worker.partition('/')[0]} is no number since step {step}",
+        role=worker.partition("/")[0],
+        worker=by,
+        since=step,
+        evidence=[
+            Evidence("NaN or infinite", one[3], one[4], after=math.nan)
+            for one in sorted(alone or earliest)[:6]
+        ],
+    )
+
+
+def wrong_rewards(history: History) -> Iterator[Cause]:
+    """Rewards that jump, or become all the same, while the policy goes on as before."""
+    jumps = [
+        (found, key)
+        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD, Subject.REWARD_MAX)
+        for key, track in _of_rows(history, subject)
+        if (found := _jump(track)) is not None
+    ]
+    if not jumps:
+        return
+    (size, since, before, after), key = max(jumps, key=lambda one: one[0][0])
+    for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL):
+        for _, track in _of_rows(history, subject):
+            moved = _jump(track)
+            if moved is not None and moved[1] <= since:
+                return  # the policy has changed, and its rewards with it
+    role = _scorer(history, key)
+    yield Cause(
+        Kind.REWARD_BUG,
+        min(0.92, 0.75 + size / 200),
+        f"rewards are computed differently since step {since}: {key} jumped from {before:.3g} to "
+        f"{after:.3g}, and the policy did not change",
+        role=role,
+        since=since,
+        evidence=[
+            Evidence("jump of the rewards", one[1], None, one[0][2], one[0][3]) for one in jumps
+        ],
+    )
+
+
+def degeneration(history: History) -> Iterator[Cause]:
+    """Entropy that collapses, KL that runs away, or a reward that falls and does not come back."""
+    fall = next(
+        (
+            (key, found)
+            for key, track in _of_rows(history, Subject.REWARD_MEAN)
+            if (found := _lasting_fall(track)) is not None
+        ),
+        None,
+    )
+    if fall is None:
+        return
+    key, dropped = fall
+    evidence = [Evidence("reward", key, None, dropped.before, dropped.after)]
+    for kind, subject, is_worse in (
+        (Kind.ENTROPY_COLLAPSE, Subject.ENTROPY, _has_collapsed),
+        (Kind.KL_GROWTH, Subject.KL, _has_run_away),
+    ):
+        for other, track in _of_rows(history, subject):
+            found = level(track)
+            if found is not None and is_worse(found) and found.step <= dropped.step + 3:
+                what = "entropy collapsed" if kind is Kind.ENTROPY_COLLAPSE else "KL ran away"
+                yield Cause(
+                    kind,
+                    0.7,
+                    f"{what}: {other} went from {found.before:.3g} to {found.after:.3g} since "
+                    f"step {found.step}, and the reward fell",
+                    role=other.partition("/")[0],
+                    since=found.step,
+                    evidence=[
+                        Evidence(what, other, None, found.before, found.after),
+                        *evidence,
+                    ],
+                )
+    yield Cause(
+        Kind.REWARD_DROP,
+        0.5,
+        f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g} at step {dropped.step}",
+        role=key.partition("/")[0],
+        since=dropped.step,
+        evidence=evidence,
+    )
+
+
+def _has_collapsed(entropy: Level) -> bool:
+    return entropy.is_fall(ratio=0.4)
+
+
+def _has_run_away(kl: Level) -> bool:
+    return kl.is_rise(ratio=3.0)
+
+
+def _of_rows(history: History, subject: Subject) -> Iterator[tuple[str, Track]]:
+    """As it stands in the rows: reduced over workers, one value for each step."""
+    for key, track in history.rows.items():
+        if re.search(subject.value, key) and not key.startswith(("otel_rl/", "critical_path/")):
+            yield key, track.finite()
+
+
+def _jump(track: Track) -> tuple[float, int, float, float] | None:
+    """(size, step, before, after) of a jump that lasts, in terms of what is usual between steps."""
+    values, steps = track.values, track.steps
+    if len(values) < 12:
+        return None
+    usual = spread([b - a for a, b in pairwise(values)])
+    scale = max(usual, 1e-3 * max(map(abs, values)), 1e-9)
+    best: tuple[float, int, float, float] | None = None
+    for place in range(5, len(values) - 4):
+        before, after = values[place - 5 : place], values[place : place + 5]
+        if max(before) >= min(after) and min(before) <= max(after):
+            continue
+        gap = max(min(after) - max(before), min(before) - max(after))
+        size = gap / scale
+        if size >= _JUMP and (best is None or size > best[0]):
+            best = size, steps[place], median(before), median(after)
+    return best
+
+
+def _lasting_fall(track: Track) -> Level | None:
+    """A reward that is clearly lower in the end than it was at its best."""
+    values = track.values
+    if len(values) < 16:
+        return None
+    width = max(4, len(values) // 8)
+    smooth = [median(values[i : i + width]) for i in range(len(values) - width + 1)]
+    best = max(range(len(smooth)), key=smooth.__getitem__)
+    noise = spread([b - a for a, b in pairwise(values)])
+    drop = smooth[best] - smooth[-1]
+    if drop < 4 * max(noise, 1e-9) or drop < 0.3 * abs(smooth[best]):
+        return None
+    part = Track(track.steps[best:], track.times_s[best:], values[best:])
+    found = level(part)
+    return found if found is not None and found.change.order < -0.7 else None
+
+
+def _scorer(history: History, key: str) -> str:
+    """The role that makes rewards, if one is called so."""
+    roles = {place.role for place in history.spans}
+    return next((r for r in sorted(roles) if "reward" in r or "env" in r), key.partition("/")[0])

@@ -1,0 +1,87 @@
+"""Whether a series has another level than it had, and when that began, over the steps of a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, log
+from statistics import median
+
+from otel_rl.diagnose.changes import Change, find_change
+from otel_rl.diagnose.history import Track
+
+__all__ = ["Level", "common_ratio", "level", "ratio_at"]
+
+_NEAR = 6  # values on either side of a change that say whether it was a jump
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A series that has another level from a step on.
+
+    Attributes:
+        step: Since when.
+        change: By how much.
+        jump: The part of the change that came at once: about 1 for a step, 0 for a slope.
+    """
+
+    step: int
+    change: Change
+    jump: float
+
+    @property
+    def before(self) -> float:
+        """The level that it had."""
+        return self.change.before
+
+    @property
+    def after(self) -> float:
+        """The level that it has."""
+        return self.change.after
+
+    @property
+    def ratio(self) -> float:
+        """After to before."""
+        return self.change.ratio
+
+    def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
+        """Whether it is clearly higher: by a factor, of most values, and beyond the noise."""
+        change = self.change
+        return change.ratio >= ratio and change.order >= order and change.size >= size
+
+    def is_fall(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
+        """Whether it is clearly lower."""
+        change = self.change
+        return change.ratio <= ratio and change.order <= -order and change.size <= -size
+
+
+def level(track: Track, *, shortest: int = 4) -> Level | None:
+    """Where the level of a series changed most clearly; None if it is too short or constant."""
+    track = track.finite()
+    change = find_change(track.values, shortest=shortest)
+    if change is None:
+        return None
+    values, place = track.values, change.place
+    near = median(values[place : place + _NEAR]) - median(values[max(0, place - _NEAR) : place])
+    whole = change.after - change.before
+    jump = near / whole if whole else 0.0
+    return Level(track.steps[place], change, jump)
+
+
+def ratio_at(track: Track, step: int, *, shortest: int = 3) -> float | None:
+    """Median from ``step`` on to the median before it; None if there are too few values."""
+    track = track.finite()
+    before = [value for at, value in zip(track.steps, track.values, strict=True) if at < step]
+    after = [value for at, value in zip(track.steps, track.values, strict=True) if at >= step]
+    if min(len(before), len(after)) < shortest:
+        return None
+    low, high = median(before), median(after)
+    return high / low if low > 0 else inf if high > 0 else None
+
+
+def common_ratio(tracks: Mapping[object, Track] | Sequence[Track], step: int) -> float:
+    """What everything became slower by since ``step``: the machine, not one of these."""
+    several = tracks.values() if isinstance(tracks, Mapping) else tracks
+    ratios = [ratio for one in several if (ratio := ratio_at(one, step)) and isfinite(ratio)]
+    if len(ratios) < 3:
+        return 1.0
+    middle = median(log(ratio) for ratio in ratios if ratio > 0)
+    return float(max(1.0, 2.718281828459045**middle))

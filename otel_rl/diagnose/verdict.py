@@ -1,0 +1,190 @@
+"""From the facts of a run to ranked causes: each detector by itself, then what explains what."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isfinite
+from statistics import median
+from typing import Final
+
+from otel_rl.diagnose import flow, learning, pace, processes
+from otel_rl.diagnose.causes import Cause, Evidence, Kind, Report, Verdict
+from otel_rl.diagnose.critical_path import IDLE
+from otel_rl.diagnose.history import History, PhaseKey
+from otel_rl.diagnose.levels import level
+from otel_rl.diagnose.vocabulary import Work, work_of
+
+__all__ = ["diagnose"]
+
+_DETECTORS: Final[Sequence[Callable[[History], Iterable[Cause]]]] = (
+    learning.not_a_number,
+    learning.wrong_rewards,
+    learning.degeneration,
+    processes.crash_loops,
+    processes.clock_skew,
+    processes.gc_pauses,
+    processes.preemptions,
+    processes.throttling,
+    pace.slow_work,
+    flow.slow_messages,
+    flow.stale_policy,
+    flow.evictions,
+    flow.staleness,
+    flow.starvation,
+)
+
+_SLOW: Final = frozenset(
+    {
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.SLOW_SYNC,
+        Kind.SLOW_PHASE,
+        Kind.STRAGGLER,
+    }
+)
+_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
+_BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
+
+# What follows from what, if it began no later.
+_EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
+    Kind.NAN: frozenset(Kind) - {Kind.NAN, Kind.CRASH_LOOP, Kind.CLOCK_SKEW},
+    Kind.REWARD_BUG: _LEARNING,
+    Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
+    Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY} | _LEARNING,
+    Kind.NETWORK_DELAY: _BACKLOG | {Kind.STARVATION, Kind.SLOW_SYNC},
+    Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
+    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
+    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH}),
+    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
+    Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
+}
+
+_SLACK: Final = 8  # steps by which the beginning of a change may be misjudged
+_FEW: Final = 8  # steps in which nothing can be said to have changed
+
+
+def diagnose(history: History, steps: tuple[int, int] | None = None) -> Report:
+    """Say what is wrong with a run, or that nothing is.
+
+    Args:
+        history: All that is known of the run.
+        steps: The first and the last one to explain, by what was different in the steps before
+            them; None for what has changed in the whole run.
+    """
+    first, last = steps or (history.first, history.last)
+    part = history if steps is None else history.between(history.first, last)
+    if steps is not None and last - first < _FEW:
+        causes = list(_of_few(part, first, last))
+    else:
+        causes = [cause for detect in _DETECTORS for cause in detect(part)]
+        if steps is not None:
+            causes = [one for one in causes if one.since is None or one.since >= first - _SLACK]
+    causes.sort(key=lambda cause: -cause.score)
+    causes = list(_unexplained(causes))
+    symptoms = list(_symptoms(part))
+    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
+    return Report(first, last, verdict, causes, symptoms, _bound(part, first))
+
+
+def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
+    """Without what follows from another one, and without a second word on the same."""
+    seen: set[tuple[Kind, str | None, str | None]] = set()
+    for cause in causes:
+        subject = cause.kind, cause.role, cause.worker
+        if subject in seen or any(_explains(other, cause) for other in causes):
+            continue
+        seen.add(subject)
+        yield cause
+
+
+def _explains(cause: Cause, effect: Cause) -> bool:
+    if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
+        return False
+    if cause.kind is Kind.GC_PAUSES and effect.kind in _SLOW and effect.role != cause.role:
+        return False
+    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
+        return effect.role == cause.role and _is_before(cause, effect)
+    return _is_before(cause, effect)
+
+
+def _is_before(cause: Cause, effect: Cause) -> bool:
+    return cause.since is None or effect.since is None or cause.since <= effect.since + _SLACK
+
+
+def _symptoms(history: History) -> Iterator[str]:
+    steps = level(pace.step_time(history))
+    if steps is not None and steps.is_rise(ratio=1.5, order=0.75):
+        yield (
+            f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
+            f"{steps.before:.3g} s before, {steps.after:.3g} s now"
+        )
+
+
+def _bound(history: History, first: int) -> tuple[str, str, float] | None:
+    took: dict[tuple[str, str], float] = defaultdict(float)
+    for step in history.steps:
+        if step.step >= first:
+            for role, phase, _, seconds in step.path:
+                took[role, phase] += seconds
+    if not took:
+        return None
+    (role, phase), most = max(took.items(), key=lambda one: one[1])
+    return role, phase, most / (sum(took.values()) or 1)
+
+
+def _of_few(history: History, first: int, last: int) -> Iterator[Cause]:
+    """What took longer in these steps than it usually takes, on the path that decided them."""
+    asked = [step for step in history.steps if first <= step.step <= last]
+    usual = [step for step in history.steps if not first <= step.step <= last]
+    if not asked or len(usual) < 3:
+        return
+    places = {(role, phase) for step in asked for role, phase, *_ in step.path}
+    whole = median(sum(s for *_, s in step.path) for step in usual)
+    for role, phase in sorted(places):
+
+        def took(steps: Iterable[object], of: tuple[str, str] = (role, phase)) -> list[float]:
+            return [sum(s for r, p, _, s in step.path if (r, p) == of) for step in steps]  # type: ignore[attr-defined]
+
+        now, before = median(took(asked)), median(took(usual))
+        if now - before < 0.2 * whole or phase == IDLE:
+            continue
+        workers: dict[str, float] = defaultdict(float)
+        for step in asked:
+            for r, p, worker, seconds in step.path:
+                if (r, p) == (role, phase):
+                    workers[worker] += seconds
+        worker = max(workers, key=lambda one: workers[one])
+        kind = {
+            Work.GENERATION: Kind.SLOW_GENERATION,
+            Work.REWARD: Kind.SLOW_REWARD,
+            Work.SYNC: Kind.SLOW_SYNC,
+            Work.TRAINING: Kind.SLOW_TRAINING,
+        }.get(work_of(PhaseKey(role, phase)), Kind.SLOW_PHASE)
+        yield Cause(
+            kind,
+            min(0.9, 0.4 + 0.5 * (now - before) / (whole or 1)),
+            f"{phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
+            role=role,
+            worker=worker,
+            phase=phase,
+            since=first,
+            evidence=[
+                Evidence(
+                    f"{phase} on the critical path",
+                    f"critical_path/{role}/{phase}",
+                    worker,
+                    before,
+                    now,
+                    "s",
+                    [step.trace_id for step in asked if isfinite(now)],
+                )
+            ],
+        )

@@ -1,0 +1,92 @@
+"""A report for people, and as JSON."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from otel_rl.diagnose.causes import Cause, Evidence, Report, Verdict
+
+__all__ = ["as_json", "in_words", "summary"]
+
+
+def summary(report: Report) -> str:
+    """One sentence."""
+    if report.causes:
+        return report.causes[0].words
+    if report.symptoms:
+        return f"{report.symptoms[0]}; no clear cause"
+    return "nothing is wrong, as far as it can be told"
+
+
+def in_words(report: Report, *, trace_url: str = "") -> Iterator[str]:
+    """The lines of a report, the first cause first.
+
+    Args:
+        report: What to say.
+        trace_url: Where a trace is seen, with ``{trace_id}`` in it; empty for ids alone.
+    """
+    yield f"steps {report.first} to {report.last}: {report.verdict}"
+    for symptom in report.symptoms:
+        yield f"  {symptom}"
+    if report.bound is not None:
+        role, phase, share = report.bound
+        yield f"  most of the time of a step: {role}/{phase}, {share:.0%}"
+    for place, cause in enumerate(report.causes, 1):
+        yield f"{place}. {cause.kind}: {cause.words}"
+        for evidence in cause.evidence:
+            yield f"     {_evidence(evidence)}"
+            for trace in evidence.traces:
+                yield f"       trace {trace_url.replace('{trace_id}', trace) or trace}"
+    if report.verdict is Verdict.NO_CLEAR_CAUSE:
+        yield "No phase, worker or metric stands out enough to be called the cause."
+
+
+def as_json(report: Report) -> Mapping[str, object]:
+    """The report in plain values; what is no number is null."""
+    bound = report.bound
+    return {
+        "steps": [report.first, report.last],
+        "verdict": report.verdict.value,
+        "causes": [_cause(cause) for cause in report.causes],
+        "symptoms": list(report.symptoms),
+        "bound": None
+        if bound is None
+        else {"role": bound[0], "phase": bound[1], "share": round(bound[2], 4)},
+        "words": summary(report),
+    }
+
+
+def _cause(cause: Cause) -> Mapping[str, object]:
+    return {
+        "kind": cause.kind.value,
+        "role": cause.role,
+        "worker": cause.worker,
+        "phase": cause.phase,
+        "since_step": cause.since,
+        "score": round(cause.score, 3),
+        "words": cause.words,
+        "evidence": [
+            {
+                "what": one.what,
+                "key": one.key,
+                "worker": one.worker,
+                "before": _number(one.before),
+                "after": _number(one.after),
+                "unit": one.unit,
+                "traces": list(one.traces),
+            }
+            for one in cause.evidence
+        ],
+    }
+
+
+def _evidence(evidence: Evidence) -> str:
+    of = f" of {evidence.worker}" if evidence.worker else ""
+    key = f" ({evidence.key})" if evidence.key else ""
+    if evidence.before is None or evidence.after is None:
+        return f"{evidence.what}{of}{key}"
+    unit = f" {evidence.unit}" if evidence.unit else ""
+    return f"{evidence.what}{of}: {evidence.before:.3g} -> {evidence.after:.3g}{unit}{key}"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
