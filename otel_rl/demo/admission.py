@@ -1,6 +1,7 @@
 """How many prompts are let into the run: as many as keep the inventory full."""
 
 import time
+from collections.abc import Callable
 
 from otel_rl.demo.settings import DemoSettings
 
@@ -10,10 +11,11 @@ __all__ = ["Admission"]
 class Admission:
     """Decides about one prompt after the other. One thread."""
 
-    def __init__(self, settings: DemoSettings) -> None:
+    def __init__(self, settings: DemoSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._wanted = settings.inventory_groups
         self._line_limit = settings.generators * settings.queue_limit
-        self._begun_s = time.monotonic()
+        self._clock = clock
+        self._begun_s = clock()
         self._admitted = 0
         self._interval_s = 0.0
         self._next_s = 0.0
@@ -21,7 +23,7 @@ class Admission:
 
     def begin(self) -> None:
         """The rate counts from now on."""
-        self._begun_s = time.monotonic()
+        self._begun_s = self._clock()
 
     def admits(self, *, buffered: int, unfinished: int) -> bool:
         """Whether one more prompt may come in; it is taken to do so.
@@ -34,7 +36,7 @@ class Admission:
             enough = unfinished >= self._line_limit
         else:
             enough = buffered + unfinished >= self._wanted
-        now_s = time.monotonic()
+        now_s = self._clock()
         if enough or now_s < self._next_s:
             return False
         if self._interval_s:
@@ -45,7 +47,7 @@ class Admission:
 
     def throttle(self, factor: float) -> None:
         """From now on prompts come so many times slower than they did until now."""
-        self._interval_s = factor * (time.monotonic() - self._begun_s) / max(1, self._admitted)
+        self._interval_s = factor * (self._clock() - self._begun_s) / max(1, self._admitted)
 
     def flood(self) -> None:
         """From now on they come whenever somebody can take them, wanted or not."""

@@ -7,7 +7,7 @@ dates is dated wrong. Monotonic clocks are right, as they are on a real host.
 import runpy
 import time
 
-__all__ = ["launch_code", "run", "set_ahead"]
+__all__ = ["install", "launch_code", "run", "set_ahead"]
 
 _ahead_ns = 0
 _true_time_ns = time.time_ns
@@ -19,16 +19,21 @@ def set_ahead(seconds: float) -> None:
     _ahead_ns = int(seconds * 1e9)
 
 
-def run(module: str) -> None:
-    """Run a module as the main program, by the clock of this one."""
+def install() -> None:
+    """Make this the clock of the process, for all that asks :mod:`time` from now on."""
     time.time_ns = _time_ns
     time.time = _time
+
+
+def run(module: str) -> None:
+    """Run a module as the main program, by this clock."""
+    install()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def launch_code(module: str) -> str:
     """For ``python -c``: what runs ``module`` so."""
-    return f"import {__name__} as clock; clock.run({module!r})"
+    return f"from otel_rl.demo import wall_clock; wall_clock.run({module!r})"
 
 
 def _time_ns() -> int:

@@ -1,0 +1,44 @@
+import subprocess
+import sys
+import time
+
+from otel_rl.demo.faults import Kind
+from otel_rl.demo.troubles import Troubles
+
+
+def test_nothing_is_wrong_until_somebody_says_so() -> None:
+    troubles = Troubles()
+    assert [troubles.size(kind) for kind in Kind] == [None] * len(Kind)
+
+
+def test_slowed_work_takes_so_many_times_as_long() -> None:
+    troubles = Troubles()
+    troubles.begin({Kind.STRAGGLER: 5})
+    begun_s = time.perf_counter()
+    with troubles.slowed(Kind.SLOW_TRAINING, Kind.STRAGGLER):
+        while time.perf_counter() - begun_s < 0.02:
+            pass
+    assert time.perf_counter() - begun_s >= 5 * 0.02
+
+
+def test_what_happens_once_happens_once() -> None:
+    troubles = Troubles()
+    troubles.begin({Kind.NAN: 1})
+    assert troubles.once(Kind.NAN)
+    assert not troubles.once(Kind.NAN)
+
+
+def test_a_wrong_wall_clock_is_wrong_for_whoever_asks_for_the_time() -> None:
+    code = (
+        "import time\n"
+        "from otel_rl.demo import wall_clock\n"
+        "true_s = time.time()\n"
+        "wall_clock.install()\n"
+        "wall_clock.set_ahead(-7200)\n"
+        "from time import time_ns\n"
+        "print(true_s - time.time(), true_s - time_ns() / 1e9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert all(6600 < float(behind_s) <= 7200 for behind_s in done.stdout.split())
