@@ -38,6 +38,8 @@ from otel_rl.worker.ending import type_name, uncaught
 from otel_rl.worker.events import Events, around
 from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.export import Exporter, Source
+from otel_rl.worker.gc_time import show_gc_time
+from otel_rl.worker.gpu import GpuOptions, GpuSampler
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.identity import Identity, identify
 from otel_rl.worker.launcher import process_name
@@ -131,12 +133,14 @@ class Session:
             GUARD,
         )
         self._has_started = False
-        self._ends_silently = False
+        self._ends_silently = self._is_ending = False
         self.failure: str | None = None
         """The error for which the worker will say that it has failed, when it ends."""
         self._started_s = monotonic()
+        providers.gpus.prepare(settings.gpu)
         if not is_guess:
             self.say_start(said or {})
+            self._sample_gpus()
         self._exporter.start()
 
     def say_start(self, said: Said) -> None:
@@ -149,10 +153,10 @@ class Session:
     def correct(self, identity: Identity) -> None:
         """Take the identity that ``init`` gives for the one that was guessed."""
         self.is_guess = False
-        if identity == self.identity:
-            return  # a good guess: the sums so far are right
-        self.identity = identity
-        self.providers.restart(_resource(identity), keep_buffer=True)
+        if identity != self.identity:  # of a good guess the sums so far are right
+            self.identity = identity
+            self.providers.restart(_resource(identity), keep_buffer=True)
+        self._sample_gpus()
 
     def restart_after_fork(self) -> None:
         """Become a worker of one's own in a forked child."""
@@ -161,6 +165,7 @@ class Session:
         self._has_spoken = self._has_started = False
         self.failure = None
         GUARD.drops.reset()
+        self.providers.gpus.forget()
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
             self._spans.restart_after_fork()
@@ -174,6 +179,7 @@ class Session:
         """See ``shutdown`` of the module."""
         self._ends_silently = not says_goodbye
         self._note_failure(uncaught())
+        self._stop_sampling()
         return self._exporter.shutdown(timeout_s)
 
     def shutdown_at_exit(self) -> bool:
@@ -184,6 +190,7 @@ class Session:
         """
         # Of a multiprocessing child: its finalizers run while what its target raised is on its way.
         self._note_failure(sys.exception() or uncaught())
+        self._stop_sampling()
         unreached_s = UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + EXIT_TIMEOUT_S - monotonic())
@@ -204,11 +211,20 @@ class Session:
         self._has_spoken = self._has_spoken or bool(measured or said)
         if self._is_worker and not self._has_started:
             self.say_start({})
+            self._sample_gpus()
             said = self.providers.events.take_all() + said
         if not self.settings.logs.enabled:
             return measured
         before, after = map(self.providers.events.requests, around(said))
         return [*before, *measured, *after]
+
+    def _sample_gpus(self) -> None:
+        if self.settings.metrics.enabled and not self._is_ending:
+            self.providers.gpus.start(self.settings.gpu, self.identity.role)
+
+    def _stop_sampling(self) -> None:
+        self._is_ending = True  # the last collection may be the first in which the worker speaks
+        self.providers.gpus.stop()
 
     def _heartbeat(self) -> Request | None:
         is_heard = self._is_worker and self.settings.metrics.enabled
@@ -245,12 +261,16 @@ class _Providers:
 
     def __init__(self, resource: Resource) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
-        show_phases(self.meter.get_meter(SCOPE_NAME, __version__), GUARD)
+        meter = self.meter.get_meter(SCOPE_NAME, __version__)
+        show_phases(meter, GUARD)
+        show_gc_time(meter)
+        self.gpus = GpuSampler(meter, GUARD)
         self.events = Events(resource)
         self.tracer = WorkerTracerProvider(resource)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         self.meter.restart(resource, keep_buffer=keep_buffer)
+        self.gpus.count_anew()
         self.tracer.change_resource(resource)
         self.events.bind(resource)
         if not keep_buffer:
@@ -287,6 +307,7 @@ def init(
     tags: Sequence[str] | None = None,
     group: str | None = None,
     job_type: str | None = None,
+    gpu: bool | GpuOptions | None = None,
 ) -> None:
     """Start reporting as a worker of an experiment. Raises here or never again.
 
@@ -308,6 +329,8 @@ def init(
         tags: Words to find the run by, together with those of the other workers.
         group: A name that several runs share.
         job_type: What kind of run it is within its group.
+        gpu: Whether the process's GPUs are sampled, or how, e.g. ``{"roles": ["trainer"]}``;
+            default ``OTEL_RL_GPU``, else not.
 
     Raises:
         ConfigError: An argument or variable is wrong, or the process reports as another worker
@@ -324,7 +347,9 @@ def init(
         resource_attributes=resource_attributes,
         process_name=process_name(),
     )
-    settings = read_settings(os.environ, endpoint=endpoint, export_interval_s=export_interval_s)
+    settings = read_settings(
+        os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu
+    )
     for signal in (settings.metrics, settings.logs):
         _check_files(signal)
     said = what_is_said(

@@ -10,6 +10,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
+from otel_rl.worker.gpu import GpuOptions, GpuSettings, read_gpu_settings
 
 __all__ = ["Protocol", "Settings", "SignalSettings", "read_settings"]
 
@@ -93,6 +94,7 @@ class Settings:
         logs: See ``SignalSettings``. Where events go.
         interval_s: Between two metric exports.
         disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
+        gpu: Whether and how the process's GPUs are sampled.
     """
 
     metrics: SignalSettings
@@ -100,6 +102,7 @@ class Settings:
     logs: SignalSettings
     interval_s: float
     disabled: bool
+    gpu: GpuSettings
 
 
 def read_settings(
@@ -107,6 +110,7 @@ def read_settings(
     *,
     endpoint: str | None = None,
     export_interval_s: float | None = None,
+    gpu: bool | GpuOptions | None = None,
 ) -> Settings:
     """Read the environment; arguments win.
 
@@ -114,6 +118,7 @@ def read_settings(
         environ: The process's environment.
         endpoint: Base URL, as in ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         export_interval_s: Seconds between two exports.
+        gpu: Whether GPUs are sampled, or how.
 
     Raises:
         ConfigError: Naming what is wrong, its value and the way out.
@@ -126,6 +131,7 @@ def read_settings(
         logs=_signal(Signal.LOGS, environ, endpoint),
         interval_s=_interval_s(environ, export_interval_s),
         disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
+        gpu=read_gpu_settings(environ, given=gpu),
     )
 
 
