@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_rl.demo import tokenizer
 from otel_rl.demo.faults import Kind
@@ -73,6 +73,7 @@ class Generator:
         self._least_cache_tokens = settings.request_tokens
         self._whole_cache_tokens = settings.cache_tokens
         self._version = 0
+        self._pulled: SpanContext | None = None
         with metrics.phase("model_load"):
             checkpoint = Path(seat.start.checkpoint).read_bytes()
             self._policy = Parameters.from_bytes(self._shape, checkpoint)
@@ -125,6 +126,7 @@ class Generator:
                 self._metrics.queue_depth.add(1)
 
     def _refresh_policy(self) -> None:
+        begun_ns = time.time_ns()
         with self._metrics.phase("weight_pull"):
             skipped = int(self._troubles.size(Kind.STALE_POLICY) or 1) - 1
             newer = self._weight_store.call(NewerThan(self._version + skipped))
@@ -135,6 +137,23 @@ class Generator:
             self._cache.pool.forget()
             self._metrics.policy_updates.add(1)
             self._metrics.policy_version.set(newer.version)
+            self._pulled = self._close_pull(newer, begun_ns)
+
+    def _close_pull(self, weights: Weights, begun_ns: int) -> SpanContext:
+        """A span of having got new weights, linked to that of the trainer who handed them out."""
+        # A stamp begins with W3C trace context.
+        traceparent = weights.stamp.partition(";")[0]
+        context = propagate.extract({"traceparent": traceparent})
+        push = trace.get_current_span(context).get_span_context()
+        pull = self._tracer.start_span(
+            "rl.sync",
+            kind=SpanKind.CONSUMER,
+            links=[Link(push)],
+            attributes={"rl.policy.version": weights.version},
+            start_time=begun_ns,
+        )
+        pull.end()
+        return pull.get_span_context()
 
     def _serve_one_batch(self) -> None:
         self._lose_cache()
@@ -206,6 +225,7 @@ class Generator:
             "rl.sample",
             context=propagate.extract(request.context),
             kind=SpanKind.CONSUMER,
+            links=None if self._pulled is None else [Link(self._pulled)],
             attributes={"rl.policy.version": self._version, "rl.sample.count": request.samples},
         )
 

@@ -208,10 +208,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A policy. ``flat`` is float32, as ``Parameters.to_bytes`` gives it."""
+    """A policy.
+
+    Attributes:
+        version: Grows by one with each step.
+        flat: float32, as ``Parameters.to_bytes`` gives it.
+        stamp: Says where it was handed out, see ``otel_rl.carrier``.
+    """
 
     version: int
     flat: bytes
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

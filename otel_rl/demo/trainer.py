@@ -137,9 +137,10 @@ class Trainer:
         going_on = True
         if self._seat.index == 0:
             with otel_rl.phase("weight_sync"):
-                weights = Weights(step, self._learner.policy.to_bytes())
+                flat = self._learner.policy.to_bytes()
                 with otel_rl.phase("weight_push"):
-                    self._weight_store.call(weights)
+                    stamp = carrier.stamp(policy_version=step)
+                    self._weight_store.call(Weights(step, flat, stamp))
             with self._waiting("sync_coordination"):
                 self._seat.tell(
                     StepDone(

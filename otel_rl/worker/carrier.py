@@ -23,11 +23,21 @@ from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from otel_rl import __version__
 from otel_rl.semconv import names
-from otel_rl.worker import flows, session
+from otel_rl.worker import flows, serving, session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.values import as_step
 
-__all__ = ["KEY", "MAX_LINKS", "MAX_SAMPLES", "Origin", "inject", "link", "read", "stamp"]
+__all__ = [
+    "KEY",
+    "MAX_LINKS",
+    "MAX_SAMPLES",
+    "Origin",
+    "inject",
+    "link",
+    "link_weights",
+    "read",
+    "stamp",
+]
 
 KEY: Final = "otel_rl"
 """The key, or the attribute, at which a sample has its stamp."""
@@ -70,12 +80,18 @@ def stamp(*, policy_version: int | None = None, step: int | None = None) -> str:
     """Where and when the caller is: a line of text to keep beside what it makes. Never raises.
 
     Args:
-        policy_version: Of the policy that makes the sample.
+        policy_version: Of the policy that makes the sample, or of the weights that are handed out;
+            default that of the weights that ``link_weights`` saw last. The current span gets it.
         step: The training step, if the caller knows one; default the one that it is in.
     """
     with session.GUARD:
-        context = get_current_span().get_span_context()
+        span = get_current_span()
+        context = span.get_span_context()
         version, number = as_step(policy_version), as_step(_step(step))
+        if version is not None:
+            span.set_attribute(names.RL_POLICY_VERSION, version)
+        elif (weights := serving.served()) is not None:
+            version = weights.version
         return "".join(
             (
                 f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
@@ -147,6 +163,32 @@ def link(items: object, *, policy_version: int | None = None, step: int | None =
         _measure(marks, as_step(policy_version), number)
 
 
+def link_weights(weights: object, *, policy_version: int | None = None) -> None:
+    """Link the current span, in which weights were taken, to the one that handed them out.
+
+    What is generated from now on is linked to the current span: the spans of the phase
+    ``generate``, in all threads. Call it within the span of ``weight_sync`` or ``weight_pull``,
+    with what came beside the weights. Never raises.
+
+    Args:
+        weights: A ``stamp``, or something that has one.
+        policy_version: Of the weights; default what the stamp says.
+    """
+    with session.GUARD:
+        span = get_current_span()
+        mark = next((mark for text in _stamps(weights) if (mark := _parse(text))), None)
+        version = as_step(policy_version)
+        if mark is not None:
+            if version is None:
+                version = _integer(mark.version)
+            place = _place(mark)
+            if place is not None:
+                span.add_link(_context(place))
+        if version is not None:
+            span.set_attribute(names.RL_POLICY_VERSION, version)
+        serving.serve(serving.Serving(span.get_span_context(), version))
+
+
 def _step(given: int | None) -> int | None:
     return flows.current().step_number if given is None else given
 
@@ -211,15 +253,26 @@ def _link(marks: Iterable[_Mark], samples: int) -> None:
     if not span.is_recording():
         return
     latest: dict[tuple[str, str, str], int] = {}
-    for trace_id, span_id, flags, _, _, time in marks:
-        if trace_id and span_id and flags:
-            place = (trace_id, span_id, flags)
-            latest[place] = max(latest.get(place, 0), int(time or 0))
+    for mark in marks:
+        place = _place(mark)
+        if place is not None:
+            latest[place] = max(latest.get(place, 0), int(mark.time or 0))
     for place in _chosen(sorted(latest, key=lambda one: latest[one])):
-        trace, own, sampled = (int(part, 16) for part in place)
-        span.add_link(SpanContext(trace, own, is_remote=True, trace_flags=TraceFlags(sampled)))
+        span.add_link(_context(place))
     span.set_attribute(names.RL_SAMPLE_COUNT, samples)
     span.set_attribute(names.RL_SAMPLE_ORIGINS, len(latest))
+
+
+def _place(mark: _Mark) -> tuple[str, str, str] | None:
+    """(trace id, span id, flags) as they are written, if there are such."""
+    if mark.trace_id and mark.span_id and mark.flags:
+        return mark.trace_id, mark.span_id, mark.flags
+    return None
+
+
+def _context(place: tuple[str, str, str]) -> SpanContext:
+    trace, own, sampled = (int(part, 16) for part in place)
+    return SpanContext(trace, own, is_remote=True, trace_flags=TraceFlags(sampled))
 
 
 def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:

@@ -11,9 +11,16 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Status, StatusCode, Tracer, TracerProvider
 
 from otel_rl import __version__
-from otel_rl.semconv.names import PHASES, RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS
+from otel_rl.semconv.names import (
+    PHASES,
+    RL_LOOP_ITERATION,
+    RL_PHASE,
+    RL_PHASE_CLASS,
+    RL_POLICY_VERSION,
+    RlPhaseValues,
+)
 from otel_rl.semconv.spec import STEP_SPAN
-from otel_rl.worker import session
+from otel_rl.worker import serving, session
 from otel_rl.worker.frames import Frame, StepFrame
 from otel_rl.worker.timeline import Timeline
 
@@ -21,6 +28,8 @@ __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tra
 
 SCOPE_NAME: Final = "otel_rl.phases"
 """Scope of the spans, and of the measurements beside them."""
+
+_GENERATE: Final = RlPhaseValues.GENERATE.value
 
 _made: tuple[TracerProvider, Tracer] | None = None
 
@@ -68,9 +77,15 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         attributes[RL_PHASE_CLASS] = known.phase_class
     if frame.step is not None:
         attributes[RL_LOOP_ITERATION] = frame.step.number
+    links = None
+    if name == _GENERATE and (served := serving.served()) is not None:
+        links = [Link(served.pull)] if served.pull.is_valid else None
+        if served.version is not None:
+            attributes[RL_POLICY_VERSION] = served.version
     frame.span = tracer.start_span(
         known.span or name if known is not None else name,
         attributes=attributes,
+        links=links,
         start_time=frame.begun_ns + flow.wall_ns,
     )
     frame.token = attach(trace.set_span_in_context(frame.span))

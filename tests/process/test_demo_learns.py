@@ -397,6 +397,20 @@ def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> 
     assert {(span.trace_id, span.parent_span_id) for span in rewards} <= samples
 
 
+def test_a_sample_leads_to_the_weights_that_it_was_made_with(reported: Sink) -> None:
+    spans = {(span.trace_id, span.span_id): span for span in every_span(reported)}
+    samples = [span for span in spans.values() if span.name == "rl.sample"]
+    # The first ones are made with the weights that the generator began with.
+    made = [span for span in samples if pairs(span.attributes)["rl.policy.version"]]
+    assert made
+    for sample in made:
+        (pull,) = [spans[link.trace_id, link.span_id] for link in sample.links]
+        (push,) = [spans[link.trace_id, link.span_id] for link in pull.links]
+        assert (pull.name, push.name) == ("rl.sync", "weight_push")
+        versions = {pairs(span.attributes)["rl.policy.version"] for span in (sample, pull, push)}
+        assert len(versions) == 1
+
+
 def test_the_settings_are_the_config_of_the_run(reported: Sink) -> None:
     said = [event.attributes for event in reported.events(names.RL_EXPERIMENT_START)]
     (config,) = [one[names.RL_EXPERIMENT_CONFIG] for one in said if len(one) > 1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_rl
@@ -184,3 +184,53 @@ def test_what_a_stamp_says_is_what_is_read(
 @given(st.text())
 def test_any_text_is_read_without_an_error(text: str) -> None:
     carrier.link([text])
+
+
+def pulled(sink: Sink, weights: object, **options: int) -> tuple[Span, Span]:
+    """The span in which weights were taken, and that of a sample made with them."""
+    with otel_rl.phase("weight_sync"):
+        carrier.link_weights(weights, **options)
+    with otel_rl.phase("generate"):
+        pass
+    return span_named(sink, "rl.sync"), span_named(sink, "rl.sample")
+
+
+def pushed(version: int) -> str:
+    with otel_rl.step(version), otel_rl.phase("weight_push"):
+        return carrier.stamp(policy_version=version)
+
+
+def test_a_pull_links_to_the_push_and_a_sample_to_the_pull(started: Sink) -> None:
+    pull, sample = pulled(started, pushed(8))
+    push = span_named(started, "weight_push")
+    assert [link.span_id for link in pull.links] == [push.span_id]
+    assert [link.span_id for link in sample.links] == [pull.span_id]
+    said = [pairs(span.attributes)["rl.policy.version"] for span in (push, pull, sample)]
+    assert said == [8, 8, 8]
+
+
+def test_weights_without_a_stamp_still_tell_which_pull_a_sample_was_made_with(
+    started: Sink,
+) -> None:
+    pull, sample = pulled(started, {"weights": b""}, policy_version=3)
+    assert list(pull.links) == []
+    assert [link.span_id for link in sample.links] == [pull.span_id]
+    assert pairs(sample.attributes)["rl.policy.version"] == 3
+
+
+def test_samples_are_of_the_version_that_was_pulled_last(started: Sink) -> None:
+    stamp = pushed(8)
+    with otel_rl.phase("weight_sync"):
+        carrier.link_weights({"otel_rl": stamp})
+    origin = carrier.read(carrier.stamp())
+    assert origin is not None
+    assert origin.version == 8
+
+
+def test_a_stamp_begins_with_a_traceparent_for_who_knows_only_opentelemetry(started: Sink) -> None:
+    with otel_rl.phase("weight_push"):
+        stamp = carrier.stamp(policy_version=8)
+        here = trace.get_current_span().get_span_context()
+    context = propagate.extract({"traceparent": stamp.partition(";")[0]})
+    there = trace.get_current_span(context).get_span_context()
+    assert (there.trace_id, there.span_id) == (here.trace_id, here.span_id)
