@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lab compose faults fuzz overload lint format bench capacity docs lock clean
+.PHONY: help demo test lab compose faults fuzz overload lint format bench diagnose-bench capacity docs lock clean
 
 help:  ## show the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.installed  ## a real asynchronous GRPO run, ending in one W&B run
 	@$(BIN)/otel-rl demo
@@ -46,6 +46,9 @@ overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, fi
 
 bench: $(VENV)/.installed  ## side by side with what users do today, figures in build/bench.json
 	@$(BIN)/python -m bench $(ARGS)
+
+diagnose-bench: $(VENV)/.installed  ## every fault of the demo, and whether it is found, figures in build/diagnose-bench.json
+	@$(BIN)/python -m bench.diagnose $(ARGS)
 
 capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs measured here
 	@$(BIN)/python -m bench.capacity

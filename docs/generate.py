@@ -31,6 +31,7 @@ from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.bridge.receive.status import ANSWERS
 from otel_rl.bridge.track.wandb_account import WandbSettings
+from otel_rl.demo.faults import Fault, Kind, who_may
 from otel_rl.errors import OtelRLError
 from otel_rl.worker.drops import DropReason
 
@@ -105,6 +106,13 @@ def exceptions() -> Iterator[str]:
             yield _line(f"`{name}`", base, _summary(kind), told)
 
 
+def faults() -> Iterator[str]:
+    """Every fault of the demo."""
+    yield from _header("kind", "what happens, by default", "to whom")
+    for kind in Kind:
+        yield _line(f"`{kind}`", Fault(kind=kind).words, who_may(kind))
+
+
 def diff(script: str) -> Iterator[str]:
     """What a script of ``examples/five_ways`` has that the one without instrumentation has not."""
     plain, instrumented = (
@@ -124,6 +132,7 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "counters": counters,
     "drops": drops,
     "exceptions": exceptions,
+    "faults": faults,
     "diff otel api": partial(diff, "otel_api.py"),
     "diff with mlogger": partial(diff, "with_mlogger.py"),
     "diff drop in": partial(diff, "drop_in.py"),

@@ -15,7 +15,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Fault", "FaultPlan", "Kind", "Process", "kinds_help"]
+__all__ = ["Fault", "FaultPlan", "Kind", "Process", "kinds_help", "who_may"]
 
 Process = tuple[str, int]
 """Role and index."""
@@ -249,5 +249,14 @@ class FaultPlan:
 
 def kinds_help() -> str:
     """One line for each kind."""
-    lines = [f"{kind:<16} {Fault(kind=kind).words}" for kind in Kind]
-    return "\n".join(lines)
+    return "\n".join(f"{kind:<16} {Fault(kind=kind).words}" for kind in Kind)
+
+
+def who_may(kind: Kind) -> str:
+    """For people: the role that it happens to by default, and the others that may be named."""
+    spec = _SPECS[kind]
+    if not spec.roles:
+        return "nobody"
+    first, *others = spec.roles
+    many = "one" if spec.one else "every"
+    return f"{many} {first}" + (f" (or {', '.join(others)})" if others else "")
