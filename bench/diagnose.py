@@ -149,8 +149,8 @@ def record(case: Case, directory: Path, *, steps: int) -> float:
 def judge(case: Case, directory: Path, *, seconds: float) -> Verdict:
     """Ask ``otel-rl diagnose`` about a run."""
     command = [
-        *(sys.executable, "-m", "otel_rl.cli", "diagnose", f"{EXPERIMENT}/{TRIAL}"),
-        *("--journal", str(directory / "journal.db"), "--json"),
+        *(sys.executable, "-m", "otel_rl.cli", "diagnose"),
+        *("--data", str(directory), "--json"),
     ]
     done = subprocess.run(
         command,
