@@ -27,8 +27,7 @@ class Change:
             deviation if they were normal.
         order: From -1 (every value before is higher) to 1 (every value before is lower): Cliff's
             delta.
-        z: How unlikely the order is by chance, in standard deviations; not corrected for the search
-            of the place.
+        length: Of the series.
     """
 
     place: int
@@ -36,7 +35,7 @@ class Change:
     after: float
     noise: float
     order: float
-    z: float
+    length: int
 
     @property
     def ratio(self) -> float:
@@ -44,6 +43,15 @@ class Change:
         if abs(self.before) < _TINY:
             return 1.0 if abs(self.after) < _TINY else math.inf
         return self.after / self.before
+
+    @property
+    def chance(self) -> float:
+        """About how likely so clear an order is at the best place of a series without a change.
+
+        Pettitt's approximation, good below 0.5.
+        """
+        k = abs(self.order) * self.place * (self.length - self.place)
+        return min(1.0, 2 * math.exp(-6 * k * k / (self.length**3 + self.length**2)))
 
     @property
     def size(self) -> float:
@@ -82,7 +90,7 @@ def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     before, after = median(values[:best]), median(values[best:])
     residuals = [abs(v - before) for v in values[:best]] + [abs(v - after) for v in values[best:]]
     order = 2 * best_u / (best * (n - best)) - 1
-    return Change(best, before, after, 1.4826 * median(residuals), order, best_z)
+    return Change(best, before, after, 1.4826 * median(residuals), order, n)
 
 
 def spread(values: Sequence[float]) -> float:

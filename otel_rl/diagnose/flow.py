@@ -9,18 +9,10 @@ from otel_rl.diagnose.levels import Level, level
 from otel_rl.diagnose.pace import step_time, traces_of
 from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
-__all__ = ["evictions", "stale_policy", "staleness", "starvation", "waits"]
+__all__ = ["evictions", "slow_messages", "stale_policy", "staleness", "starvation"]
 
-_MIN_SHARE = 0.15
-
-
-def waits(history: History) -> Iterator[tuple[PhaseKey, str, Level, float]]:
-    """(phase, worker, level, seconds more of each step) of waits that became longer."""
-    for place in sorted(history.waits):
-        for worker, track in history.spans[place].items():
-            found = level(track)
-            if found is not None and found.is_rise(ratio=1.7, order=0.6, size=1.5):
-                yield place, worker, found, found.after - found.before
+_MIN_SHARE = 0.25
+_MIN_DELAY_S = 0.01
 
 
 def starvation(history: History) -> Iterator[Cause]:
@@ -29,14 +21,19 @@ def starvation(history: History) -> Iterator[Cause]:
     if not steps.values:
         return
     usual = median(steps.finite().values)
-    found = [
-        (more, place, worker, change)
-        for place, worker, change, more in waits(history)
-        if _is_wait_for_samples(place) and more >= _MIN_SHARE * usual
-    ]
+    found = sorted(
+        (
+            (change.after - change.before, place, worker, change)
+            for place in history.waits
+            if _is_wait_for_samples(place)
+            for worker, track in history.spans[place].items()
+            if (change := level(track)) is not None and _is_longer_wait(change, usual)
+        ),
+        key=lambda one: -one[0],
+    )
     if not found:
         return
-    more, place, _, change = max(found, key=lambda one: one[0])
+    more, place, _, change = found[0]
     evidence = [
         Evidence(
             f"{one.phase} of a step",
@@ -49,15 +46,7 @@ def starvation(history: History) -> Iterator[Cause]:
         )
         for _, one, of, by in found[:3]
     ]
-    for subject, what in ((Subject.IDLE_TIME, "idle time"), (Subject.QUEUE_DEPTH, "queue")):
-        for key, of, track in tracks_about(history, subject):
-            if key.startswith(f"{place.role}/"):
-                continue
-            moved = level(track)
-            if moved is None or abs(moved.change.order) < 0.7:
-                continue
-            if (moved.after > moved.before) == (subject is Subject.IDLE_TIME):
-                evidence.append(Evidence(what, key, of, moved.before, moved.after))
+    evidence += _idle_others(history, place.role)
     yield Cause(
         Kind.STARVATION,
         0.5 + 0.1 * min(1.0, more / usual) + 0.02 * min(5, len(evidence)),
@@ -71,14 +60,69 @@ def starvation(history: History) -> Iterator[Cause]:
     )
 
 
+def _is_longer_wait(change: Level, usual_s: float) -> bool:
+    clear = change.is_rise(ratio=2.5, order=0.75, size=2.5) and change.jump > 0.3
+    return clear and change.after - change.before >= _MIN_SHARE * usual_s
+
+
+def _idle_others(history: History, role: str) -> Iterator[Evidence]:
+    """What says that those who make samples have nothing to do."""
+    for subject, what in ((Subject.IDLE_TIME, "idle time"), (Subject.QUEUE_DEPTH, "queue")):
+        for key, worker, track in tracks_about(history, subject):
+            moved = None if key.startswith(f"{role}/") else level(track)
+            if moved is None or abs(moved.change.order) < 0.7:
+                continue
+            if (moved.after > moved.before) == (subject is Subject.IDLE_TIME):
+                yield Evidence(what, key, worker, moved.before, moved.after)
+
+
+def slow_messages(history: History) -> Iterator[Cause]:
+    """Calls that take longer for their callers, and not for those who answer them."""
+    answered: dict[str, list[Track]] = {}
+    for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
+        answered.setdefault(_method(key), []).append(track)
+    slower: list[tuple[float, Level, str, str | None]] = []
+    for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
+        change = level(track)
+        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.5):
+            continue
+        served = [
+            moved
+            for one in answered.get(_method(key), ())
+            if (moved := _difference_at(one, change.step)) is not None
+        ]
+        on_the_way = change.after - change.before - max(served, default=0.0)
+        if on_the_way >= max(_MIN_DELAY_S, 0.5 * (change.after - change.before)):
+            slower.append((on_the_way, change, key, worker))
+    if not slower:
+        return
+    slower.sort(key=lambda one: -one[0])
+    on_the_way, change, key, worker = slower[0]
+    since = int(median(one[1].step for one in slower))
+    roles = {one[2].partition("/")[0] for one in slower}
+    workers = {one[3] for one in slower}
+    yield Cause(
+        Kind.NETWORK_DELAY,
+        0.8 + 0.02 * min(5, len(slower)),
+        f"messages take {on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
+        f"{key} of {worker or 'its callers'} went from {change.before * 1e3:.3g} to "
+        f"{change.after * 1e3:.3g} ms, and those who answer are as fast as before",
+        role=next(iter(roles)) if len(roles) == 1 else None,
+        worker=worker if len(workers) == 1 else None,
+        since=since,
+        evidence=[
+            Evidence("time of a call, for its caller", of, by, c.before, c.after, "s")
+            for _, c, of, by in slower[:6]
+        ],
+    )
+
+
 def evictions(history: History) -> Iterator[Cause]:
     """Samples leave the buffer unused, more than they did."""
     found: list[tuple[float, str, str | None, Level]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
-        if key.endswith(("/rate", "/max", "/min")):
-            continue
         change = level(track)
-        if change is not None and change.is_rise(ratio=2.5, order=0.6, size=1.5):
+        if change is not None and change.is_rise(ratio=2.5, order=0.7, size=2.0):
             found.append((change.after, key, worker, change))
     if not found:
         return
@@ -178,15 +222,13 @@ def _is_wait_for_samples(place: PhaseKey) -> bool:
     return learner and any(word in place.phase for word in words)
 
 
-def slow_messages(history: History) -> Iterator[Cause]:
-    """Messages between processes that take longer, while neither end works slower."""
-    for place, worker, change, more in waits(history):
-        if not _is_wait_for_samples(place) and more > 0.05:
-            yield Cause(
-                Kind.NETWORK_DELAY,
-                0.45,
-                f"{place} of {worker} waits {more * 1e3:.3g} ms longer since step {change.step}",
-                role=place.role,
-                phase=place.phase,
-                since=change.step,
-            )
+def _method(key: str) -> str:
+    """What follows the name of the metric: the method, as an attribute stands in a key."""
+    return key.partition("duration")[2]
+
+
+def _difference_at(track: Track, step: int) -> float | None:
+    track = track.finite()
+    before = [value for at, value in zip(track.steps, track.values, strict=True) if at < step]
+    after = [value for at, value in zip(track.steps, track.values, strict=True) if at >= step]
+    return median(after) - median(before) if before and after else None

@@ -14,47 +14,74 @@ from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.changes import spread
 from otel_rl.diagnose.history import History, Track
 from otel_rl.diagnose.levels import Level, level
-from otel_rl.diagnose.vocabulary import Subject
+from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
+
+# What one export brings may be told one export later of another worker.
+_SPREADS_S = 3.0
 
 _JUMP = 6.0  # times what is usual from one step to the next
 
 
 def not_a_number(history: History) -> Iterator[Cause]:
     """The first measurement that was NaN or infinite, of a series that had been finite."""
-    odd: list[tuple[int, float, int, str, str]] = []
-    for key, of in history.oddities.items():
-        finite = history.workers.get(key, {})
-        for worker, track in of.items():
-            was = finite.get(worker)
-            if not track.values or was is None:
-                continue
-            if any(at <= track.times_s[0] for at in was.times_s):
-                odd.append((track.steps[0], track.times_s[0], len(of), key, worker))
-    if not odd:
+    found = [
+        (track.times_s[0], track.steps[0], key, worker)
+        for key, of in history.oddities.items()
+        for worker, track in of.items()
+        if _was_finite(history, key, worker, track.times_s[0])
+    ]
+    found += _counted_odd(history)
+    if not found:
         return
-    first_s = min(time_s for _, time_s, *_ in odd)
-    # Sums over ranks spread it at once: who is alone with it in some series has made it.
-    earliest = [one for one in odd if one[1] <= first_s + 3]
-    alone = [one for one in earliest if one[2] < len(history.workers[one[3]])]
-    step, _, _, key, worker = min(alone or earliest)
-    suspects = {one[4] for one in alone}
-    by = worker if len(suspects) == 1 else None
-    if by is None and len({one[4] for one in earliest}) == 1:
-        by = worker
+    first_s = min(found)[0]
+    first = sorted(one for one in found if one[0] <= first_s + _SPREADS_S)
+    # Sums over ranks spread it at once. Who is alone with it in a series that others have has made
+    # it.
+    alone = [one for one in first if _is_alone(history, one[2], one[3], one[0])]
+    suspects = {worker for *_, worker in alone or first}
+    _, step, key, worker = (alone or first)[0]
+    role = worker.partition("/")[0]
     yield Cause(
         Kind.NAN,
         0.99,
-        f"{key} of {by or worker.partition('/')[0]} is no number since step {step}",
-        role=worker.partition("/")[0],
-        worker=by,
+        f"{key} of {worker if len(suspects) == 1 else role} is no number since step {step}",
+        role=role,
+        worker=worker if len(suspects) == 1 else None,
         since=step,
         evidence=[
-            Evidence("NaN or infinite", one[3], one[4], after=math.nan)
-            for one in sorted(alone or earliest)[:6]
+            Evidence("NaN or infinite", of, by, after=math.nan)
+            for _, _, of, by in (alone or first)[:6]
         ],
     )
+
+
+def _was_finite(history: History, key: str, worker: str, time_s: float) -> bool:
+    of = history.workers.get(key, {})
+    return worker in of and of[worker].times_s[0] < time_s
+
+
+def _counted_odd(history: History) -> list[tuple[float, int, str, str]]:
+    """(time, step, key, worker) of who first counted elements that are NaN or infinite."""
+    found = []
+    for key, worker, track in tracks_about(history, Subject.NONFINITE):
+        for step, time_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+            if value > 0 and worker is not None:
+                found.append((time_s, step, key, worker))
+                break
+    return found
+
+
+def _is_alone(history: History, key: str, worker: str, time_s: float) -> bool:
+    """Whether others measured the same, and nothing odd until then."""
+    others = [name for name in history.workers[key] if name != worker]
+    if re.search(Subject.NONFINITE, key):
+        counted = _counted_odd(history)
+        odd = {name for at_s, _, of, name in counted if of == key and at_s <= time_s}
+    else:
+        odd = {name for name, of in history.oddities[key].items() if of.times_s[0] <= time_s}
+    return bool(others) and odd.isdisjoint(others)
 
 
 def wrong_rewards(history: History) -> Iterator[Cause]:

@@ -10,6 +10,11 @@ from otel_rl.diagnose.history import Track
 
 __all__ = ["Level", "common_ratio", "level", "ratio_at"]
 
+# A series of so few values cannot be less likely by chance, and has to be in perfect order.
+_FEW = 24
+_CHANCE = 0.002
+_PERFECT = 0.95
+
 _NEAR = 6  # values on either side of a change that say whether it was a jump
 
 
@@ -42,15 +47,25 @@ class Level:
         """After to before."""
         return self.change.ratio
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether it can hardly be by chance, though many series are looked at."""
+        change = self.change
+        if change.length < _FEW:
+            return abs(change.order) >= _PERFECT
+        return change.chance < _CHANCE
+
     def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Whether it is clearly higher: by a factor, of most values, and beyond the noise."""
         change = self.change
-        return change.ratio >= ratio and change.order >= order and change.size >= size
+        is_up = change.ratio >= ratio and change.order >= order and change.size >= size
+        return is_up and self.is_clear
 
     def is_fall(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Whether it is clearly lower."""
         change = self.change
-        return change.ratio <= ratio and change.order <= -order and change.size <= -size
+        is_down = change.ratio <= ratio and change.order <= -order and change.size <= -size
+        return is_down and self.is_clear
 
 
 def level(track: Track, *, shortest: int = 4) -> Level | None:

@@ -66,7 +66,12 @@ class Subject(StrEnum):
     THROTTLING = r"throttl"
     IDLE_TIME = r"idle/time$|idle_time$|idle/ratio$"
     QUEUE_DEPTH = r"queue/(depth|size|length)$|queue_(depth|size|length)$|num_requests_waiting$"
-    LEARNING = r"loss|grad|reward|kl(/|_|$)|entropy|advantage|update/norm|value|logp|ratio"
+    CLIENT_CALLS = r"(rpc|http)/client/(call/|request/)?duration"
+    SERVER_CALLS = r"(rpc|http)/server/(call/|request/)?duration"
+    NONFINITE = r"non_?finite|(^|/|_)nans?(/|_|$)|inf_count"
+
+
+_STATISTIC = re.compile(r"/(max|min|p\d+|count|rate)$")
 
 
 def tracks_about(history: History, subject: Subject) -> Iterator[tuple[str, str | None, Track]]:
@@ -80,5 +85,8 @@ def tracks_about(history: History, subject: Subject) -> Iterator[tuple[str, str 
             for worker, track in of.items():
                 yield key, worker, track
     for key, track in history.rows.items():
-        if key not in history.workers and pattern.search(key) and not key.startswith("otel_rl/"):
+        if key in history.workers or key.startswith("otel_rl/") or not pattern.search(key):
+            continue
+        value = _STATISTIC.sub("", key)
+        if value == key or (value not in history.workers and value not in history.rows):
             yield key, None, track

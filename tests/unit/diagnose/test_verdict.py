@@ -1,0 +1,156 @@
+"""From facts to causes: the right one first, the right worker, and none where nothing is wrong."""
+
+from collections.abc import Callable
+
+import pytest
+
+from otel_rl.diagnose.causes import Kind, Report, Verdict
+from otel_rl.diagnose.verdict import diagnose
+from tests.unit.diagnose.worlds import World, healthy
+
+AT = 40
+
+
+def said(world: World) -> Report:
+    return diagnose(world.history())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_is_said_of_a_run_that_learns_on_a_machine_with_slow_moments(seed: int) -> None:
+    report = said(healthy(seed))
+    assert [(cause.kind, cause.words) for cause in report.causes] == []
+
+
+def slower(role: str, phase: str, factor: float, index: int | None = None) -> World:
+    def of(a_role: str, a_phase: str, an_index: int, step: int) -> float:
+        is_it = (a_role, a_phase) == (role, phase) and index in {None, an_index} and step >= AT
+        return factor if is_it else 1.0
+
+    return World(slower=of)
+
+
+@pytest.mark.parametrize(
+    ("world", "kind", "worker"),
+    [
+        (slower("actor", "rollout", 4), Kind.SLOW_GENERATION, None),
+        (slower("actor", "rollout", 4, index=2), Kind.SLOW_GENERATION, "actor/2"),
+        (slower("judge", "score", 20), Kind.SLOW_REWARD, None),
+        (slower("learner", "backward", 3), Kind.SLOW_TRAINING, None),
+        (slower("learner", "backward", 3, index=1), Kind.STRAGGLER, "learner/1"),
+        (slower("learner", "push_weights", 12), Kind.SLOW_SYNC, None),
+    ],
+    ids=str,
+)
+def test_who_works_slower_is_named(world: World, kind: Kind, worker: str | None) -> None:
+    report = said(world)
+    first = report.causes[0]
+    assert (first.kind, first.worker) == (kind, worker)
+    assert first.since is not None
+    assert abs(first.since - AT) <= 2
+
+
+def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None:
+    def odd(name: str, index: int, step: int) -> bool:
+        own = name == "grad_norm" and index == 1 and step == AT
+        return own or step > AT
+
+    report = said(World(odd=odd))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.NAN, "learner/1")
+    assert report.causes[0].since == AT
+    assert len(report.causes) == 1
+
+
+def of_value(name: str, change: Callable[[int, float], float]) -> World:
+    def values(key: str, step: int, usual: float) -> float:
+        return change(step, usual) if key.endswith(name) and step >= AT else usual
+
+    return World(values=values)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        of_value("reward/mean", lambda _, usual: -usual),
+        of_value("reward/mean", lambda _, usual: 1.0),
+        of_value("reward/std", lambda _, usual: 0.0),
+    ],
+    ids=["turned around", "all one", "all the same"],
+)
+def test_rewards_that_jump_while_the_policy_does_not_are_wrong(world: World) -> None:
+    report = said(world)
+    assert report.causes[0].kind is Kind.REWARD_BUG
+    assert abs((report.causes[0].since or 0) - AT) <= 1
+
+
+def test_entropy_that_collapses_while_the_reward_falls_is_the_cause_of_it() -> None:
+    def values(key: str, step: int, usual: float) -> float:
+        gone = max(0.0, min(1.0, (step - AT) / 12))
+        if key.endswith("entropy"):
+            return usual * (1 - 0.95 * gone)
+        return usual * (1 - 0.7 * gone) if key.endswith("reward/mean") else usual
+
+    report = said(World(values=values))
+    assert report.causes[0].kind is Kind.ENTROPY_COLLAPSE
+
+
+def test_one_failure_is_an_accident_and_three_are_a_loop() -> None:
+    once = said(World(lost={30: ["actor/1"]}))
+    assert once.verdict is Verdict.HEALTHY
+    again = said(World(lost={30: ["actor/1"], 42: ["actor/1"], 55: ["actor/1"]}))
+    assert (again.causes[0].kind, again.causes[0].worker) == (Kind.CRASH_LOOP, "actor/1")
+
+
+def test_a_clock_that_is_off_is_named() -> None:
+    report = said(World(ahead_s={"judge/1": 20.0}))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.CLOCK_SKEW, "judge/1")
+
+
+def counted(key: str, worker: str, value: float) -> World:
+    def counters(a_key: str, a_worker: str, step: int, usual: float) -> float:
+        return value if (a_key, a_worker) == (key, worker) and step >= AT else usual
+
+    return World(counters=counters)
+
+
+def test_a_collector_of_garbage_that_stops_a_process_is_named() -> None:
+    report = said(counted("gc/time", "actor/3", 0.6))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.GC_PAUSES, "actor/3")
+
+
+def test_a_cache_that_is_too_small_is_named() -> None:
+    report = said(counted("num_preemptions", "actor/0", 8.0))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.KV_THRASH, "actor/0")
+
+
+def test_samples_that_are_thrown_away_are_named() -> None:
+    report = said(counted("evictions", "buffer/0", 60.0))
+    assert report.causes[0].kind is Kind.EVICTION
+
+
+def test_a_worker_that_keeps_its_old_weights_is_named() -> None:
+    report = said(counted("policy/version", "actor/1", float(AT)))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.STALE_POLICY, "actor/1")
+
+
+def test_a_range_is_explained_by_what_is_different_in_it() -> None:
+    world = slower("judge", "score", 20)
+    assert diagnose(world.history(), (0, 30)).verdict is Verdict.HEALTHY
+    assert diagnose(world.history(), (35, 70)).causes[0].kind is Kind.SLOW_REWARD
+
+
+def test_one_slow_step_is_explained_by_the_worker_and_phase_that_decided_it() -> None:
+    def of(role: str, phase: str, index: int, step: int) -> float:
+        return 8.0 if (role, phase, index, step) == ("actor", "rollout", 2, 33) else 1.0
+
+    report = diagnose(World(slower=of).history(), (33, 33))
+    first = report.causes[0]
+    assert (first.kind, first.worker, first.phase) == (
+        Kind.SLOW_GENERATION,
+        "actor/2",
+        "rollout",
+    )
+    assert first.evidence[0].traces == [f"{33:032x}"]
+
+
+def test_of_a_run_that_nothing_is_known_of_nothing_is_said() -> None:
+    assert diagnose(World(steps=0).history()).verdict is Verdict.HEALTHY
