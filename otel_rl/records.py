@@ -21,6 +21,7 @@ __all__ = [
     "Decoded",
     "Departure",
     "Description",
+    "Device",
     "ExperimentKey",
     "ExperimentStatus",
     "Export",
@@ -398,6 +399,25 @@ class RoleStanding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or a part of one, that workers of the run report.
+
+    Attributes:
+        uuid: The device's own id, which makes it one device however many report it.
+        host: Where it is, possibly empty.
+        name: What it is called there, e.g. ``gpu0``.
+        model: Its product name, possibly empty.
+        workers: Who reports it, each as ``<role>/<index>``, sorted.
+    """
+
+    uuid: str
+    host: str
+    name: str
+    model: str
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a run is, beside its rows.
 
@@ -408,6 +428,7 @@ class Description:
         group: In the tracker; empty for the experiment's own.
         job_type: In the tracker.
         status: How the experiment stands. Rows may still come after its end.
+        devices: The run's GPUs, by what all keys of each begin with, e.g. ``gpu/node1/gpu0``.
     """
 
     config: Mapping[str, Value] = field(default_factory=dict)
@@ -416,6 +437,7 @@ class Description:
     group: str = ""
     job_type: str = ""
     status: ExperimentStatus = ExperimentStatus.RUNNING
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

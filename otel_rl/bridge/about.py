@@ -4,9 +4,9 @@ Announcements come in any order and more than once. Of two that speak of the sam
 one is right, by their own time, so the result is the same whatever the order. Tags are united.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from otel_rl.records import Announcement, Description, ExperimentStatus, Value
+from otel_rl.records import Announcement, Description, Device, ExperimentStatus, Value
 
 __all__ = ["MAX_CONFIG_KEYS", "MAX_TAGS", "About"]
 
@@ -35,12 +35,17 @@ class About:
         """
         return sum(self._add(one) for one in announcements)
 
-    def describe(self, so_far: ExperimentStatus | None = None) -> Description:
+    def describe(
+        self,
+        so_far: ExperimentStatus | None = None,
+        devices: Mapping[str, Device] | None = None,
+    ) -> Description:
         """What is known.
 
         Args:
             so_far: How the experiment stands by what its workers do, if nobody has said that it
                 has ended.
+            devices: The run's GPUs, by what their keys begin with.
         """
         _, status = self._status
         if status is ExperimentStatus.RUNNING and so_far is not None:
@@ -52,6 +57,7 @@ class About:
             self._text("group"),
             self._text("job_type"),
             status,
+            devices or {},
         )
 
     def _add(self, one: Announcement) -> int:

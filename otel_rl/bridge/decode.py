@@ -27,6 +27,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from otel_rl.bridge.decode_events import decode_events
 from otel_rl.bridge.decode_spans import decode_spans
+from otel_rl.bridge.device import at_host
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.sender import Sender, sender_of
@@ -136,6 +137,8 @@ def _series(
     attributes: tuple[bytes, ...],
 ) -> Series:
     parsed = text_pairs(map(KeyValue.FromString, attributes))
+    if sender.host:
+        parsed = at_host(parsed, sender.host)
     return Series(sender.worker, name, unit, parsed, reduction, instrument, scope)
 
 

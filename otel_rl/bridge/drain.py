@@ -307,7 +307,7 @@ class Drain:
 
     def _news(self, key: ExperimentKey, run: _Run) -> Description | None:
         """What the run is, if that is not what the ledger says."""
-        description = run.about.describe(run.aligner.status)
+        description = run.about.describe(run.aligner.status, run.aligner.devices)
         return None if description == self._ledger.description(key) else description
 
     def _prepared(

@@ -8,12 +8,14 @@ The whole rule, in order:
    ``health/<role>/...``, GPUs ``gpu/<role>/...``, replicas of a service and a role's liveness
    ``service/<role>/...``, and what otel_rl says of itself ``otel_rl/<role>/...``. Everything else
    is ``<role>/...``.
+   What is known of a single GPU stands under ``gpu/<host>/<device>/...``, and of all of them under
+   ``gpu/...``.
 3. A name that begins with its own role does not say it twice: ``rl.train.loss`` of a trainer is
    ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
 4. Dots and colons of a name become slashes: ``vllm:num_requests_running`` of a generator is
    ``generator/vllm/num_requests_running``. Slashes at the ends, and all but one of several, go.
 5. The values of the remaining attributes follow, in the order of the attributes' names; their
-   colons become slashes, too.
+   colons become slashes, too. Those that say which GPU it is are left out.
 6. What is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in hex>_``. So does
    an underscore that would look like the beginning of that. A key that would not begin with a
    letter gets ``x_`` in front.
@@ -32,11 +34,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
+from otel_rl.bridge.device import gpu_metric, without_labels
 from otel_rl.semconv import names
 
 __all__ = [
     "MAX_KEY_LENGTH",
     "MAX_TABLE_KEY_LENGTH",
+    "device_key",
+    "device_prefix",
     "metric_path",
     "read_key",
     "tracker_key",
@@ -68,7 +73,6 @@ _SECTIONS = (
     ("rl.phase.", "phase"),
     ("rl.critical_path.", "critical_path"),
     ("rl.health.", "health"),
-    ("hw.gpu.", "gpu"),
     ("rl.replica.", "service"),
     ("rl.service.", "service"),
     ("otel_rl.worker.", "otel_rl"),
@@ -83,11 +87,11 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
     """The tracker key of metric ``name`` reported by ``role``.
 
     Args:
-        role: The worker's role.
+        role: The worker's role; empty for what is of all roles.
         name: The metric's OpenTelemetry name.
         attributes: The point's attributes as (name, value).
     """
-    attributes = list(attributes)
+    attributes = tuple(attributes)
     is_table = any(key == names.RL_SAMPLE_TABLE for key, _ in attributes)
     limit = MAX_TABLE_KEY_LENGTH if is_table else MAX_KEY_LENGTH
     return _key(metric_path(role, name, attributes), limit)
@@ -97,8 +101,11 @@ def metric_path(
     role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
 ) -> tuple[str, ...]:
     """What ``tracker_key`` writes down: section, role, name and attribute values as they are."""
+    attributes = tuple(attributes)
+    rest = gpu_metric(name, attributes)
+    section = "gpu" if rest else ""
+    attributes, rest = without_labels(name, attributes), rest or name
     shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
-    section, rest = "", name
     for prefix, candidate in _SECTIONS:
         if name.startswith(prefix):
             section, rest = candidate, name[len(prefix) :]
@@ -109,7 +116,8 @@ def metric_path(
         path = _segments(rest.removeprefix("rl."), _IN_NAMES)
         if not section:
             path = _without_role(path, role)
-    head = [section, *_of_role(role)] if section else _of_role(role)
+    own = _of_role(role) if role or not section else []
+    head = [section, *own] if section else own
     # A name of separators only has no segments; without it the key would be that of the role.
     path = path or [rest or name]
     values = [part for value in shown.values() for part in _segments(value, _IN_VALUES)]
@@ -126,6 +134,17 @@ def worker_key(role: str, label: str, key: str) -> str:
     section, _, rest = key.partition("/")
     rest = rest.removeprefix(f"{own}/")
     return _cut("/".join(("workers", own, _escaped(label), section, rest)))
+
+
+def device_prefix(host: str, device: str) -> str:
+    """What the keys of one GPU begin with: ``gpu/<host>/<device>``."""
+    return "/".join(map(_escaped, ("gpu", *_segments(host, _IN_VALUES), device)))
+
+
+def device_key(prefix: str, name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
+    """The key of what a metric says of one GPU, e.g. ``gpu/node1/gpu0/utilization``."""
+    _, *path = metric_path("", name, attributes)
+    return _cut("/".join((prefix, *map(_escaped, path))))
 
 
 def variant_key(key: str, identity: str) -> str:

@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.owners import Owners, SoleOwner
 from otel_rl.errors import LeaseLost
 from otel_rl.records import (
     Description,
+    Device,
     ExperimentKey,
     ExperimentStatus,
     Offset,
@@ -565,6 +566,10 @@ def _read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
     fields = json.loads(body)
     fields["tags"] = tuple(fields["tags"])
     fields["status"] = ExperimentStatus(fields["status"])
+    fields["devices"] = {
+        prefix: Device(**device | {"workers": tuple(device["workers"])})
+        for prefix, device in fields["devices"].items()
+    }
     return Description(**fields)
 
 

@@ -30,6 +30,7 @@ from otel_rl.diagnose.facts import StepFacts
 from otel_rl.records import (
     Covered,
     Decoded,
+    Device,
     ExperimentStatus,
     HistogramPoint,
     Measurements,
@@ -144,6 +145,11 @@ class Aligner:
     def roles(self) -> Mapping[str, RoleStanding]:
         """How each role stood when rows were closed last."""
         return self._roster.roles()
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The GPUs that workers report, by what their keys begin with."""
+        return self._table.devices
 
     @property
     def forgotten_ns(self) -> int:
@@ -350,7 +356,7 @@ class Aligner:
         return False
 
     def _fold_in(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
-        self._chronicle.measured(stream, measured.values)
+        self._chronicle.measured(stream, measured.values, _steps_of(measured))
         self._fold(stream, measured, received_ns)
 
     def _fold(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
@@ -480,6 +486,10 @@ class Aligner:
             self.tally.late += self._windows.add_levels(
                 part, [value], [point.time_ns], received_ns, self.settings
             )
+
+
+def _steps_of(measured: Measurements) -> Sequence[int | None]:
+    return () if measured.steps[0] is None else measured.steps
 
 
 def _part(measured: Measurements, selected: Iterable[bool]) -> Measurements:

@@ -51,14 +51,16 @@ class GroupTable:
         extra: tuple[str, ...] = (),
         *,
         suffix: str = "",
+        key: str = "",
     ) -> Group:
-        """The group of these, under a key that no other group writes."""
+        """The group of these, under ``key`` if given, and one that no other group writes."""
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
         identity = (role, name + suffix, attributes, reduction)
         group = self._groups.get(identity)
         if group is None:
             suffixes = (*statistics, *extra)
-            key = self._free_key(tracker_key(role, name, attributes) + suffix, identity, suffixes)
+            key = key or tracker_key(role, name, attributes) + suffix
+            key = self._free_key(key, identity, suffixes)
             number = len(self.groups)
             group = Group(number, key, role, name, attributes, reduction, statistics, extra)
             self._keep(identity, group)

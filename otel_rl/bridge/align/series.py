@@ -138,6 +138,8 @@ class Stream:
         worker: Who reports it.
         group: What it is reduced into.
         own: The worker's own key, if that is written.
+        wider: What else it is reduced into: of a GPU, the device's own values and those of all.
+        device: The GPU that it is about, which others may report as well; else empty.
         last_step: Latest step it reported, None if it never did.
         counter: State of a monotonic sum.
         histogram: State of a histogram.
@@ -150,6 +152,8 @@ class Stream:
     worker: WorkerState
     group: Group
     own: Group | None = None
+    wider: tuple[Group, ...] = ()
+    device: str = ""
     last_step: int | None = None
     counter: CounterStream | None = None
     histogram: HistogramStream | None = None

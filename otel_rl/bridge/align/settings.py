@@ -57,6 +57,10 @@ class AlignSettings(BaseModel):
     max_worker_series: int = Field(default=2_000, ge=0)
     """Per-worker series per experiment. Further ones are only in the role's value."""
 
+    max_devices: int = Field(default=128, ge=0)
+    """GPUs per experiment that have keys of their own, ``gpu/<host>/<device>/...``. Further ones
+    are only in the values of their roles and of all."""
+
     max_open_steps: int = Field(default=10_000, gt=0)
     """Steps of a role that wait for workers. The oldest are closed beyond that. Of the steps that
     wait to be explained, the oldest are not explained beyond that."""

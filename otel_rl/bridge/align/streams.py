@@ -11,12 +11,15 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from otel_rl.bridge.align.devices import DeviceTable
 from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable
 from otel_rl.bridge.align.memory import Memory, SeenLog
 from otel_rl.bridge.align.series import Group, Standing, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
-from otel_rl.records import Series, Worker
+from otel_rl.bridge.device import is_shared, labels_of, without_labels
+from otel_rl.bridge.keys import device_key
+from otel_rl.records import Device, Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
@@ -59,6 +62,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.workers: dict[Worker, WorkerState] = {}
         self._group_table = GroupTable()
+        self._device_table = DeviceTable()
         self._memory = Memory()
         self._memory.of(_SAMPLES)
         self._streams: dict[Series, Stream] = {}
@@ -75,6 +79,11 @@ class StreamTable:
     def groups(self) -> Sequence[Group]:
         """Every group, in the order of their numbers."""
         return self._group_table.groups
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The GPUs that workers report, by what their keys begin with."""
+        return self._device_table.devices
 
     @property
     def forgotten_ns(self) -> int:
@@ -116,7 +125,8 @@ class StreamTable:
         if stream is not None or len(self._streams) >= settings.max_series:
             return stream
         reduction, *_ = _reduction_of(series)
-        identity = (series.worker.role, series.name, series.attributes, reduction)
+        attributes = without_labels(series.name, series.attributes)
+        identity = (series.worker.role, series.name, attributes, reduction)
         if not self.has_room_for(identity, settings):
             return None
         stream = self._streams[series] = self._make(series, settings)
@@ -209,11 +219,12 @@ class StreamTable:
         extra: tuple[str, ...] = (),
         *,
         suffix: str = "",
+        key: str = "",
     ) -> Group:
-        """The group of these, under a key that no other group writes."""
+        """The group of these, under ``key`` if given, and one that no other group writes."""
         before = len(self.groups)
         group = self._group_table.group(
-            role, name, attributes, reduction, statistics, extra, suffix=suffix
+            role, name, attributes, reduction, statistics, extra, suffix=suffix, key=key
         )
         if len(self.groups) > before:
             self._frozen = None
@@ -233,7 +244,9 @@ class StreamTable:
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
         spec = names.METRICS.get(series.name)
         worker = self.worker(series.worker)
-        group = self.group(worker.role, series.name, series.attributes, *_reduction_of(series))
+        attributes = without_labels(series.name, series.attributes)
+        group = self.group(worker.role, series.name, attributes, *_reduction_of(series))
+        wider, device = self._of_device(series, worker, settings)
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
             own = self._group_table.own(worker, group, settings)
@@ -244,6 +257,8 @@ class StreamTable:
                 worker,
                 group,
                 own,
+                wider,
+                device,
                 counter=ended.counter,
                 histogram=ended.histogram,
                 level=ended.level,
@@ -257,9 +272,35 @@ class StreamTable:
             worker,
             group,
             own,
+            wider,
+            device,
             seen=self._memory.of(number),
             unknown_through_ns=self._unknown_through_ns,
         )
+
+    def _of_device(
+        self, series: Series, worker: WorkerState, settings: AlignSettings
+    ) -> tuple[tuple[Group, ...], str]:
+        """What a series of a GPU is reduced into beside its role, and the GPU if others report it.
+
+        That is the values of all GPUs, and those of its own if it is not one too many.
+        """
+        labels = labels_of(series.name, series.attributes)
+        if labels is None:
+            return (), ""
+        reduction, statistics, extra = _reduction_of(series)
+        attributes = without_labels(series.name, series.attributes)
+        wider = []
+        if self.has_room_for(("", series.name, attributes, reduction), settings):
+            wider.append(self.group("", series.name, attributes, reduction, statistics, extra))
+        prefix = self._device_table.prefix(
+            labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
+        )
+        of_one = (*attributes, ("hw.id", labels.uuid))
+        if prefix and self.has_room_for(("", series.name, of_one, reduction), settings):
+            key = device_key(prefix, series.name, attributes)
+            wider.append(self.group("", series.name, of_one, reduction, (), extra, key=key))
+        return tuple(wider), labels.uuid if is_shared(series.name) else ""
 
     # What is pickled: bytes that are made again when something is new or forgotten, and columns of
     # what changes all the time, in the order of the workers and streams of those bytes.
@@ -321,6 +362,8 @@ class StreamTable:
                     stream.number,
                     stream.group.number,
                     None if stream.own is None else stream.own.number,
+                    tuple(group.number for group in stream.wider),
+                    stream.device,
                     stream.unknown_through_ns,
                 )
                 for series, stream in self._streams.items()
@@ -330,6 +373,7 @@ class StreamTable:
             self._indexes,
             self._ended,
             self._unknown_through_ns,
+            self._device_table.devices,
         )
 
     def __setstate__(self, state: "_State") -> None:
@@ -339,6 +383,7 @@ class StreamTable:
         self._indexes = identities.indexes
         self._ended = identities.ended
         self._unknown_through_ns = identities.unknown_through_ns
+        self._device_table = DeviceTable(identities.devices)
         self._memory = Memory(state.forgotten_ns)
         self._memory.of(_SAMPLES)
         for ended in self._ended.values():
@@ -355,9 +400,16 @@ class StreamTable:
         self._streams = {}
         workers = list(self.workers.items())
         bounds = _split(array("q", state.bounds), state.bound_counts)
-        for place, (worker_place, series, number, group_number, own_number, unknown) in enumerate(
-            identities.streams
-        ):
+        for place, (
+            worker_place,
+            series,
+            number,
+            group_number,
+            own_number,
+            wider_numbers,
+            device,
+            unknown,
+        ) in enumerate(identities.streams):
             worker, worker_state = workers[worker_place]
             counter = state.counters.get(place)
             seen = self._memory.of(number)
@@ -367,6 +419,8 @@ class StreamTable:
                 worker_state,
                 self.groups[group_number],
                 None if own_number is None else self.groups[own_number],
+                tuple(self.groups[number] for number in wider_numbers),
+                device,
                 state.last_steps[place],
                 None if counter is None else CounterStream.from_tuple(counter),
                 state.histograms.get(place),
@@ -402,12 +456,13 @@ class _Identities(NamedTuple):
 
     workers: list[tuple[str, str, int | None, int | None, str]]
     groups: Sequence[GroupRecord]
-    streams: list[tuple[int, _SeriesRecord, int, int, int | None, int]]
+    streams: list[tuple[int, _SeriesRecord, int, int, int | None, tuple[int, ...], str, int]]
     next_stream: int
     own_keys: frozenset[str]
     indexes: dict[str, set[int]]
     ended: dict[Series, _Ended]
     unknown_through_ns: int
+    devices: Mapping[str, Device]
 
 
 _WorkerColumns = tuple[

@@ -1,22 +1,24 @@
 """Window rows: time-driven samples in windows of event time.
 
 Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
-reduction over workers of what each measured. A window is closed when every live worker has come
+reduction over workers of what each measured. Of several workers that report one GPU, one counts.
+A window is closed when every live worker has come
 past its end, or ``allowed_lateness_s`` after its newest sample arrived. What comes later makes
 a row of its own.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TypeVar
 
 from otel_rl.bridge.align.series import Group, Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
 from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.cumulative import Increment
-from otel_rl.bridge.reduce import Cell, Distribution, merged, put_all, reduced, statistic
+from otel_rl.bridge.reduce import Cell, Distribution, Moments, merged, put_all, reduced, statistic
 from otel_rl.records import HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
@@ -72,7 +74,8 @@ class _Counted:
 class _Window:
     """The samples of one window so far, by the numbers of their group and stream.
 
-    Late if the window was closed before.
+    Late if the window was closed before. ``devices`` has the GPU and the role of a stream, if it is
+    about one that others may report as well.
     """
 
     late: bool
@@ -82,8 +85,18 @@ class _Window:
     counted: dict[int, dict[int, _Counted]] = field(default_factory=dict)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
     counted_from_ns: int = 0
     counted_to_ns: int = 0
+
+    def groups(self, stream: Stream) -> Iterator[Group]:
+        """What the samples of a stream are reduced into."""
+        if stream.device:
+            self.devices[stream.number] = stream.device, stream.worker.role
+        yield stream.group
+        if stream.own is not None:
+            yield stream.own
+        yield from stream.wider
 
     def covers(self, increment: Increment, time_ns: int) -> None:
         """Take note of the time in which something was counted."""
@@ -121,7 +134,7 @@ class OpenWindows:
             start = end
             window = self._window(max(window_times_ns), received_ns, settings)
             late += window.late * len(window_values)
-            for group in _groups(stream):
+            for group in window.groups(stream):
                 cells = window.levels.setdefault(group.number, {})
                 put_all(cells, stream.number, window_values, window_times_ns, group.reduction)
             if stream.own is not None and settings.per_worker:
@@ -140,7 +153,7 @@ class OpenWindows:
         """Fold in what a counter counted. Returns whether it is late."""
         window = self._window(time_ns, received_ns, settings)
         window.covers(increment, time_ns)
-        for group in _groups(stream):
+        for group in window.groups(stream):
             cells = window.counted.setdefault(group.number, {})
             cell = cells.get(stream.number)
             if cell is None:
@@ -157,7 +170,7 @@ class OpenWindows:
     ) -> bool:
         """Fold in a delta histogram. Returns whether it is late."""
         window = self._window(point.time_ns, received_ns, settings)
-        for group in _groups(stream):
+        for group in window.groups(stream):
             cell = window.distributions.get(group.number)
             if cell is None:
                 cell = window.distributions[group.number] = Distribution()
@@ -215,29 +228,63 @@ class OpenWindows:
         return window
 
 
-def _groups(stream: Stream) -> Iterator[Group]:
-    yield stream.group
-    if stream.own is not None:
-        yield stream.own
-
-
 def _rows(window: _Window, table: StreamTable, window_s: float) -> Iterator[ClosedWindow]:
     """The single measurements as they were made, then everything that is reduced."""
     groups = table.groups
     values: dict[str, float] = {}
     for number, levels in window.levels.items():
         if number not in window.single:
-            values.update(_level(groups[number], levels))
+            values.update(_level(groups[number], _once(levels, window, _samples)))
     cover_s = min(window_s, (window.counted_to_ns - window.counted_from_ns) / _NS_PER_S)
     for number, counted in window.counted.items():
-        values.update(_rate(groups[number], counted, cover_s))
+        values.update(_rate(groups[number], _once(counted, window, _seconds), cover_s))
     for number, distribution in window.distributions.items():
         values.update(_distribution(groups[number], distribution))
     values.update(_miss_ratios(window, table))
+    values.update(_device_counts(window, table))
     single = {groups[number].key: measured for number, measured in window.single.items()}
     yield from (ClosedWindow(*row) for row in single_rows(single))
     if values:
         yield ClosedWindow(window.time_ns, values)
+
+
+_CellT = TypeVar("_CellT")
+
+
+def _once(
+    cells: dict[int, _CellT], window: _Window, weight: Callable[[_CellT], float]
+) -> dict[int, _CellT]:
+    """Without what other streams say of a GPU that the weightiest one speaks of, too."""
+    if not window.devices or window.devices.keys().isdisjoint(cells):
+        return cells
+    chosen: dict[int | str, int] = {}
+    for number, cell in cells.items():
+        device, _ = window.devices.get(number, ("", ""))
+        rival = chosen.setdefault(device or number, number)
+        # Of two that say as much, it is the same one in every window.
+        if (-weight(cell), number) < (-weight(cells[rival]), rival):
+            chosen[device or number] = number
+    return {number: cells[number] for number in chosen.values()}
+
+
+def _samples(cell: Cell) -> float:
+    return cell.count if isinstance(cell, Moments) else len(cell)
+
+
+def _seconds(counted: _Counted) -> float:
+    return counted.seconds
+
+
+def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
+    """How many GPUs were reported, in all and by the workers of each role."""
+    roles: dict[str, set[str]] = {}
+    for device, role in window.devices.values():
+        roles.setdefault(role, set()).add(device)
+    if roles:
+        roles[""] = set().union(*roles.values())
+    for role, devices in roles.items():
+        group = table.group(role, names.RL_GPU_COUNT, (), Reduction.SUM)
+        yield group.key, len(devices)
 
 
 def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:

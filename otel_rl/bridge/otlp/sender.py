@@ -24,11 +24,13 @@ class Sender:
 
     Attributes:
         worker: The process.
+        host: ``host.name``, possibly empty.
         exact: Whether it is one of otel_rl's own: its exemplars are complete, and the points of a
             series that have a start tile time.
     """
 
     worker: Worker
+    host: str
     exact: bool
 
 
@@ -51,4 +53,5 @@ def sender_of(serialized: bytes) -> Sender:
         index=integer(attributes.get(names.RL_WORKER_INDEX)),
         count=integer(attributes.get(names.RL_WORKER_COUNT)),
     )
-    return Sender(worker, attributes.get("telemetry.distro.name") == _DISTRO)
+    host = attributes.get("host.name", "")
+    return Sender(worker, host, attributes.get("telemetry.distro.name") == _DISTRO)
