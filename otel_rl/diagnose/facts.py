@@ -47,16 +47,18 @@ class StepFacts(NamedTuple):
 
 
 class WorkerFacts(NamedTuple):
-    """What one worker measured of a key since the last facts.
+    """What one worker measured of a key, that became known since the last facts.
 
     Attributes:
         worker: ``<role>/<index>``.
+        step: That they are of; None for what belongs to no step.
         measurements: How many are finite.
         total: Their sum; of a counter, what it counted.
         oddities: How many were NaN or infinite.
     """
 
     worker: str
+    step: int | None
     measurements: int
     total: float
     oddities: int

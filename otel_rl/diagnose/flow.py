@@ -7,7 +7,7 @@ from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
 from otel_rl.diagnose.levels import Level, level
 from otel_rl.diagnose.pace import step_time, traces_of
-from otel_rl.diagnose.vocabulary import Subject, tracks_about
+from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
 __all__ = ["evictions", "slow_messages", "stale_policy", "staleness", "starvation"]
 
@@ -94,6 +94,8 @@ def slow_messages(history: History) -> Iterator[Cause]:
         on_the_way = change.after - change.before - max(served, default=0.0)
         if on_the_way >= max(_MIN_DELAY_S, 0.5 * (change.after - change.before)):
             slower.append((on_the_way, change, key, worker))
+    syncs = list(_slower_syncs(history))
+    slower = [one for one in slower if not _is_of_a_sync(one, syncs)]
     if not slower:
         return
     slower.sort(key=lambda one: -one[0])
@@ -220,6 +222,35 @@ def _is_wait_for_samples(place: PhaseKey) -> bool:
     words = ("collector", "replay", "batch", "sample", "data", "rollout", "queue", "fetch")
     learner = not any(word in place.role for word in ("generator", "reward", "env", "rollout"))
     return learner and any(word in place.phase for word in words)
+
+
+def _slower_syncs(history: History) -> Iterator[tuple[str, Level]]:
+    """(worker, level) of transfers of weights that take longer: their calls are no messages."""
+    for place, of in history.spans.items():
+        if work_of(place) is Work.SYNC:
+            for worker, track in of.items():
+                change = level(track)
+                if change is not None and change.is_rise(ratio=1.7):
+                    yield worker, change
+    for key, of in history.workers.items():
+        role, _, phase = key.removeprefix("phase/").partition("/")
+        if key.startswith("phase/") and work_of(PhaseKey(role, phase)) is Work.SYNC:
+            for worker, track in of.items():
+                change = level(track)
+                if change is not None and change.is_rise(ratio=1.7):
+                    yield worker, change
+
+
+def _is_of_a_sync(
+    slower: tuple[float, Level, str, str | None], syncs: list[tuple[str, Level]]
+) -> bool:
+    """Whether a call of the worker became slower by what a transfer of weights of its did."""
+    _, call, _, worker = slower
+    more = call.after - call.before
+    return any(
+        worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
+        for by, change in syncs
+    )
 
 
 def _method(key: str) -> str:

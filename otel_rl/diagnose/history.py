@@ -111,7 +111,7 @@ class History:
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
             self.rows[key] = _in_order(track, by_step=False)
-        for several in (*self.spans.values(), *self.counts.values()):
+        for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
             for worker, track in several.items():
                 several[worker] = _in_order(track, by_step=True)
 
@@ -123,11 +123,12 @@ class History:
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
         self.steps.extend(facts.steps)
         for key, some in facts.workers.items():
-            for worker, measurements, total, oddities in some:
+            for worker, of_step, measurements, total, oddities in some:
+                at = step if of_step is None else of_step
                 if measurements:
-                    self.workers[key][worker].add(step, time_s, total / measurements)
+                    self.workers[key][worker].add(at, time_s, total / measurements)
                 if oddities:
-                    self.oddities[key][worker].add(step, time_s, oddities)
+                    self.oddities[key][worker].add(at, time_s, oddities)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
             self.spans[phase][span.worker].add(span.step, time_s, span.total_s / span.spans)

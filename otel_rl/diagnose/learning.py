@@ -18,69 +18,64 @@ from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
-# What one export brings may be told one export later of another worker.
-_SPREADS_S = 3.0
-
 _JUMP = 6.0  # times what is usual from one step to the next
 
 
 def not_a_number(history: History) -> Iterator[Cause]:
     """The first measurement that was NaN or infinite, of a series that had been finite."""
     found = [
-        (track.times_s[0], track.steps[0], key, worker)
+        (track.steps[0], key, worker)
         for key, of in history.oddities.items()
         for worker, track in of.items()
-        if _was_finite(history, key, worker, track.times_s[0])
+        if _was_finite(history, key, worker, track.steps[0])
     ]
     found += _counted_odd(history)
     if not found:
         return
-    first_s = min(found)[0]
-    first = sorted(one for one in found if one[0] <= first_s + _SPREADS_S)
-    # Sums over ranks spread it at once. Who is alone with it in a series that others have has made
-    # it.
-    alone = [one for one in first if _is_alone(history, one[2], one[3], one[0])]
+    begun = min(found)[0]
+    first = sorted(one for one in found if one[0] == begun)
+    # Sums over ranks spread it at once. Who is alone with it in a series that others have, too, has
+    # made it.
+    alone = [one for one in first if _is_alone(history, one[1], one[2], begun)]
     suspects = {worker for *_, worker in alone or first}
-    _, step, key, worker = (alone or first)[0]
+    _, key, worker = (alone or first)[0]
     role = worker.partition("/")[0]
     yield Cause(
         Kind.NAN,
         0.99,
-        f"{key} of {worker if len(suspects) == 1 else role} is no number since step {step}",
+        f"{key} of {worker if len(suspects) == 1 else role} is no number since step {begun}",
         role=role,
         worker=worker if len(suspects) == 1 else None,
-        since=step,
+        since=begun,
         evidence=[
             Evidence("NaN or infinite", of, by, after=math.nan)
-            for _, _, of, by in (alone or first)[:6]
+            for _, of, by in (alone or first)[:6]
         ],
     )
 
 
-def _was_finite(history: History, key: str, worker: str, time_s: float) -> bool:
+def _was_finite(history: History, key: str, worker: str, step: int) -> bool:
     of = history.workers.get(key, {})
-    return worker in of and of[worker].times_s[0] < time_s
+    return worker in of and min(of[worker].steps) < step
 
 
-def _counted_odd(history: History) -> list[tuple[float, int, str, str]]:
-    """(time, step, key, worker) of who first counted elements that are NaN or infinite."""
+def _counted_odd(history: History) -> list[tuple[int, str, str]]:
+    """(step, key, worker) of who counted elements that are NaN or infinite, each for the first."""
     found = []
     for key, worker, track in tracks_about(history, Subject.NONFINITE):
-        for step, time_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if value > 0 and worker is not None:
-                found.append((time_s, step, key, worker))
-                break
+        odd = [step for step, value in zip(track.steps, track.values, strict=True) if value > 0]
+        if odd and worker is not None:
+            found.append((min(odd), key, worker))
     return found
 
 
-def _is_alone(history: History, key: str, worker: str, time_s: float) -> bool:
+def _is_alone(history: History, key: str, worker: str, step: int) -> bool:
     """Whether others measured the same, and nothing odd until then."""
     others = [name for name in history.workers[key] if name != worker]
     if re.search(Subject.NONFINITE, key):
-        counted = _counted_odd(history)
-        odd = {name for at_s, _, of, name in counted if of == key and at_s <= time_s}
+        odd = {name for at, of, name in _counted_odd(history) if of == key and at <= step}
     else:
-        odd = {name for name, of in history.oddities[key].items() if of.times_s[0] <= time_s}
+        odd = {name for name, of in history.oddities[key].items() if of.steps[0] <= step}
     return bool(others) and odd.isdisjoint(others)
 
 

@@ -54,7 +54,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY} | _LEARNING,
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
     Kind.NETWORK_DELAY: _BACKLOG | {Kind.STARVATION, Kind.SLOW_SYNC},
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
@@ -99,10 +99,16 @@ def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
     seen: set[tuple[Kind, str | None, str | None]] = set()
     for cause in causes:
         subject = cause.kind, cause.role, cause.worker
-        if subject in seen or any(_explains(other, cause) for other in causes):
+        if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
             continue
         seen.add(subject)
         yield cause
+
+
+def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
+    if not _explains(cause, effect):
+        return False
+    return cause.score >= effect.score or not _explains(effect, cause)
 
 
 def _explains(cause: Cause, effect: Cause) -> bool:

@@ -29,6 +29,12 @@ _MAX_PARENTS: Final = 10_000
 _MAX_PARTS: Final = 64
 
 
+# In which one worker measured something, in one message: told apart up to so many.
+_MAX_STEPS: Final = 8
+
+_Cell = tuple[WorkerState, int | None]
+
+
 class History(NamedTuple):
     """Facts, to be kept beside the state until they are forgotten.
 
@@ -53,7 +59,7 @@ class Chronicle:
 
     def _begin(self) -> None:
         self._made_ns = 0
-        self._measured: dict[str, dict[WorkerState, list[float]]] = {}
+        self._measured: dict[str, dict[_Cell, list[float]]] = {}
         self._spans: dict[tuple[int, str, str, str], list[float]] = {}
         # Time of the spans within one that has not come yet; oldest first.
         self._within: dict[tuple[bytes, str], int] = {}
@@ -66,25 +72,26 @@ class Chronicle:
         """No history with a ``newest_ns`` up to this time is needed any more."""
         return self._forgotten_ns
 
-    def measured(self, stream: Stream, values: Sequence[float]) -> None:
-        """A worker has measured these, or counted them."""
+    def measured(
+        self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
+    ) -> None:
+        """A worker has measured these, or counted them.
+
+        Args:
+            stream: Whose.
+            values: At least one.
+            steps: Of each value; empty if they belong to none.
+        """
         of = self._measured.get(stream.group.key)
         if of is None:
             if len(self._measured) >= _MAX_VALUES:
                 return
             of = self._measured[stream.group.key] = {}
-        cell = of.get(stream.worker)
-        if cell is None:
-            cell = of[stream.worker] = [0, 0.0, 0]
-        total = sum(values)
-        if math.isfinite(total):
-            cell[0] += len(values)
-            cell[1] += total
-            return
-        finite = [value for value in values if math.isfinite(value)]
-        cell[0] += len(finite)
-        cell[1] += sum(finite)
-        cell[2] += len(values) - len(finite)
+        if steps and len(steps) <= _MAX_STEPS:
+            for value, step in zip(values, steps, strict=True):
+                _put(of, (stream.worker, step), (value,))
+        else:  # too many to tell apart, or in no step
+            _put(of, (stream.worker, steps[-1] if steps else None), values)
 
     def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
         """These spans have ended.
@@ -201,18 +208,38 @@ class Chronicle:
         self._lost = None  # those before a restart were told
 
 
+def _put(of: dict[_Cell, list[float]], place: _Cell, values: Sequence[float]) -> None:
+    cell = of.get(place)
+    if cell is None:
+        cell = of[place] = [0, 0.0, 0]
+    total = sum(values)
+    if math.isfinite(total):
+        cell[0] += len(values)
+        cell[1] += total
+        return
+    finite = [value for value in values if math.isfinite(value)]
+    cell[0] += len(finite)
+    cell[1] += sum(finite)
+    cell[2] += len(values) - len(finite)
+
+
 def _by_worker(
-    measured: Mapping[str, Mapping[WorkerState, Sequence[float]]],
+    measured: Mapping[str, Mapping[_Cell, Sequence[float]]],
 ) -> Iterable[tuple[str, list[WorkerFacts]]]:
     for key, cells in measured.items():
-        facts = [
-            WorkerFacts(f"{of.role}/{of.label}", int(count), total, int(oddities))
-            for of, (count, total, oddities) in cells.items()
-        ]
-        if len(facts) > _MAX_WORKERS:
-            facts.sort(key=lambda one: (one.oddities, one.total / (one.measurements or 1)))
-            facts = facts[: _MAX_WORKERS // 2] + facts[-_MAX_WORKERS // 2 :]
-        yield key, facts
+        of_step: dict[int | None, list[WorkerFacts]] = {}
+        for (of, step), (count, total, oddities) in cells.items():
+            facts = WorkerFacts(f"{of.role}/{of.label}", step, int(count), total, int(oddities))
+            of_step.setdefault(step, []).append(facts)
+        yield key, [one for some in of_step.values() for one in _outstanding(some)]
+
+
+def _outstanding(facts: list[WorkerFacts]) -> list[WorkerFacts]:
+    """Those with the lowest and the highest values, where there are many."""
+    if len(facts) <= _MAX_WORKERS:
+        return facts
+    facts.sort(key=lambda one: (one.oddities, one.total / (one.measurements or 1)))
+    return facts[: _MAX_WORKERS // 2] + facts[-_MAX_WORKERS // 2 :]
 
 
 def _by_phase(

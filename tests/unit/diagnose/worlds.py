@@ -146,10 +146,12 @@ class World:
             worker = f"learner/{index}"
             for name in ("grad_norm", "loss"):
                 is_odd = self.odd(name, index, step)
-                one = WorkerFacts(worker, 0 if is_odd else 1, chance.gauss(1, 0.1), int(is_odd))
+                one = WorkerFacts(
+                    worker, step, 0 if is_odd else 1, chance.gauss(1, 0.1), int(is_odd)
+                )
                 found.setdefault(f"learner/{name}", []).append(one)
             found.setdefault("learner/policy/version", []).append(
-                WorkerFacts(worker, 1, self.counters("version", worker, step, step), 0)
+                WorkerFacts(worker, step, 1, self.counters("version", worker, step, step), 0)
             )
         for index in range(self.sizes["actor"]):
             worker = f"actor/{index}"
@@ -160,9 +162,9 @@ class World:
                 ("gc/time", chance.expovariate(200)),
             ):
                 value = self.counters(key, worker, step, usual)
-                found.setdefault(f"actor/{key}", []).append(WorkerFacts(worker, 1, value, 0))
+                found.setdefault(f"actor/{key}", []).append(WorkerFacts(worker, None, 1, value, 0))
         value = self.counters("evictions", "buffer/0", step, chance.expovariate(1))
-        found["buffer/evictions"] = [WorkerFacts("buffer/0", 1, value, 0)]
+        found["buffer/evictions"] = [WorkerFacts("buffer/0", None, 1, value, 0)]
         return found
 
 
