@@ -25,11 +25,18 @@ class Feed:
         self._numbers = itertools.count()
         self._tracer = trace.get_tracer("otel_rl.demo.orchestrator")
 
-    def next(self) -> Request:
-        """The next request, with the context of a span that says it was dispatched."""
+    def next(self, *, policy_version: int) -> Request:
+        """The next request, with the context of a span that says it was dispatched.
+
+        Args:
+            policy_version: The newest, by which sampling knows which steps may use the answer.
+        """
         settings, rng = self._settings, self._rng
         context: Carrier = {}
-        with self._tracer.start_as_current_span("rl.dispatch", kind=SpanKind.PRODUCER):
+        version = {"rl.policy.version": policy_version}
+        with self._tracer.start_as_current_span(
+            "rl.dispatch", kind=SpanKind.PRODUCER, attributes=version
+        ):
             propagate.inject(context)
         return Request(
             number=next(self._numbers),

@@ -229,7 +229,7 @@ class Orchestrator:
         while self._admission.admits(
             buffered=self._record.level.size, unfinished=self._replicas.unfinished
         ):
-            self._replicas.submit(self._feed.next())
+            self._replicas.submit(self._feed.next(policy_version=self._record.step - 1))
         while (given := self._replicas.next()) is not None:
             replica, request = given
             self._switchboard.send(("generator", replica), request)

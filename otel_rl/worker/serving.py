@@ -4,9 +4,7 @@ from typing import NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from otel_rl.worker import session
-
-__all__ = ["Serving", "serve", "served"]
+__all__ = ["Serving", "forget", "serve", "served"]
 
 
 class Serving(NamedTuple):
@@ -21,16 +19,21 @@ class Serving(NamedTuple):
     version: int | None
 
 
-_served: tuple[Serving, session.Session | None] | None = None
+_served: Serving | None = None
 
 
 def serve(serving: Serving) -> None:
-    """From now on, in all threads, until the session ends."""
+    """From now on, in all threads."""
     global _served  # a process has one policy
-    _served = serving, session.running()
+    _served = serving
 
 
 def served() -> Serving | None:
     """None before any weights were taken."""
-    found = _served
-    return found[0] if found is not None and found[1] is session.running() else None
+    return _served
+
+
+def forget() -> None:
+    """The process is a new worker, which has not taken any weights."""
+    global _served  # as above
+    _served = None

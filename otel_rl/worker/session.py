@@ -32,6 +32,7 @@ from otel_rl.semconv.names import (
     RL_WORKER_TAG,
     RlWorkerStatusValues,
 )
+from otel_rl.worker import serving
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request
 from otel_rl.worker.ending import type_name, uncaught
@@ -137,6 +138,9 @@ class Session:
         self.failure: str | None = None
         """The error for which the worker will say that it has failed, when it ends."""
         self._started_s = monotonic()
+        serving.forget()
+        if settings.trace_steps is not None:
+            providers.tracer.keep_steps(settings.trace_steps)
         providers.gpus.prepare(settings.gpu)
         if not is_guess:
             self.say_start(said or {})
@@ -259,14 +263,15 @@ class Session:
 class _Providers:
     """What user code holds on to for the life of the process, over any number of sessions."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, settings: Settings) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
         meter = self.meter.get_meter(SCOPE_NAME, __version__)
         show_phases(meter, GUARD)
         show_gc_time(meter)
         self.gpus = GpuSampler(meter, GUARD)
         self.events = Events(resource)
-        self.tracer = WorkerTracerProvider(resource)
+        keeps_steps = settings.trace_steps is not None
+        self.tracer = WorkerTracerProvider(resource, keeps_steps=keeps_steps)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         self.meter.restart(resource, keep_buffer=keep_buffer)
@@ -508,7 +513,7 @@ def _start(
     if settings.disabled:
         return None
     if _providers is None:
-        _providers = _Providers(_resource(identity))
+        _providers = _Providers(_resource(identity), settings)
         # After the providers: the SDK registers its own fork handlers, and ours must run later.
         os.register_at_fork(after_in_child=_after_fork_in_child)
         atexit.register(_shutdown_at_exit)

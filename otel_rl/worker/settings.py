@@ -95,6 +95,8 @@ class Settings:
         interval_s: Between two metric exports.
         disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
         gpu: Whether and how the process's GPUs are sampled.
+        trace_steps: Share of all steps whose spans are kept; None if OpenTelemetry's own
+            ``OTEL_TRACES_SAMPLER`` decides.
     """
 
     metrics: SignalSettings
@@ -103,6 +105,7 @@ class Settings:
     interval_s: float
     disabled: bool
     gpu: GpuSettings
+    trace_steps: float | None
 
 
 def read_settings(
@@ -132,6 +135,7 @@ def read_settings(
         interval_s=_interval_s(environ, export_interval_s),
         disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
         gpu=read_gpu_settings(environ, given=gpu),
+        trace_steps=_trace_steps(environ),
     )
 
 
@@ -238,6 +242,22 @@ def _timeout_s(text: str, variable: str) -> float:
             hint="Correct or unset it.",
         )
     return timeout_s
+
+
+def _trace_steps(environ: Mapping[str, str]) -> float | None:
+    text = environ.get("OTEL_RL_TRACE_STEPS", "").strip()
+    if not text:
+        return None if environ.get("OTEL_TRACES_SAMPLER", "").strip() else 1.0
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise ConfigError(
+            f"OTEL_RL_TRACE_STEPS: must be a number from 0 to 1 (got {text!r}).",
+            hint="0.1 keeps the spans of one step in ten. Leave it out for all.",
+        )
+    return share
 
 
 def _interval_s(environ: Mapping[str, str], given: object) -> float:

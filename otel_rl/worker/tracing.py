@@ -11,6 +11,8 @@ from opentelemetry.util.types import Attributes
 from requests import Session
 from requests.adapters import HTTPAdapter
 
+from otel_rl.semconv.names import RL_RUN_ID
+from otel_rl.worker.sampling import StepSampler
 from otel_rl.worker.settings import Protocol, SignalSettings
 from otel_rl.worker.transport import http_session
 
@@ -22,14 +24,20 @@ class WorkerTracerProvider(TracerProvider):
 
     Args:
         resource: Whose spans these are.
+        keeps_steps: Whether spans are kept by their steps, not as ``OTEL_TRACES_SAMPLER`` says.
     """
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, *, keeps_steps: bool = True) -> None:
         self._current = resource
+        self._steps = StepSampler()
+        self._steps.run_id = _run_id(resource)
         self._used: list[SdkTracer] = []
         # Without a provider of its own the SDK would ask for the global one from inside a lock.
         super().__init__(
-            resource=resource, shutdown_on_exit=False, meter_provider=NoOpMeterProvider()
+            sampler=self._steps if keeps_steps else None,
+            resource=resource,
+            shutdown_on_exit=False,
+            meter_provider=NoOpMeterProvider(),
         )
 
     @property
@@ -56,8 +64,17 @@ class WorkerTracerProvider(TracerProvider):
     def change_resource(self, resource: Resource) -> None:
         """Spans that start from now on are of ``resource``."""
         self._current = resource
+        self._steps.run_id = _run_id(resource)
         for tracer in tuple(self._used):
             tracer.resource = resource
+
+    def keep_steps(self, share: float) -> None:
+        """Traces that start from now on are kept if they are of a share of all steps."""
+        self._steps.keep(share)
+
+
+def _run_id(resource: Resource) -> str:
+    return str(resource.attributes.get(RL_RUN_ID, ""))
 
 
 class SpanSender:

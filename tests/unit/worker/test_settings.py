@@ -94,6 +94,8 @@ def test_headers_are_not_shown_in_logs() -> None:
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, {}, "OTEL_EXPORTER_OTLP_TIMEOUT"),
         ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, {}, "OTEL_EXPORTER_OTLP_COMPRESSION"),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "-1"}, {}, "OTEL_METRIC_EXPORT_INTERVAL"),
+        ({"OTEL_RL_TRACE_STEPS": "10%"}, {}, "OTEL_RL_TRACE_STEPS"),
+        ({"OTEL_RL_TRACE_STEPS": "nan"}, {}, "OTEL_RL_TRACE_STEPS"),
         ({}, {"endpoint": 4318}, "endpoint: must be a URL"),
         ({}, {"endpoint": "ftp://c"}, "endpoint: must be an http or https URL"),
         ({}, {"endpoint": "http://[::1"}, "endpoint: must be an http or https URL"),
