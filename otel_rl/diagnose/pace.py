@@ -19,7 +19,8 @@ __all__ = ["slow_work", "step_time", "traces_of"]
 
 # What is slower by less, or takes a smaller part of a step or of a worker's time, is not told.
 _MIN_RATIO = 1.7
-_MIN_SHARE = 0.05
+_MIN_SHARE = 0.1
+_MIN_PART_OF_STEP = 0.02
 
 _KINDS = {
     Work.GENERATION: Kind.SLOW_GENERATION,
@@ -41,7 +42,7 @@ class _Slow:
         worker: Whose.
         level: Of the time of one span.
         excess: How much slower it is than the rest of the run became.
-        share: Of the worker's time that it takes since then.
+        share: Of the worker's time that it takes more of since then.
     """
 
     worker: str
@@ -78,24 +79,34 @@ def slow_work(history: History) -> Iterator[Cause]:
         if place not in history.waits or work_of(place) is Work.SYNC
     }
     every = [track for tracks in work.values() for track in tracks.values()]
+    steps_s = step_time(history).finite().values
+    usual_s = median(steps_s) if steps_s else 0.0
     for place, tracks in work.items():
-        slow = [
-            one for of, track in tracks.items() if (one := _slow(history, place, of, track, every))
-        ]
+        each = (
+            _slow(history, place, worker, track, every, usual_s) for worker, track in tracks.items()
+        )
+        slow = [one for one in each if one is not None]
         if slow:
             yield _cause(history, place, tracks, slow)
 
 
 def _slow(
-    history: History, place: PhaseKey, worker: str, track: Track, every: list[Track]
+    history: History,
+    place: PhaseKey,
+    worker: str,
+    track: Track,
+    every: list[Track],
+    usual_s: float,
 ) -> _Slow | None:
     found = level(track)
     if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.75):
         return None
+    if found.after - found.before < _MIN_PART_OF_STEP * usual_s:
+        return None
     others = [log(r) for one in every if (r := ratio_at(one, found.step)) and 0 < r < inf]
     common = max(0.0, median(others)) if len(others) >= 6 else 0.0
     excess = log(found.ratio) - common if isfinite(found.ratio) else 5.0
-    share = _share(history, place, worker, found.step)
+    share = _share(history, place, worker, found.step) * (1 - 1 / found.ratio)
     if excess < log(_MIN_RATIO) or share < _MIN_SHARE:
         return None
     return _Slow(worker, found, 2.718281828459045**excess, share)
