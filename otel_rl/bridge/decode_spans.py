@@ -41,11 +41,16 @@ def decode_spans(batch: Batch) -> Decoded:
 def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanRecord]:
     for span in spans:
         phase = phase_class = ""
+        is_open = False
         for attribute in span.attributes:
             if attribute.key == names.RL_PHASE:
                 phase = attribute.value.string_value
             elif attribute.key == names.RL_PHASE_CLASS:
                 phase_class = attribute.value.string_value
+            elif attribute.key == names.RL_OPEN:
+                is_open = attribute.value.bool_value
+        if is_open:  # it comes again when it has ended
+            continue
         # A plain span that is called what the open proposal calls a phase is that phase.
         phase = phase or _PHASE_OF_SPAN.get(span.name, "")
         if phase:

@@ -358,6 +358,12 @@ RL_LOOP_ITERATION: Final = "rl.loop.iteration"
 RL_LOSS_TYPE: Final = "rl.loss.type"
 """Attribute. Which part of the loss. Absent on the total loss."""
 
+RL_OPEN: Final = "rl.open"
+"""Attribute.
+
+Whether the span shows a step or phase, which is its parent, as it stands before its end.
+"""
+
 RL_OUTCOME: Final = "rl.outcome"
 """Attribute. How it ended."""
 
@@ -997,7 +1003,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="{error}",
             brief="Hardware errors, for example of memory (ECC).",
             reduction=Reduction.SUM,
-            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type", "error.type"),
+            attributes=(
+                "hw.id",
+                "hw.name",
+                "hw.model",
+                "hw.vendor",
+                "hw.parent",
+                "hw.type",
+                "error.type",
+            ),
             group="machine",
         ),
         HW_GPU_IO: MetricSpec(
@@ -1006,7 +1020,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Bytes that the GPU received and sent.",
             reduction=Reduction.SUM,
-            attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "network.io.direction", RL_GPU_LINK),
+            attributes=(
+                "hw.id",
+                "hw.name",
+                "hw.model",
+                "hw.vendor",
+                "hw.parent",
+                "network.io.direction",
+                RL_GPU_LINK,
+            ),
             group="machine",
         ),
         HW_GPU_MEMORY_LIMIT: MetricSpec(

@@ -19,7 +19,7 @@ from otel_rl.worker.timeline import Sight, Timeline
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["abandon_elsewhere", "current", "forget_all", "forget_dead", "sights"]
+__all__ = ["abandon_elsewhere", "current", "forget_all", "forget_dead", "open_frames", "sights"]
 
 _open: dict[int, Timeline] = {}
 """The timelines with open frames, by id. Each is put in and taken out by its own flow."""
@@ -79,6 +79,15 @@ def sights() -> list[Sight]:
     now_ns = monotonic_ns()
     seen = (timeline.look(now_ns) for timeline in tuple(_open.values()))
     return [sight for sight in seen if sight is not None]
+
+
+def open_frames() -> list[tuple[Frame, int]]:
+    """What is open in all flows, and what moves its times to the wall clock. Any thread may ask."""
+    return [
+        (frame, timeline.wall_ns)
+        for timeline in tuple(_open.values())
+        for frame in timeline.frames()
+    ]
 
 
 def forget_dead() -> int:

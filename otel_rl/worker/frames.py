@@ -31,6 +31,7 @@ class Frame:
         ended_ns: When it was closed; 0 before.
         is_abandoned: Whether another flow has closed it.
         span: Its span, if any. The timeline never looks at it.
+        show_at_ns: The age at which it is shown next while it is open. The exporter's own.
         token: What makes the span around it the current one again.
     """
 
@@ -41,6 +42,7 @@ class Frame:
         "is_abandoned",
         "name",
         "opener",
+        "show_at_ns",
         "span",
         "step",
         "token",
@@ -55,6 +57,7 @@ class Frame:
         self.ended_ns = 0
         self.is_abandoned = False
         self.span: Span | None = None
+        self.show_at_ns = 0
         self.token: Token[Context] | None = None
 
 

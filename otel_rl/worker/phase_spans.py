@@ -22,6 +22,7 @@ from otel_rl.semconv.names import (
 from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.worker import serving, session
 from otel_rl.worker.frames import Frame, StepFrame
+from otel_rl.worker.open_spans import span_name
 from otel_rl.worker.timeline import Timeline
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
@@ -83,7 +84,7 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         if served.version is not None:
             attributes[RL_POLICY_VERSION] = served.version
     frame.span = tracer.start_span(
-        known.span or name if known is not None else name,
+        span_name(frame),
         attributes=attributes,
         links=links,
         start_time=frame.begun_ns + flow.wall_ns,

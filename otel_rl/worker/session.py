@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Final
 
 from opentelemetry import metrics, trace
@@ -46,6 +46,7 @@ from otel_rl.worker.identity import Identity, identify
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.liveness import count_open, show_phases
 from otel_rl.worker.naming import DEFAULT_ROLE
+from otel_rl.worker.open_spans import show_open_spans
 from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.said import Said, what_is_said
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
@@ -206,6 +207,9 @@ class Session:
         return self._has_spoken or not self.is_guess
 
     def _collect(self) -> list[Request]:
+        if self.settings.traces.enabled:
+            with GUARD:
+                show_open_spans(self.providers.tracer, monotonic_ns())
         measured: list[Request] = []
         if self.settings.metrics.enabled:
             measured = self.providers.meter.collect_with_heartbeat()

@@ -216,6 +216,10 @@ class Timeline:
             0 if step is None else max(0, now_ns - step.begun_ns),
         )
 
+    def frames(self) -> tuple[Frame, ...]:
+        """What is open, innermost last. For other threads: may be a moment old."""
+        return tuple(self._frames)
+
     def abandon(self, opener: object) -> Frame | None:
         """Note that another flow has closed a frame; its own lets go of it at its next event.
 

@@ -100,3 +100,14 @@ def test_a_process_that_names_no_host_has_a_clock_of_its_own() -> None:
     resource = {key: value for key, value in RESOURCE.items() if key != "host.name"}
     (found,) = decoded(Span(trace_id=TRACE, span_id=ONE), resource=resource).spans
     assert found.host == "//one"
+
+
+def test_a_span_that_shows_what_is_still_open_explains_nothing() -> None:
+    sent = Span(
+        trace_id=TRACE,
+        span_id=TWO,
+        parent_span_id=ONE,
+        name="train (open)",
+        attributes=key_values({"rl.open": True, "rl.loop.iteration": 3}),
+    )
+    assert decoded(sent).spans == []
