@@ -13,39 +13,47 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otel_rl.semconv.names import METRICS, RL_WORKER_GC_TIME
 
-__all__ = ["GC_VARIABLE", "show_gc_time"]
+__all__ = ["GC_VARIABLE", "GcTime"]
 
 GC_VARIABLE: Final = "OTEL_RL_GC"
 """Environment variable that turns it off, with 0 or false."""
 
 
-class _GcTime:
-    """Adds up. Called by the collector itself, in the thread that it stops first."""
-
-    def __init__(self) -> None:
-        self.total_ns = 0
-        self._begun_ns = 0
-
-    def __call__(self, phase: str, _info: Mapping[str, int]) -> None:
-        if phase == "start":
-            self._begun_ns = perf_counter_ns()
-        elif self._begun_ns:
-            self.total_ns += perf_counter_ns() - self._begun_ns
-            self._begun_ns = 0
-
-
-def show_gc_time(meter: Meter) -> None:
-    """Let ``meter`` show the time of all collections from now on, unless the environment says no.
+class GcTime:
+    """Shows by ``meter`` how long all collections took since ``start``.
 
     Costs some 0.3 us for each collection, of which there is one per some thousand new objects.
     """
-    if os.environ.get(GC_VARIABLE, "").strip().lower() in {"0", "false"}:
-        return
-    gc_time = _GcTime()
-    gc.callbacks.append(gc_time)
 
-    def total(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(gc_time.total_ns / 1e9)]
+    def __init__(self, meter: Meter) -> None:
+        self._total_ns = 0
+        self._begun_ns = 0
+        self._is_shown = False
+        spec = METRICS[RL_WORKER_GC_TIME]
+        meter.create_observable_counter(spec.name, [self._observe], spec.unit, spec.brief)
 
-    spec = METRICS[RL_WORKER_GC_TIME]
-    meter.create_observable_counter(spec.name, [total], spec.unit, spec.brief)
+    def start(self) -> None:
+        """Begin, unless the environment says no. Idempotent."""
+        if self._is_shown or os.environ.get(GC_VARIABLE, "").strip().lower() in {"0", "false"}:
+            return
+        self._is_shown = True
+        gc.callbacks.append(self._note)
+
+    def forget(self) -> None:
+        """Begin anew when ``start`` is called next: the process is a fork, and has done nothing."""
+        if self._is_shown:
+            gc.callbacks.remove(self._note)
+        self._is_shown = False
+        self._total_ns = self._begun_ns = 0
+
+    def _note(self, phase: str, _info: Mapping[str, int]) -> None:
+        """Called by the collector itself, in the thread that it stops first."""
+        if phase == "start":
+            self._begun_ns = perf_counter_ns()
+        elif self._begun_ns:
+            self._total_ns += perf_counter_ns() - self._begun_ns
+            self._begun_ns = 0
+
+    def _observe(self, _options: CallbackOptions) -> Iterable[Observation]:
+        # A process that has nothing of its own to say is no worker, and this is not its own.
+        return [Observation(self._total_ns / 1e9)] if self._is_shown else []

@@ -39,7 +39,7 @@ from otel_rl.worker.ending import type_name, uncaught
 from otel_rl.worker.events import Events, around
 from otel_rl.worker.expand import SCOPE_NAME
 from otel_rl.worker.export import Exporter, Source
-from otel_rl.worker.gc_time import show_gc_time
+from otel_rl.worker.gc_time import GcTime
 from otel_rl.worker.gpu import GpuOptions, GpuSampler
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.identity import Identity, identify
@@ -145,7 +145,7 @@ class Session:
         providers.gpus.prepare(settings.gpu)
         if not is_guess:
             self.say_start(said or {})
-            self._sample_gpus()
+            self._begin_sampling()
         self._exporter.start()
 
     def say_start(self, said: Said) -> None:
@@ -161,7 +161,7 @@ class Session:
         if identity != self.identity:  # of a good guess the sums so far are right
             self.identity = identity
             self.providers.restart(_resource(identity), keep_buffer=True)
-        self._sample_gpus()
+        self._begin_sampling()
 
     def restart_after_fork(self) -> None:
         """Become a worker of one's own in a forked child."""
@@ -171,6 +171,7 @@ class Session:
         self.failure = None
         GUARD.drops.reset()
         self.providers.gpus.forget()
+        self.providers.gc_time.forget()
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
             self._spans.restart_after_fork()
@@ -219,14 +220,15 @@ class Session:
         self._has_spoken = self._has_spoken or bool(measured or said)
         if self._is_worker and not self._has_started:
             self.say_start({})
-            self._sample_gpus()
+            self._begin_sampling()
             said = self.providers.events.take_all() + said
         if not self.settings.logs.enabled:
             return measured
         before, after = map(self.providers.events.requests, around(said))
         return [*before, *measured, *after]
 
-    def _sample_gpus(self) -> None:
+    def _begin_sampling(self) -> None:
+        self.providers.gc_time.start()
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
 
@@ -271,7 +273,7 @@ class _Providers:
         self.meter = BufferedMeterProvider(resource, GUARD)
         meter = self.meter.get_meter(SCOPE_NAME, __version__)
         show_phases(meter, GUARD)
-        show_gc_time(meter)
+        self.gc_time = GcTime(meter)
         self.gpus = GpuSampler(meter, GUARD)
         self.events = Events(resource)
         keeps_steps = settings.trace_steps is not None

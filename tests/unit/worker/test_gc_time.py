@@ -6,7 +6,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
-from otel_rl.worker.gc_time import GC_VARIABLE, show_gc_time
+from otel_rl.worker.gc_time import GC_VARIABLE, GcTime
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def callbacks_are_put_back() -> Iterator[None]:
 
 def shown() -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
-    show_gc_time(MeterProvider([reader]).get_meter("test"))
+    GcTime(MeterProvider([reader]).get_meter("test")).start()
     return reader
 
 
@@ -46,3 +46,19 @@ def test_it_can_be_turned_off(no: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(gc.callbacks)
     assert shown().get_metrics_data() is None
     assert len(gc.callbacks) == before
+
+
+def test_nothing_is_shown_before_it_is_started_and_in_a_fork() -> None:
+    reader = InMemoryMetricReader()
+    gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
+    gc.collect()
+    assert reader.get_metrics_data() is None
+    gc_time.start()
+    gc.collect()
+    assert total_s(reader) > 0
+    gc_time.forget()
+    before = len(gc.callbacks)
+    assert reader.get_metrics_data() is None
+    gc_time.start()
+    gc_time.start()
+    assert len(gc.callbacks) == before + 1
