@@ -241,9 +241,9 @@ class Bridge:
 
     def _leases_of(self, url: str) -> Leases:
         journal = self._settings.journal
-        # A connection of their own, so that they do not wait behind requests.
+        # Connections of their own, so that they do not wait behind requests.
         self._lease_journal = open_journal(
-            self._settings.data, url, max_bytes=journal.max_bytes, connections=1
+            self._settings.data, url, max_bytes=journal.max_bytes, connections=2
         )
         return Leases(
             self._lease_journal,

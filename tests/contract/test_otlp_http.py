@@ -661,6 +661,22 @@ class TestRobustness:
             receiver.server.stop()
             assert len(receiver.journal.batches) == 1
 
+    def test_36_a_request_that_stop_cannot_wait_for_is_sent_again(self) -> None:
+        waiting, durable = threading.Event(), threading.Event()
+
+        def wait_for_disk() -> None:
+            waiting.set()
+            assert durable.wait(60)
+
+        with http_receiver() as receiver, ThreadPoolExecutor(2) as threads:
+            receiver.journal.before = wait_for_disk
+            answer = threads.submit(post, receiver, encoded(metrics_request()))
+            assert waiting.wait(60)
+            stopped = threads.submit(receiver.server.stop, 0)
+            assert answer.result(60).status_code == 503
+            durable.set()
+            stopped.result(60)
+
     def test_36_stop_leaves_no_thread_and_no_port(self) -> None:
         before = set(threading.enumerate())
         with http_receiver() as receiver:

@@ -94,6 +94,11 @@ class BridgeKeeper:
         """Where it listens, None while it does not."""
         return self._addresses
 
+    @property
+    def pid(self) -> int | None:
+        """Of the bridge that runs or has just ended, None before the first one."""
+        return None if self._process is None else self._process.pid
+
     def is_up(self) -> bool:
         """Whether it listens, and was not told to end."""
         return self._addresses is not None and not self._is_ending

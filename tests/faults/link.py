@@ -1,4 +1,4 @@
-"""The wire between the bridge and the W&B server, which can be cut in several ways."""
+"""The wire between a bridge and what it needs, which can be cut in several ways."""
 
 import contextlib
 import socket
@@ -19,7 +19,8 @@ class Trouble(StrEnum):
     Attributes:
         NONE: Nothing.
         REFUSED: Nobody listens.
-        SILENT: Connections are taken, and nothing passes.
+        SILENT: Connections end; others are taken, and nothing passes.
+        FROZEN: No connection ends, and nothing passes; afterwards what waited does, late.
         LOST_ANSWERS: Requests pass; the connection ends before the answer.
         CUT_ANSWERS: Requests pass; the connection ends in the middle of the answer.
     """
@@ -27,6 +28,7 @@ class Trouble(StrEnum):
     NONE = "none"
     REFUSED = "refused"
     SILENT = "silent"
+    FROZEN = "frozen"
     LOST_ANSWERS = "lost answers"
     CUT_ANSWERS = "cut answers"
 
@@ -51,6 +53,11 @@ class Link:
         self._open: set[socket.socket] = set()
 
     @property
+    def port(self) -> int:
+        """Where it listens on loopback."""
+        return self._port
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
@@ -72,11 +79,12 @@ class Link:
     def suffer(self, trouble: Trouble) -> None:
         """From now on, this is wrong."""
         with self._lock:
+            is_kept = Trouble.FROZEN in {trouble, self._trouble}
             self._trouble = trouble
             listener = self._listener
             if trouble is Trouble.REFUSED:
                 self._listener = None
-            connections = list(self._open)
+            connections = [] if is_kept and not self._ended else list(self._open)
         for connection in connections:
             _close(connection)
         if trouble is Trouble.REFUSED and listener is not None:
@@ -119,7 +127,7 @@ class Link:
     def _pump(self, source: socket.socket, sink: socket.socket, *, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(_CHUNK):
-                trouble = self._wait_while_silent()
+                trouble = self._wait_while_nothing_passes()
                 if is_answer and trouble is Trouble.LOST_ANSWERS:
                     break
                 if is_answer and trouble is Trouble.CUT_ANSWERS:
@@ -131,10 +139,10 @@ class Link:
         _close(source)
         _close(sink)
 
-    def _wait_while_silent(self) -> Trouble:
+    def _wait_while_nothing_passes(self) -> Trouble:
         while True:
             with self._lock:
-                if self._ended or self._trouble is not Trouble.SILENT:
+                if self._ended or self._trouble not in {Trouble.SILENT, Trouble.FROZEN}:
                     return self._trouble
             threading.Event().wait(_LOOK_S)
 

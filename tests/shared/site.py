@@ -1,6 +1,6 @@
 """Several bridges on one database, behind a sender that takes turns; and what strikes them.
 
-senders -> any bridge -> PostgreSQL -> the bridge that owns the run -> one file of JSON lines
+senders -> any bridge -> its wire -> PostgreSQL -> the bridge that owns the run -> one file
 """
 
 import contextlib
@@ -19,8 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import psycopg
+
 from otel_rl.semconv.run_id import run_id
 from tests.faults.keeper import MARK, BridgeKeeper, kill
+from tests.faults.link import Link, Trouble
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
 from tests.process.commands import clean_environment
@@ -29,7 +32,7 @@ from tests.wandb_server import WandbServer
 
 __all__ = ["LEASE_S", "Sender", "Site", "Striker"]
 
-LEASE_S = 2.0
+LEASE_S = 3.0
 
 _TIMEOUT_S = 10.0  # longer than a bridge that is stopped stays so: its answer is lost
 
@@ -74,19 +77,23 @@ class Sender(threading.Thread):
         number: Of the sender; no two have the same.
         experiment: That it works for.
         site: Whose bridges it takes in turn, as behind a plain load balancer.
+        pause_s: Between two measurements.
 
     Attributes:
         key: Under which its values stand in the run.
         acknowledged: The steps that a bridge has answered for.
     """
 
-    def __init__(self, number: int, experiment: str, site: "Site") -> None:
+    def __init__(
+        self, number: int, experiment: str, site: "Site", *, pause_s: float = 0.02
+    ) -> None:
         super().__init__(name=f"sender-{number}", daemon=True)
         self.key = f"trainer/id_{number}"
         self.experiment = experiment
         self.acknowledged: list[int] = []
         self._number = number
         self._site = site
+        self._pause_s = pause_s
         self._over = threading.Event()
 
     def finish(self) -> None:
@@ -105,7 +112,7 @@ class Sender(threading.Thread):
                 turn += 1
                 time.sleep(0.05)
             self.acknowledged.append(step)
-            if self._over.wait(0.02):
+            if self._over.wait(self._pause_s):
                 return
 
     def _request(self, step: int) -> bytes:
@@ -143,7 +150,8 @@ class Site:
         self.runs = directory / "runs"
         self.runs.mkdir()
         self._wandb = wandb
-        self.url = server.new_url()
+        self._url = server.new_url()
+        self.links = [Link(server.port) for _ in range(bridges)]
         self._mark = uuid.uuid4().hex
         settings = directory / "bridge.toml"
         tracker = _JSON_LINES.format(directory=json.dumps(str(self.runs)))
@@ -152,7 +160,6 @@ class Site:
             **clean_environment(directory),
             **(wandb.environment() if wandb else {}),
             MARK: self._mark,
-            "OTEL_RL_BRIDGE__JOURNAL__URL": self.url,
         }
         self.bridges = [
             BridgeKeeper(
@@ -161,14 +168,20 @@ class Site:
                     "--data", str(directory / f"data-{number}"),
                     "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
                 ],
-                environment,
+                {
+                    **environment,
+                    "OTEL_RL_BRIDGE__JOURNAL__URL":
+                        self._url.replace(f":{server.port}/", f":{link.port}/"),
+                },
                 self._mark,
                 directory / f"bridge-{number}.log",
             )
-            for number in range(bridges)
+            for number, link in enumerate(self.links)
         ]  # fmt: skip
 
     def __enter__(self) -> Self:
+        for link in self.links:
+            link.__enter__()
         for bridge in self.bridges:
             bridge.__enter__()
         return self
@@ -177,6 +190,8 @@ class Site:
         for bridge in self.bridges:
             bridge.stop()
         kill([*processes_with(MARK, self._mark)])
+        for link in self.links:
+            link.__exit__(None, None, None)
 
     def take(self, turn: int, payload: bytes) -> bool:
         """Offer a request to one of the bridges. Returns whether it was acknowledged."""
@@ -205,6 +220,15 @@ class Site:
         # The last one may be being written.
         rows = [json.loads(line) for line in lines if line.endswith("\n")]
         return [{**row["values"], "number": row["number"]} for row in rows]
+
+    def owners(self) -> Mapping[str, int]:
+        """The process id of the bridge that owns the run of each experiment, while one does."""
+        owned = (
+            "SELECT experiment, split_part(owner, ':', 2) FROM runs"
+            " WHERE expires_ns > EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000"
+        )
+        with psycopg.connect(self._url) as connection:
+            return {name: int(pid) for name, pid in connection.execute(owned)}
 
     def shown(self, sender: Sender) -> Counter[float]:
         """How often each of a sender's values stands in its run."""
@@ -239,7 +263,7 @@ class Striker:
         for _ in range(times):
             time.sleep(self._chance.uniform(0.2, 1.0))
             fault = self._chance.choice(
-                (self._kill, self._kill, self._hold_up, self._cut, self._restart)
+                (self._kill, self._hold_up, self._cut_off, self._cut, self._restart)
             )
             fault()
             self.struck[fault.__name__.strip("_")] += 1
@@ -255,6 +279,13 @@ class Striker:
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(self._chance.uniform(0.2, 2 * LEASE_S))
                 os.kill(pid, signal.SIGCONT)
+
+    def _cut_off(self) -> None:
+        """A bridge hears nothing of the database; what it says in between comes late."""
+        link = self._chance.choice(self._site.links)
+        link.suffer(Trouble.FROZEN)
+        time.sleep(self._chance.uniform(0.2, 2 * LEASE_S))
+        link.suffer(Trouble.NONE)
 
     def _cut(self) -> None:
         self._server.cut_connections()

@@ -12,8 +12,11 @@
   owner writes, it writes under its number, in the same transaction; see ``Ledger``. So an owner
   that was asleep writes nothing after its turn.
 * Work is shared out evenly as it comes. A run that has an owner stays there.
+* A bridge that was cut off in the middle of a transaction locks what the others need. Whoever sees
+  that the server waits for such a bridge ends its transaction.
 """
 
+import contextlib
 import logging
 import math
 import random
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rl.bridge.journal import Connection, Journal
+from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -64,6 +68,18 @@ SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
 """  # noqa: S608  # ours
 
 
+_MIN_SILENCE_S: Final = 2.0  # of a bridge that is only slow
+
+# The server's own idle_in_transaction_session_timeout does not look at a transaction whose
+# statements come as a pipeline.
+_END_SILENT: Final = f"""
+SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user
+  AND application_name = '{APPLICATION}' AND wait_event = 'ClientRead'
+  AND xact_start IS NOT NULL AND state_change < clock_timestamp() - ? * INTERVAL '1 millisecond'
+"""  # noqa: S608  # ours
+
+
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
 
 
@@ -85,11 +101,11 @@ class _Lease:
 
 
 class Leases:
-    """The runs that one bridge owns. Any thread may ask; a thread of its own keeps them.
+    """The runs that one bridge owns. Any thread may ask; threads of its own keep them.
 
     Args:
-        journal: Shared by the bridges. Its connections should be the leases' alone: while a lease
-            waits for one, it runs out.
+        journal: Shared by the bridges. Its connections, two, should be the leases' alone: while a
+            lease waits for one, it runs out.
         owner: Names this bridge, as no other is named, nor was.
         tracker: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
@@ -128,6 +144,8 @@ class Leases:
             threading.Thread(target=self._keep, name="otel-rl-leases", daemon=True),
             # Of its own, because the other one may be waiting for the database.
             threading.Thread(target=self._watch, name="otel-rl-lease-ends", daemon=True),
+            # Of its own, because what it ends may be what the first one waits for.
+            threading.Thread(target=self._end_silent, name="otel-rl-lease-silent", daemon=True),
         ]
         # _changing guards the replacement of _held, and _settled.
         self._changing = threading.Lock()
@@ -276,7 +294,7 @@ class Leases:
     def _end(self, asked_at: float) -> float:
         return asked_at + self._lease_s * (1 - _MARGIN)
 
-    # The other thread.
+    # Another thread.
 
     def _watch(self) -> None:
         """Let go of what could not be renewed in time."""
@@ -289,3 +307,14 @@ class Leases:
             if ended:
                 _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
                 self._lost(ended)
+
+    # The third.
+
+    def _end_silent(self) -> None:
+        """End transactions that the server waits for, so that no renewal comes too late by them."""
+        silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
+        while not self._stopping.wait(silence_s / 2):
+            with contextlib.suppress(JournalError), self._journal.read() as connection:
+                (ended,) = connection.execute(_END_SILENT, (int(silence_s * 1000),)).fetchone()
+                if ended:
+                    _log.warning("Transactions of bridges that went silent are ended: %d", ended)

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import errors
 
 from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Cursor, Value
-from otel_rl.bridge.journal.schema import FORMAT, statements
+from otel_rl.bridge.journal.schema import APPLICATION, FORMAT, statements
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -265,7 +265,7 @@ class _Pool:
                 keepalives_interval=_PROBE_S,
                 keepalives_count=2,
                 tcp_user_timeout=3 * _PROBE_S * 1000,
-                application_name="otel-rl",
+                application_name=APPLICATION,
                 # Of a database that knows no encoding, names would come back as bytes.
                 client_encoding="UTF8",
             )

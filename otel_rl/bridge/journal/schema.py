@@ -1,6 +1,9 @@
 """The tables of a journal, of either kind."""
 
-__all__ = ["FORMAT", "statements"]
+__all__ = ["APPLICATION", "FORMAT", "statements"]
+
+APPLICATION = "otel-rl"
+"""By this name a server of several bridges knows their connections."""
 
 FORMAT = 7
 """Of the tables and of what is pickled in them. A bridge refuses a journal of another one."""

@@ -25,7 +25,7 @@ from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
-from otel_rl.errors import MalformedRequest
+from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.records import Signal
 
 __all__ = ["PATHS", "create_app"]
@@ -116,6 +116,12 @@ class _Receiver:
             except ClientDisconnect:
                 self._intake.count(Outcome.DISCONNECTED)
                 return Response(status_code=_NOBODY_LISTENS)
+            except asyncio.CancelledError:
+                # By a server that stops. It would answer 500, which not every sender tries again.
+                closed = JournalClosed(
+                    "The bridge is stopping.", hint="Send the batch again later."
+                )
+                return self._error(media, *self._intake.answer(closed, Where.HTTP))
             except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
                 await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
                 answer, message = self._intake.answer(error, Where.HTTP)

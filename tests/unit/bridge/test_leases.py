@@ -40,7 +40,7 @@ class Bridge:
     """One owner."""
 
     def __init__(self, name: str, url: str, left: Callable[[], float]) -> None:
-        self.line = Line(url, connections=1)
+        self.line = Line(url, connections=2)
         self.gained: list[tuple[ExperimentKey, bool]] = []
         self.lost: list[ExperimentKey] = []
         self.left_s = 0.0
@@ -217,3 +217,19 @@ def test_a_run_whose_rows_are_gone_is_settled(site: Site) -> None:
     ledger.finish(KEYS[0], "jsonl", 1)
     ledger.prune(KEYS[0], "jsonl", 1)
     assert ledger.settled("jsonl") == KEYS[:1]
+
+
+def test_a_transaction_that_its_bridge_has_begun_and_left_holds_up_nobody(site: Site) -> None:
+    site.work(*KEYS)
+    bridge = site.bridge()
+    wait_until(site.all_are_owned, "a run has no owner")
+    others = site.journal
+
+    def leave(connection: Connection) -> None:
+        connection.execute("SELECT run_id FROM runs FOR UPDATE").fetchall()
+        wait_until(lambda: bool(bridge.lost), "the lock is in nobody's way")
+        wait_until(site.all_are_owned, "nobody ends the transaction")
+        connection.execute("SELECT 1").fetchone()
+
+    with pytest.raises(JournalUnavailable):
+        others.write(leave)
