@@ -1,11 +1,12 @@
 """What is wrong between processes: samples do not come, get lost or are old, weights not taken."""
 
 from collections.abc import Iterator
-from statistics import median
+from math import isfinite
+from statistics import fmean, median
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import Level, level
+from otel_rl.diagnose.levels import Level, level, smoothed
 from otel_rl.diagnose.pace import step_time, traces_of
 from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
@@ -13,6 +14,7 @@ __all__ = ["evictions", "slow_messages", "stale_policy", "staleness", "starvatio
 
 _MIN_SHARE = 0.25
 _MIN_DELAY_S = 0.01
+_MIN_EVICTED = 0.1
 
 
 def starvation(history: History) -> Iterator[Cause]:
@@ -120,27 +122,48 @@ def slow_messages(history: History) -> Iterator[Cause]:
 
 
 def evictions(history: History) -> Iterator[Cause]:
-    """Samples leave the buffer unused, more than they did."""
+    """Samples leave the buffer unused, more than they did, and a good part of all."""
     found: list[tuple[float, str, str | None, Level]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
-        change = level(track)
-        if change is not None and change.is_rise(ratio=2.5, order=0.7, size=2.0):
-            found.append((change.after, key, worker, change))
+        change = level(smoothed(track))
+        if change is not None and change.is_rise(ratio=2.5, order=0.75, size=1.5):
+            rate = _mean_since(track, change.step)
+            if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
+                found.append((rate, key, worker, change))
     if not found:
         return
-    after, key, worker, change = max(found, key=lambda one: (one[0], one[1]))
+    found.sort(key=lambda one: -one[0])
+    _, key, _, change = found[0]
     yield Cause(
         Kind.EVICTION,
         0.72,
         f"samples are thrown away unused since step {change.step}: {key} rose from "
-        f"{change.before:.3g} to {after:.3g} per export",
+        f"{change.before:.3g} to {change.after:.3g} per export",
         role=key.partition("/")[0],
         since=change.step,
         evidence=[
-            Evidence("samples evicted or dropped per export", k, w, c.before, c.after)
-            for _, k, w, c in sorted(found, reverse=True, key=lambda one: one[0])[:4]
+            Evidence("samples evicted or dropped per export", of, by, c.before, c.after)
+            for _, of, by, c in found[:4]
         ],
     )
+
+
+def _intake(history: History, key: str, worker: str | None, since: int) -> float:
+    """What comes into the buffer per export, if it says so."""
+    role = key.partition("/")[0]
+    taken = [
+        _mean_since(track, since)
+        for other, by, track in tracks_about(history, Subject.INTAKE)
+        if other.partition("/")[0] == role and by in {None, worker}
+    ]
+    return max(taken, default=0.0)
+
+
+def _mean_since(track: Track, step: int) -> float:
+    values = [
+        v for s, v in zip(track.steps, track.values, strict=True) if s >= step and isfinite(v)
+    ]
+    return fmean(values) if values else 0.0
 
 
 def stale_policy(history: History) -> Iterator[Cause]:

@@ -18,7 +18,7 @@ from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
-_JUMP = 6.0  # times what is usual from one step to the next
+_JUMP = 4.0  # times what is usual from one step to the next
 
 
 def not_a_number(history: History) -> Iterator[Cause]:
@@ -83,7 +83,7 @@ def wrong_rewards(history: History) -> Iterator[Cause]:
     """Rewards that jump, or become all the same, while the policy goes on as before."""
     jumps = [
         (found, key)
-        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD, Subject.REWARD_MAX)
+        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
         for key, track in _of_rows(history, subject)
         if (found := _jump(track)) is not None
     ]
@@ -169,21 +169,23 @@ def _of_rows(history: History, subject: Subject) -> Iterator[tuple[str, Track]]:
 
 
 def _jump(track: Track) -> tuple[float, int, float, float] | None:
-    """(size, step, before, after) of a jump that lasts, in terms of what is usual between steps."""
+    """(size, step, before, after) of a jump that lasts, in terms of what is usual between steps.
+
+    It is as large as a good part of all that the series has gone through, and between two steps.
+    """
     values, steps = track.values, track.steps
     if len(values) < 12:
         return None
-    usual = spread([b - a for a, b in pairwise(values)])
-    scale = max(usual, 1e-3 * max(map(abs, values)), 1e-9)
+    moves = [abs(b - a) for a, b in pairwise(values)]
+    usual = max(spread(moves), median(moves))
+    gone_through = max(values) - min(values)
+    scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None
     for place in range(5, len(values) - 4):
         before, after = values[place - 5 : place], values[place : place + 5]
-        if max(before) >= min(after) and min(before) <= max(after):
-            continue
         gap = max(min(after) - max(before), min(before) - max(after))
-        size = gap / scale
-        if size >= _JUMP and (best is None or size > best[0]):
-            best = size, steps[place], median(before), median(after)
+        if gap >= _JUMP * scale and (best is None or gap / scale > best[0]):
+            best = gap / scale, steps[place], median(before), median(after)
     return best
 
 

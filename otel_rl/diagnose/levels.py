@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, log
-from statistics import median
+from statistics import fmean, median
 
 from otel_rl.diagnose.changes import Change, find_change
 from otel_rl.diagnose.history import Track
 
-__all__ = ["Level", "common_ratio", "level", "ratio_at"]
+__all__ = ["Level", "common_ratio", "level", "ratio_at", "smoothed"]
 
 # A series of so few values cannot be less likely by chance, and has to be in perfect order.
 _FEW = 24
@@ -79,6 +79,16 @@ def level(track: Track, *, shortest: int = 4) -> Level | None:
     whole = change.after - change.before
     jump = near / whole if whole else 0.0
     return Level(track.steps[place], change, jump)
+
+
+def smoothed(track: Track, width: int = 3) -> Track:
+    """Means of neighbours: what comes in bursts is about as high as its rate."""
+    track = track.finite()
+    values = [
+        fmean(track.values[max(0, place - width + 1) : place + 1])
+        for place in range(len(track.values))
+    ]
+    return Track(track.steps, track.times_s, values)
 
 
 def ratio_at(track: Track, step: int, *, shortest: int = 3) -> float | None:

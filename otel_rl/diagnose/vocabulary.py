@@ -53,7 +53,6 @@ class Subject(StrEnum):
         r"(^|/)((rollout|episode|critic|env)/)?(rewards?|scores?|return)(/|_)?(mean|avg)?$"
     )
     REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
-    REWARD_MAX = r"(rewards?|scores?|return)(/|_)max$"
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
     KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
     RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
@@ -62,6 +61,7 @@ class Subject(StrEnum):
     PREEMPTIONS = r"preempt(ed|ions?)(/|_|$)|recomput"
     CACHE_MISSES = r"cache/miss/ratio$|cache_miss"
     EVICTIONS = r"evict(ed|ions?)?(/|_|$)|(^|/)sample/dropped(/|$)"
+    INTAKE = r"(^|/)(writes|added|inserted|enqueued|puts)(/count)?$"
     GC_TIME = r"(^|/)gc(/|_)(time|duration|pause)"
     THROTTLING = r"throttl"
     IDLE_TIME = r"idle/time$|idle_time$|idle/ratio$"
