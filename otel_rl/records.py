@@ -407,7 +407,7 @@ class Device:
         host: Where it is, possibly empty.
         name: What it is called there, e.g. ``gpu0``.
         model: Its product name, possibly empty.
-        workers: Who reports it, each as ``<role>/<index>``, sorted.
+        workers: Who reports it, each as ``<role>/<index>``, in the order in which they began to.
     """
 
     uuid: str

@@ -34,6 +34,7 @@ class OfflineRun:
         run_id: Of the run.
         tags: Of the run.
         summary: Key to its last value.
+        system: Key to its last value, of what the System panels show.
         exit_code: None while the run is not finished.
     """
 
@@ -45,6 +46,7 @@ class OfflineRun:
     run_id: str = ""
     tags: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
+    system: dict[str, float] = field(default_factory=dict)
     exit_code: int | None = None
 
 
@@ -73,6 +75,8 @@ def read_offline_run(path: Path) -> OfflineRun:
                 run.config.update(_items(record.config.update))
             case "summary":
                 run.summary.update(_items(record.summary.update))
+            case "stats":
+                run.system.update({i.key: json.loads(i.value_json) for i in record.stats.item})
             case "metric":
                 metric = record.metric
                 run.metrics[metric.glob_name or metric.name] = metric.step_metric

@@ -16,7 +16,9 @@ _ID: Final = "hw.id"
 
 _HOST: Final = "host.name"
 
-_LABELS: Final = frozenset({_ID, _HOST, "hw.model", "hw.name", "hw.parent", "hw.type", "hw.vendor"})
+_TYPE: Final = "hw.type"
+
+_LABELS: Final = frozenset({_ID, _HOST, "hw.model", "hw.name", "hw.parent", "hw.vendor"})
 
 _NAMESPACES: Final = ("hw.gpu.", "rl.gpu.")
 _COMMON: Final = "hw."  # of hardware of all kinds; hw.type says which
@@ -43,7 +45,7 @@ def gpu_metric(name: str, attributes: Attributes) -> str:
     for namespace in _NAMESPACES:
         if name.startswith(namespace):
             return name[len(namespace) :]
-    if name.startswith(_COMMON) and ("hw.type", "gpu") in attributes:
+    if name.startswith(_COMMON) and (_TYPE, "gpu") in attributes:
         return name[len(_COMMON) :]
     return ""
 
@@ -63,10 +65,14 @@ def labels_of(name: str, attributes: Attributes) -> Labels | None:
 
 
 def without_labels(name: str, attributes: Attributes) -> Attributes:
-    """The attributes that are not about which device it is, if the metric is about a GPU."""
+    """The attributes that are not about which device it is, if the metric is about a GPU.
+
+    The type stays where only that says that it is.
+    """
     if not gpu_metric(name, attributes):
         return attributes
-    return tuple(pair for pair in attributes if pair[0] not in _LABELS)
+    labels = _LABELS | {_TYPE} if name.startswith(_NAMESPACES) else _LABELS
+    return tuple(pair for pair in attributes if pair[0] not in labels)
 
 
 def at_host(attributes: Attributes, host: str) -> Attributes:

@@ -106,6 +106,8 @@ def metric_path(
     section = "gpu" if rest else ""
     attributes, rest = without_labels(name, attributes), rest or name
     shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
+    if section:
+        shown.pop("hw.type", None)
     for prefix, candidate in _SECTIONS:
         if name.startswith(prefix):
             section, rest = candidate, name[len(prefix) :]

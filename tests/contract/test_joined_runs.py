@@ -21,7 +21,7 @@ from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb_marks import SHARED_MODE, mark_key
 from otel_rl.bridge.track.writer_process import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
-from otel_rl.records import Description, ExperimentKey, Row, Table
+from otel_rl.records import Description, Device, ExperimentKey, Row, Table
 from otel_rl.semconv.run_id import run_id
 from tests import waiting
 from tests.wandb_server import Run, WandbServer
@@ -339,6 +339,21 @@ def test_rows_that_come_after_the_owner_has_finished_change_nothing_else(
         writer.close(exit_code=0)
     assert numbers(server, run, owner.id) == list(range(10))
     assert (server.run(owner.id).complete, server.run(owner.id).exit_code) == (True, 3)
+
+
+def test_gpus_of_the_workers_are_in_the_system_panels_of_the_owners_run(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    device = Device("GPU-a", "node1", "gpu0", "H100", ("trainer/0",))
+    described = Description(devices={"gpu/node1/gpu0": device})
+    row = Row(0, 1, 1_700_000_000_250_000_000, {"gpu/node1/gpu0/utilization": 0.5})
+    with WriterProcess("wandb") as writer:
+        writer.open(replace(joining(home, owner.id), description=described))
+        writer.write([row])
+        writer.close(exit_code=0)
+    lines = map(json.loads, server.run(owner.id).lines("wandb-events.jsonl"))
+    (shown,) = [line for line in lines if any("gpu.0" in key for key in line)]
+    assert shown["system.gpu.0.gpu/l:node1.trainer-0"] == 50.0
 
 
 def test_a_run_that_is_finished_is_joined_again_where_it_was_left(

@@ -1,6 +1,6 @@
 """The GPUs of one experiment: each one device, whoever reports it, under a prefix of its own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from otel_rl.bridge.device import Labels
 from otel_rl.bridge.keys import device_prefix
@@ -38,7 +38,7 @@ class DeviceTable:
             self._keep(prefix, Device(labels.uuid, labels.host, labels.name, labels.model, ()))
         device = self._devices[prefix]
         if worker not in device.workers:
-            workers = _sorted((*device.workers, worker))
+            workers = (*device.workers, worker)
             self._keep(prefix, Device(device.uuid, device.host, device.name, device.model, workers))
         return prefix
 
@@ -51,11 +51,3 @@ class DeviceTable:
         if prefix in self._devices:
             prefix = device_prefix(labels.host, f"{labels.name}-{labels.uuid}")
         return prefix
-
-
-def _sorted(workers: Iterable[str]) -> tuple[str, ...]:
-    def place(worker: str) -> tuple[str, int, str]:
-        role, _, index = worker.rpartition("/")
-        return role, int(index) if index.isdecimal() else 0, index
-
-    return tuple(sorted(workers, key=place))

@@ -28,6 +28,7 @@ from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_acco
 from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun, ask
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
+from otel_rl.bridge.track.wandb_system import SystemPanels
 from otel_rl.bridge.track.wandb_upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row
@@ -53,6 +54,7 @@ class WandbTracker:
         self._settings = WandbSettings()
         self._account = Account(online=False, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
+        self._panels: SystemPanels | None = None
         self._run_id = ""
         self._journal = ""
         self._upload = Upload("", 0, stall_timeout_s=0)
@@ -71,6 +73,7 @@ class WandbTracker:
         with translated():
             self._run = _init(run, self._settings, self._account)
             self._run.define_metric("*", step_metric=STEP)
+            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
         try:
@@ -94,12 +97,16 @@ class WandbTracker:
         for row in rows:
             with translated():
                 run.log(payload(row), step=row.number, commit=True)
+            if self._panels is not None:
+                self._panels.send(row)
             self._upload.next_row = row.number + 1
 
     def describe(self, description: Description, /) -> None:
         """Update the run. Its group and job type are those that were known when it was opened."""
         with translated():
             show(self._opened(), description)
+        if self._panels is not None:
+            self._panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server what it has, until that is all. Offline, nothing is ever safe."""

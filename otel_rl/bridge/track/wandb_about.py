@@ -9,11 +9,13 @@ from otel_rl.records import Description, Table, Value
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["as_table", "show", "show_config"]
+__all__ = ["as_table", "device_config", "show", "show_config"]
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises beyond it
 
 _STATUS = "status"
+
+_DEVICES = "gpus"
 
 
 def show(run: "wandb.Run", description: Description) -> None:
@@ -22,7 +24,7 @@ def show(run: "wandb.Run", description: Description) -> None:
     What a person has written in W&B stays: notes are only given to a run that has none, and tags
     are added.
     """
-    show_config(run, description.config)
+    show_config(run, {**description.config, **device_config(description)})
     if description.notes and not run.notes:
         run.notes = description.notes
     tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]
@@ -37,6 +39,21 @@ def show_config(run: "wandb.Run", values: Mapping[str, Value]) -> None:
     config = {_key(key): _json(value) for key, value in values.items()}
     if config:
         run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # has none
+
+
+def device_config(description: Description) -> Mapping[str, Value]:
+    """Which GPUs the run has, as a part of its config."""
+    devices: dict[str, Value] = {
+        prefix: {
+            "uuid": device.uuid,
+            "host": device.host,
+            "name": device.name,
+            "model": device.model,
+            "workers": device.workers,
+        }
+        for prefix, device in description.devices.items()
+    }
+    return {_DEVICES: devices} if devices else {}
 
 
 def as_table(table: Table) -> "wandb.Table":

@@ -77,6 +77,7 @@ class WandbSettings:
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's own choice (15 s).
         settle_s: A run that was attached to and not left in order is joined again once W&B's
             answers have stood still for this long.
+        system_panels: Whether the GPUs that workers report are also shown in W&B's System panels.
     """
 
     mode: str = "auto"
@@ -89,6 +90,7 @@ class WandbSettings:
     stall_timeout_s: float = 120.0
     transmit_interval_s: int = 0
     settle_s: float = 10.0
+    system_panels: bool = True
 
     @classmethod
     def parse(cls, attributes: Mapping[str, str]) -> "WandbSettings":
@@ -117,6 +119,7 @@ class WandbSettings:
                 _seconds(attributes, "transmit_interval_s", default.transmit_interval_s)
             ),
             settle_s=_seconds(attributes, "settle_s", default.settle_s),
+            system_panels=_switch(attributes, "system_panels", default=default.system_panels),
         )
 
 
@@ -131,6 +134,13 @@ def _seconds(attributes: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= number < float("inf"):
         raise ConfigError(f'wandb.{name}: must be a number of seconds (got "{value}").')
     return number
+
+
+def _switch(attributes: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = attributes.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise ConfigError(f'wandb.{name}: must be true or false (got "{value}").')
+    return value == "true"
 
 
 @dataclass(frozen=True, slots=True)

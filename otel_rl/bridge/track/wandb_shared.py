@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from otel_rl.bridge.track import RunInfo, writer_file
-from otel_rl.bridge.track.wandb_about import show_config
+from otel_rl.bridge.track.wandb_about import device_config, show_config
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
 from otel_rl.bridge.track.wandb_marks import SHARE_IT, JoinedRun, Marks, look_up, mark_key
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
+from otel_rl.bridge.track.wandb_system import SystemPanels
 from otel_rl.bridge.track.wandb_upload import Upload
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
@@ -47,6 +48,7 @@ class SharedWandbTracker:
         self._settings = WandbSettings()
         self._account = Account(online=True, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
+        self._panels: SystemPanels | None = None
         self._mark = ""
         self._marks = Marks(self._account, "", row=0, step=0)
         self._upload = Upload("", 0, stall_timeout_s=0)
@@ -72,6 +74,7 @@ class SharedWandbTracker:
             self._run = _join(run, self._settings, self._account)
             self._run.define_metric(f"{_PREFIX}*", step_metric=_PREFIX + STEP)
             self._run.define_metric(self._mark, hidden=True)
+            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
         self.describe(run.description)
         self._upload = Upload(
             self._account.attached_run,
@@ -88,13 +91,18 @@ class SharedWandbTracker:
             line = {_own(key): value for key, value in payload(row).items()}
             with translated():
                 run.log({**line, self._mark: row.number}, commit=True)
+            if self._panels is not None:
+                self._panels.send(row)
             self._upload.next_row = row.number + 1
 
     def describe(self, description: Description, /) -> None:
         """Put the config under one key of the run's; the rest is its owner's to say."""
         with translated():
-            config = {_LABEL: description.config} if description.config else {}
+            known = {**description.config, **device_config(description)}
+            config = {_LABEL: known} if known else {}
             show_config(self._opened(), config)
+        if self._panels is not None:
+            self._panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server which rows it has, until it has all."""

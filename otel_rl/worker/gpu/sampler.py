@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, _Gauge
@@ -152,7 +152,7 @@ class GpuSampler:
             if len(there) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
             devices = there
-            stopping.wait(settings.interval_s)
+            stopping.wait(_until_next_s(time(), settings.interval_s))
             if look_again_s is not None and monotonic() >= look_again_s:
                 return True
         return False
@@ -173,6 +173,15 @@ class GpuSampler:
         self._recorder.record(answers)
         self._recorder.record(driver.errors(devices))
         return [device for device, _ in answers]
+
+
+def _until_next_s(now_s: float, interval_s: float) -> float:
+    """Until the middle of an interval of the clock, so that each of the bridge's windows has one.
+
+    At least half an interval, because the wait before may have ended a little early.
+    """
+    next_s = interval_s - (now_s - interval_s / 2) % interval_s
+    return next_s if next_s >= interval_s / 2 else next_s + interval_s
 
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
