@@ -1,12 +1,15 @@
 """``python -m bench.diagnose``: does ``otel-rl diagnose`` name what was done to the demo?
 
     python -m bench.diagnose [--seeds 5] [--healthy 20] [--kinds KIND ...] [--steps 70]
-                             [--keep DIR] [--recorded DIR] [--out FILE]
+                             [--variants] [--keep DIR] [--recorded DIR] [--out FILE]
 
 Runs the demo for each kind of fault and each seed, one after the other, with a bridge and the jsonl
 tracker, and asks ``otel-rl diagnose --json`` about what the bridge's journal keeps. Where a fault
-may happen to one process, the seed decides to which one. ``--keep`` keeps each bridge's data
-directory, and ``--recorded`` asks about such ones again without running anything.
+may happen to one process, the seed decides to which one.
+
+``--variants`` asks for other sizes, places and directions of the faults than the usual ones, one
+for each seed. ``--keep`` keeps each bridge's data directory, and ``--recorded`` asks about such
+ones again without running anything.
 """
 
 import argparse
@@ -31,6 +34,24 @@ EXPERIMENT, TRIAL = "diagnose-bench", "case"
 DEMO_TIMEOUT_S = 600
 DIAGNOSE_TIMEOUT_S = 120
 HEALTHY = "healthy"
+VARIANTS = {
+    Kind.SLOW_GENERATION: (":10", ":40", "@generator/0", "@generator/2"),
+    Kind.SLOW_REWARD: (":0.1", ":0.5", "@reward/0", "@reward/1"),
+    Kind.SLOW_TRAINING: (":2.5", ":8"),
+    Kind.STRAGGLER: (":2.5@trainer/0", ":8@trainer/1"),
+    Kind.SLOW_SYNC: (":0.4", ":2"),
+    Kind.STARVATION: (":3", ":10"),
+    Kind.EVICTION: ("",),
+    Kind.STALE_POLICY: (":3", "@generator/1"),
+    Kind.CRASH_LOOP: (":10@generator/0", ":100@generator/1"),
+    Kind.KV_THRASH: (":3", "@generator/0"),
+    Kind.GC_PAUSES: ("@generator/1", "@reward/0", "@replay_buffer/0", ":0.25@trainer/0"),
+    Kind.NETWORK_DELAY: ("@generator", "@reward", ":0.5@trainer/1", ":0.1"),
+    Kind.NAN: ("@trainer/0",),
+    Kind.REWARD_BUG: (":-1", ":1", ":0@reward/1", ":-1@reward/0"),
+    Kind.CLOCK_SKEW: (":-20@trainer/1", ":5@reward/0", ":-300@generator/0"),
+}
+"""Sizes, places and directions that are not the usual ones."""
 
 
 @dataclass(frozen=True)
@@ -93,32 +114,48 @@ class Verdict:
         return None if self.case.worker is None else self.worker == self.case.worker
 
 
-def cases(kinds: Sequence[Kind], *, seeds: int, healthy: int, steps: int) -> Iterator[Case]:
-    """All cases, kind after kind of each seed, so that a part of them says something already."""
+def cases(
+    kinds: Sequence[Kind], *, seeds: int, healthy: int, steps: int, variants: bool = False
+) -> Iterator[Case]:
+    """All cases, kind after kind of each seed, so that a part of them says something already.
+
+    Args:
+        kinds: Of faults.
+        seeds: Runs of each.
+        healthy: Runs of none.
+        steps: Of each run.
+        variants: Whether faults are not to be the usual ones.
+    """
     settings = DemoSettings(steps=steps)
     for seed in range(max(seeds, healthy)):
         for kind in kinds:
             if seed < (healthy if kind is Kind.NONE else seeds):
-                yield _case(kind, seed, settings)
+                yield _case(kind, seed, settings, variants=variants)
 
 
-def _case(kind: Kind, seed: int, settings: DemoSettings) -> Case:
+def _case(kind: Kind, seed: int, settings: DemoSettings, *, variants: bool) -> Case:
     rng = random.Random(f"{kind}-{seed}")
     if kind is Kind.NONE:
         return Case(kind, seed, str(kind), None, None)
-    fault = Fault(kind=kind)
+    suffix = VARIANTS[kind][seed % len(VARIANTS[kind])] if variants else ""
+    fault = Fault.parse(f"{kind}{suffix}")
     step = fault.first_step(settings.steps)
     if step > 1:
         step += rng.randrange(-settings.steps // 20, settings.steps // 20 + 1)
     victims = fault.victims(settings.processes)
     worker = None
-    if fault.is_of_one:
+    if fault.worker is not None:
+        worker = fault.worker if fault.is_of_one else None
+    elif fault.is_of_one:
         role = victims[0][0]
         count = sum(each == role for each, _ in settings.processes)
         worker = f"{role}/{rng.randrange(count)}"
-    text = f"{kind}@{step}" if fault.first_step(settings.steps) > 1 else str(kind)
-    if worker is not None:
-        text += f"@{worker}"
+    text = str(kind) if step == 1 else f"{kind}@{step}"
+    if fault.size is not None:
+        text += f":{fault.size:g}"
+    whom = worker or fault.worker
+    if whom is not None:
+        text += f"@{whom}"
     return Case(kind, seed, text, step, worker)
 
 
@@ -227,7 +264,11 @@ def _recorded(directory: Path) -> Iterator[tuple[Case, Path]]:
 def _run_all(options: argparse.Namespace, note: Callable[[Verdict], None]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for case in cases(
-            options.kinds, seeds=options.seeds, healthy=options.healthy, steps=options.steps
+            options.kinds,
+            seeds=options.seeds,
+            healthy=options.healthy,
+            steps=options.steps,
+            variants=options.variants,
         ):
             directory = (options.keep or Path(scratch)).absolute() / case.name
             try:
@@ -247,6 +288,9 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, default=20, metavar="N", help="runs without one")
     parser.add_argument("--kinds", nargs="+", type=Kind, default=list(Kind), metavar="KIND")
     parser.add_argument("--steps", type=int, default=70, metavar="N", help="of each run")
+    parser.add_argument(
+        "--variants", action="store_true", help="faults that are not the usual ones"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a directory of each run in DIR")
     parser.add_argument("--recorded", type=Path, metavar="DIR", help="what --keep has kept")
     parser.add_argument("--out", type=Path, default=Path("build/diagnose-bench.json"))

@@ -25,8 +25,9 @@ def test_every_kind_has_its_seeds_and_the_healthy_runs_are_apart() -> None:
     assert count == {kind: 20 if kind is Kind.NONE else 5 for kind in Kind}
 
 
-def test_every_case_is_one_that_the_demo_takes() -> None:
-    for case in EVERY:
+@pytest.mark.parametrize("variants", [False, True])
+def test_every_case_is_one_that_the_demo_takes(variants: bool) -> None:
+    for case in cases(list(Kind), seeds=5, healthy=20, steps=STEPS, variants=variants):
         fault = Fault.parse(case.fault)
         assert DemoSettings(steps=STEPS, faults=(fault,)).faults == (fault,)
         assert case.step is None or case.step == fault.first_step(STEPS)
@@ -36,6 +37,14 @@ def test_the_seed_decides_to_whom_it_happens() -> None:
     workers = {case.worker for case in EVERY if case.kind == Kind.CRASH_LOOP}
     assert len(workers) > 1
     assert workers <= {"generator/0", "generator/1", "generator/2"}
+
+
+def test_variants_are_not_what_is_usual() -> None:
+    unusual = [*cases(list(Kind), seeds=5, healthy=20, steps=STEPS, variants=True)]
+    same = {case.kind for case in EVERY} & {
+        case.kind for case in unusual if case.fault in {usual.fault for usual in EVERY}
+    }
+    assert same <= {Kind.NONE, Kind.EVICTION, Kind.NAN}
 
 
 def test_a_case_of_many_processes_asks_for_no_worker() -> None:
