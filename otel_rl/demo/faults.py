@@ -51,6 +51,7 @@ class _Spec:
         size: Unless another is given.
         roles: Whose processes it may be done to.
         one: Whether it is done to one process, the last of the first role, unless one is named.
+        least: The smallest size that means anything; None if every number does.
         from_start: Whether it is so from the first step on, unless a step is given.
     """
 
@@ -58,21 +59,25 @@ class _Spec:
     size: float
     roles: tuple[str, ...]
     one: bool = False
+    least: float | None = 1
     from_start: bool = False
 
 
-_EVERYBODY = ("generator", "trainer", "reward", "replay_buffer")
-
 _SPECS = {
-    Kind.NONE: _Spec("nothing goes wrong, and no generator is killed half-way either", 0, ()),
+    Kind.NONE: _Spec("nothing goes wrong, and no generator is killed half-way either", 1, ()),
     Kind.SLOW_GENERATION: _Spec("decoding takes {size} times as long", 20, ("generator",)),
-    Kind.SLOW_REWARD: _Spec("scoring takes {size} s longer for each prompt", 0.2, ("reward",)),
+    Kind.SLOW_REWARD: _Spec(
+        "scoring takes {size} s longer for each prompt", 0.2, ("reward",), least=0
+    ),
     Kind.SLOW_TRAINING: _Spec("forward and backward take {size} times as long", 4, ("trainer",)),
     Kind.STRAGGLER: _Spec(
         "forward and backward of one rank take {size} times as long", 4, ("trainer",), one=True
     ),
     Kind.SLOW_SYNC: _Spec(
-        "each transfer of weights, push or pull, takes {size} s longer", 0.8, ("weight_store",)
+        "each transfer of weights, push or pull, takes {size} s longer",
+        0.8,
+        ("weight_store",),
+        least=0,
     ),
     Kind.STARVATION: _Spec("prompts come {size} times slower than before", 5, ("orchestrator",)),
     Kind.EVICTION: _Spec(
@@ -95,20 +100,25 @@ _SPECS = {
         0.5,
         ("trainer", "generator", "reward", "replay_buffer"),
         one=True,
+        least=0,
     ),
     Kind.NETWORK_DELAY: _Spec(
         "each message to the next process on the way of the data, and its answer, take {size} s "
         "longer",
         0.2,
         ("trainer", "generator", "reward"),
+        least=0,
     ),
     Kind.NAN: _Spec("one gradient of one rank has a NaN in it", 1, ("trainer",), one=True),
-    Kind.REWARD_BUG: _Spec("every reward is {size}; -1 turns rewards around", 0, ("reward",)),
+    Kind.REWARD_BUG: _Spec(
+        "every reward is {size}; -1 turns rewards around", 0, ("reward",), least=None
+    ),
     Kind.CLOCK_SKEW: _Spec(
         "the wall clock of one process, as if on a host of its own, is {size} s ahead",
         20,
         ("generator", "trainer", "reward"),
         one=True,
+        least=None,
         from_start=True,
     ),
 }
@@ -156,7 +166,9 @@ class Fault(BaseModel):
             size=None if size is None else float(size),
             worker=found["worker"],
         )
-        roles = _SPECS[fault.kind].roles
+        roles, least = _SPECS[fault.kind].roles, _SPECS[fault.kind].least
+        if least is not None and fault.amount < least:
+            raise ValueError(f"the size of {fault.kind} is at least {least:g} (got {size})")
         if fault.worker is not None and fault.worker.partition("/")[0] not in roles:
             raise ValueError(f"{fault.kind} happens to {' or '.join(roles) or 'nobody'}")
         return fault

@@ -24,10 +24,14 @@ class Troubles:
     def __init__(self) -> None:
         # Written by one thread; looking a key up is atomic.
         self._sizes: dict[Kind, float] = {}
+        self._begun: set[Kind] = set()
 
     def begin(self, troubles: Mapping[Kind, float]) -> None:
-        """From now on these happen, with these sizes."""
+        """From now on these happen, with these sizes, as far as they do not happen already."""
         for kind, size in troubles.items():
+            if kind in self._begun:
+                continue
+            self._begun.add(kind)
             self._sizes[kind] = size
             if kind is Kind.CLOCK_SKEW:
                 wall_clock.set_ahead(size)
@@ -71,7 +75,7 @@ class Troubles:
 
 def _pause_for_ever(pause_s: float) -> None:
     """Collect garbage over a large heap, as long as each pause is to be, and pause as long."""
-    heap = [[] for _ in range(HEAP_OBJECTS)]  # type: list[list[object]]
+    heap: list[list[object]] = [[] for _ in range(HEAP_OBJECTS)]
     while heap:
         begun_s = time.perf_counter()
         while time.perf_counter() - begun_s < pause_s:

@@ -32,6 +32,8 @@ def test_a_fault_is_read_as_it_is_written(
         ("straggler:fast", "write KIND"),
         ("straggler@generator/0", "straggler happens to trainer"),
         ("none@trainer/0", "none happens to nobody"),
+        ("slow_training:0.5", "the size of slow_training is at least 1"),
+        ("slow_sync:-1", "the size of slow_sync is at least 0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(text: str, says: str) -> None:

@@ -25,6 +25,7 @@ def test_what_happens_once_happens_once() -> None:
     troubles = Troubles()
     troubles.begin({Kind.NAN: 1})
     assert troubles.once(Kind.NAN)
+    troubles.begin({Kind.NAN: 1})  # who comes up is told twice
     assert not troubles.once(Kind.NAN)
 
 
