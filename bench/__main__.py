@@ -1,6 +1,6 @@
 """``python -m bench``: what otel_rl costs, side by side with what users run today.
 
-    python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge]
+    python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
 
 Every part runs in a process of its own. A goal that is missed is a finding and no failure.
 """
@@ -25,6 +25,7 @@ PARTS = {
     "loop": "By how much a training loop that is bound by the CPU is slowed, the export included",
     "today": "The same work with what users do today: all processes",
     "bridge": "What the bridge costs",
+    "way": "What collectors in front of the bridge cost",
 }
 
 

@@ -79,7 +79,7 @@ def _figure(name: str, unit: str, ours: float, goal: float | None = None) -> Fig
     return Figure(name, unit, ours, None, "", None, goal, Limits.OURS)
 
 
-def _request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
+def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
     """One export of one worker: every series at every step, as otel_rl's workers send it."""
     streams = [Stream(InstrumentationScope("bench"), f"metric.{n}") for n in range(series)]
     resource = Resource(
@@ -132,7 +132,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
         for number in range(rounds):
             first = number * steps
             payloads = [
-                _request(worker, series, range(first, first + steps), now_ns)
+                request(worker, series, range(first, first + steps), now_ns)
                 for worker in range(WORKERS)
             ]
             if number == 1:
@@ -180,11 +180,11 @@ def _end_to_end(tracker: str, exports: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         bridge = Bridge(_bridge_settings(Path(directory), tracker))
         bridge.start()
-        _send(bridge.http, 1, _requests(0, 1, Path(directory)))
+        send(bridge.http, 1, _requests(0, 1, Path(directory)))
         _wait_for_rows(bridge, STEPS - 1)
         files = _requests(1, exports, Path(directory))
         before, own_s, start = descendants_cpu_s(), time.process_time(), time.monotonic()
-        _send(bridge.http, exports, files)
+        send(bridge.http, exports, files)
         _wait_for_rows(bridge, STEPS * (1 + exports) - 1)
         wall_s, own_s = time.monotonic() - start, time.process_time() - own_s
         used = {
@@ -228,12 +228,12 @@ def _requests(first: int, exports: int, directory: Path) -> list[str]:
         for export in range(first, first + exports):
             steps = range(export * STEPS, (export + 1) * STEPS)
             file = directory / f"{worker}-{export}"
-            file.write_bytes(_request(worker, METRICS, steps, time.time_ns()))
+            file.write_bytes(request(worker, METRICS, steps, time.time_ns()))
             files.append(str(file))
     return files
 
 
-def _send(address: str, exports: int, files: Sequence[str]) -> None:
+def send(address: str, exports: int, files: Sequence[str]) -> None:
     """Send ``exports`` files of each worker from a process of its own."""
     command = [sys.executable, "-m", "bench.bridge", "post", address, str(exports), *files]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +54,23 @@ def measured(module: str, *arguments: str) -> Cost:
 
 def descendants_cpu_s() -> dict[str, float]:
     """CPU seconds so far of the descendants that run now, by the name of their program."""
+    return cpu_s_by_name(_family(os.getpid())[1:])
+
+
+def family_cpu_s(pid: int) -> float:
+    """CPU seconds so far of a process and of its descendants that run now."""
+    return sum(cpu_s_by_name(_family(pid)).values())
+
+
+def family_mb(pid: int) -> float:
+    """Memory of a process and its descendants now; pages that they share count once."""
+    return _memory_kb(pid) / 1024
+
+
+def cpu_s_by_name(pids: Iterable[int]) -> dict[str, float]:
+    """CPU seconds so far of some processes, by the name of their program."""
     found: dict[str, float] = {}
-    for pid in _family(os.getpid())[1:]:
+    for pid in pids:
         # After the name in brackets: state is field 3, utime and stime are 14 and 15.
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         name, fields = head.partition("(")[2], rest.split()

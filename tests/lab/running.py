@@ -90,6 +90,12 @@ class Running:
         self.kill()
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def directory(self) -> Path:
         """Where it works."""
         return self._directory
