@@ -16,6 +16,9 @@ from tests.process.commands import clean_environment
 FILES = {"agent": COLLECTOR, "gateway": COLLECTOR, "scale": COLLECTOR, "jaeger": JAEGER}
 WITH_QUEUE = ["agent", "gateway"]
 
+# Beside the gateway's; test_sampling.py starts the two.
+OVERLAYS = ["sampling"]
+
 # Every setting that a component has of its own, under the word of the manifest's module.
 KINDS = ("extensions", "receivers", "processors", "exporters")
 
@@ -47,7 +50,7 @@ def validated(name: str, directory: Path, **settings: str) -> "subprocess.Comple
 
 
 def test_no_file_is_forgotten() -> None:
-    there = {path.stem for path in CONFIGURATIONS.glob("*.yaml")} - {"builder"}
+    there = {path.stem for path in CONFIGURATIONS.glob("*.yaml")} - {"builder", *OVERLAYS}
     assert there == FILES.keys()
 
 
@@ -69,7 +72,7 @@ def test_the_manifest_holds_nothing_that_no_file_uses() -> None:
     modules = [entry["gomod"].split()[0] for kind in KINDS for entry in manifest[kind]]
     # .../extension/healthcheckextension is of the type health_check.
     built = {re.sub(r".*/|(extension|receiver|processor|exporter)$", "", m) for m in modules}
-    files = [name for name, program in FILES.items() if program is COLLECTOR]
+    files = [name for name, program in FILES.items() if program is COLLECTOR] + OVERLAYS
     wanted = {component.replace("_", "") for name in files for component in used(name)}
     assert built == wanted
 

@@ -1,0 +1,123 @@
+"""Jaeger gets whole steps, and what failed, was slow or hangs; the bridge gets everything."""
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from otel_rl.worker.sampling import BLOCK_STEPS, StepSampler
+from tests.faults.keeper import wait_for
+from tests.lab.running import CONFIGURATIONS, Collector
+from tests.otlp_requests import key_values
+from tests.otlp_sink import Sink, serve
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+STEPS = 20 * BLOCK_STEPS
+ARRIVES_S = 90.0
+S = 1_000_000_000
+
+STANDING_OUT = {SLOW := "trainer/1", FAILED := "trainer/2", HANGING := "trainer/3"}
+
+
+@pytest.fixture
+def sinks() -> Iterator[tuple[Sink, Sink]]:
+    with serve(Sink()) as bridge, serve(Sink()) as jaeger:
+        yield bridge, jaeger
+
+
+def test_jaeger_gets_whole_steps_and_what_stands_out(
+    sinks: tuple[Sink, Sink], tmp_path: Path
+) -> None:
+    bridge, jaeger = sinks
+    settings = {
+        "OTEL_RL_BRIDGE_URL": bridge.url,
+        "OTEL_RL_JAEGER_URL": jaeger.url,
+        "OTEL_RL_SLOW_MS": "5000",
+        "OTEL_RL_KEPT_STEPS": "[89a-f]",
+    }
+    sampling = (CONFIGURATIONS / "sampling.yaml").read_text()
+    overlay = sampling.replace("decision_wait: 60s", "decision_wait: 1s")
+    traces = [trace for step in range(STEPS) for trace in traces_of(step)]
+    numbers = {trace.name: number_of(trace) for trace in traces}
+    with Collector("gateway", tmp_path, settings, overlay) as gateway:
+        for some in batched(traces, 32):
+            send(gateway, some)
+        is_kept = {name for name, number in numbers.items() if number >= 1 << 55}
+        assert is_kept.isdisjoint(STANDING_OUT)
+        expected = is_kept | STANDING_OUT
+        wait_for(partial(has_all, bridge, numbers), ARRIVES_S)
+        wait_for(partial(has_all, jaeger, expected), ARRIVES_S)
+    assert sorted(spans(bridge)) == sorted(numbers)
+    assert sorted(spans(jaeger)) == sorted(expected)
+    of_steps = {name.partition("/")[2] for name in is_kept if name.startswith("trainer")}
+    assert 0 < len(of_steps) < STEPS
+    assert {f"generator/{step}" for step in of_steps} <= expected
+
+
+def traces_of(step: int) -> Iterator[Span]:
+    """The traces of one span each that the processes of a run make for a step."""
+    yield trace_of(f"trainer/{step}", {"rl.loop.iteration": step})
+    yield trace_of(f"generator/{step}", {"rl.policy.version": step - 1})
+
+
+def trace_of(name: str, said: Mapping[str, int]) -> Span:
+    sampler = StepSampler()
+    sampler.run_id = "sampling"
+    state = sampler.should_sample(Context(), 1, name, attributes=said).trace_state
+    assert state is not None
+    start_ns = time.time_ns()
+    return Span(
+        name=name,
+        trace_id=secrets.token_bytes(16),
+        span_id=secrets.token_bytes(8),
+        trace_state=state.to_header(),
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=start_ns + (6 * S if name == SLOW else S),
+        attributes=key_values({**said, **({"rl.open": True} if name == HANGING else {})}),
+        status=Status(code=Status.STATUS_CODE_ERROR) if name == FAILED else None,
+    )
+
+
+def number_of(trace: Span) -> int:
+    """What decides about it: 56 bits."""
+    return int(trace.trace_state.removeprefix("ot=rv:").partition(";")[0], 16)
+
+
+def send(gateway: Collector, traces: Iterable[Span]) -> None:
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    resource_spans.resource.attributes.extend(key_values({"rl.experiment.name": "sampling"}))
+    resource_spans.scope_spans.add().spans.extend(traces)
+    httpx.post(
+        f"{gateway.url}/v1/traces",
+        content=request.SerializeToString(),
+        headers={"content-type": "application/x-protobuf"},
+        timeout=60,
+    ).raise_for_status()
+
+
+def batched(traces: Sequence[Span], size: int) -> Iterator[Sequence[Span]]:
+    for begin in range(0, len(traces), size):
+        yield traces[begin : begin + size]
+
+
+def spans(sink: Sink) -> list[str]:
+    return [
+        span.name
+        for request in sink.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def has_all(sink: Sink, names: Mapping[str, int] | set[str]) -> bool:
+    return set(spans(sink)) >= set(names)
