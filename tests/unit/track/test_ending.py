@@ -162,6 +162,7 @@ def test_a_file_of_rows_has_what_is_known_of_the_run_beside_it(tmp_path: Path) -
         "config": {"lr": 0.1},
         "notes": "why",
         "tags": ["a"],
+        "devices": {},
         "group": "sweep",
         "job_type": "train",
         "status": "running",
