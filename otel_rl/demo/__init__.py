@@ -11,8 +11,8 @@ alone, the others `otel_rl`; `otel-rl demo` puts a bridge around the run.
 Of the metrics that `semconv/registry` lists, the demo cannot measure these, and reports none of
 them:
 
-* ``hw.gpu.*``, ``rl.gpu.*``, ``hw.*``: it uses no GPU. For the same reason ``h2d_copy`` is a copy from memory to
-  memory, into arrays that stand for a device's.
+* ``hw.gpu.*``, ``rl.gpu.*``, ``hw.*``: it uses no GPU. For the same reason ``h2d_copy`` is a copy
+  from memory to memory, into arrays that stand for a device's.
 * phases ``env_step_total`` and ``mlp_infer``: they stand for ``env_step`` and ``action_select``
   where a collector does not split its step, and these collectors do.
 * phase ``checkpoint``: nothing is saved.
