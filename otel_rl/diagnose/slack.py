@@ -72,6 +72,10 @@ class _Search:
             self.slack_ns.setdefault(span.role, slack_ns)
             if at_ns > self._floor_ns:
                 self._look_into(slack_ns, span, at_ns)
+            else:
+                # Made before the step: of what came before it, only what it is made of.
+                for child in islice(self._children(span, at_ns), _MAX_BESIDE):
+                    self._push_ended(slack_ns, child, at_ns)
 
     def _look_into(self, slack_ns: int, span: SpanRecord, at_ns: int) -> None:
         is_whole = at_ns == span.end_ns

@@ -106,9 +106,12 @@ def test_samples_that_were_there_before_have_slack_until_they_were_used() -> Non
         span("step", 100, 200, step=1),
         span("train", 120, 200, within="step", uses=["generate"]),
         span("generate", 0, 30, worker="generator-0"),
+        span("reward", 10, 25, worker="reward-0", within="generate"),
         span("generate#2", 30, 300, worker="generator-0"),
+        span("reward#2", 40, 290, worker="reward-0"),
     )
     assert health.roles["generator"].slack_ns == 90
+    assert health.roles["reward"].slack_ns == 95
 
 
 def test_a_role_that_the_step_did_not_need_has_no_slack_to_tell() -> None:
