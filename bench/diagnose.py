@@ -36,7 +36,7 @@ DIAGNOSE_TIMEOUT_S = 120
 HEALTHY = "healthy"
 VARIANTS = {
     Kind.SLOW_GENERATION: (":10", ":40", "@generator/0", "@generator/2"),
-    Kind.SLOW_REWARD: (":0.1", ":0.5", "@reward/0", "@reward/1"),
+    Kind.SLOW_REWARD: (":0.05", ":0.3", ":0.2@reward/0", ":0.2@reward/1"),
     Kind.SLOW_TRAINING: (":2.5", ":8"),
     Kind.STRAGGLER: (":2.5@trainer/0", ":8@trainer/1"),
     Kind.SLOW_SYNC: (":0.4", ":2"),
@@ -46,7 +46,7 @@ VARIANTS = {
     Kind.CRASH_LOOP: (":10@generator/0", ":100@generator/1"),
     Kind.KV_THRASH: (":3", "@generator/0"),
     Kind.GC_PAUSES: ("@generator/1", "@reward/0", "@replay_buffer/0", ":0.25@trainer/0"),
-    Kind.NETWORK_DELAY: ("@generator", "@reward", ":0.5@trainer/1", ":0.1"),
+    Kind.NETWORK_DELAY: (":0.05@generator", ":0.05@reward", ":0.5@trainer/1", ":0.1"),
     Kind.NAN: ("@trainer/0",),
     Kind.REWARD_BUG: (":-1", ":1", ":0@reward/1", ":-1@reward/0"),
     Kind.CLOCK_SKEW: (":-20@trainer/1", ":5@reward/0", ":-300@generator/0"),

@@ -67,7 +67,7 @@ _SPECS = {
     Kind.NONE: _Spec("nothing goes wrong, and no generator is killed half-way either", 1, ()),
     Kind.SLOW_GENERATION: _Spec("decoding takes {size} times as long", 20, ("generator",)),
     Kind.SLOW_REWARD: _Spec(
-        "scoring takes {size} s longer for each prompt", 0.2, ("reward",), least=0
+        "scoring takes {size} s longer for each prompt", 0.1, ("reward",), least=0
     ),
     Kind.SLOW_TRAINING: _Spec("forward and backward take {size} times as long", 4, ("trainer",)),
     Kind.STRAGGLER: _Spec(

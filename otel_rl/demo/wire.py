@@ -123,11 +123,11 @@ class Remote:
             OSError: The service is gone.
         """
         begun_s = time.perf_counter()
+        self._travel()
         with self._lock:
-            self._travel()
             self._connection.send(message)
             answer = self._connection.recv()
-            self._travel()
+        self._travel()
         self._duration.record(time.perf_counter() - begun_s, _method(message))
         return answer
 
