@@ -86,6 +86,8 @@ def as_step(step: object) -> int | None:
     """An integer of any library, or a float that is one, of 64 bits; None for all else."""
     if type(step) is int:  # asked first: what follows costs ten times as much
         return step if _INT64_MIN <= step <= _INT64_MAX else None
+    if step is None:
+        return None
     if isinstance(step, float) and step.is_integer():
         return as_step(int(step))
     if isinstance(step, SupportsIndex) and not isinstance(step, bool):
