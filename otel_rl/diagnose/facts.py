@@ -115,7 +115,7 @@ class Facts(NamedTuple):
 
     def encode(self) -> bytes:
         """As compressed JSON, in which NaN and infinities are words."""
-        return zlib.compress(json.dumps(self, separators=(",", ":")).encode(), level=3)
+        return zlib.compress(json.dumps(self, separators=(",", ":")).encode(), level=1)
 
     @classmethod
     def decode(cls, body: bytes) -> Self:

@@ -32,6 +32,9 @@ _MAX_PARTS: Final = 64
 # In which one worker measured something, in one message: told apart up to so many.
 _MAX_STEPS: Final = 8
 
+# Of what was measured between two facts, so many are told apart by their steps.
+_MAX_CELLS: Final = 4_096
+
 _Cell = tuple[WorkerState, int | None]
 
 
@@ -59,6 +62,7 @@ class Chronicle:
 
     def _begin(self) -> None:
         self._made_ns = 0
+        self._cells = 0
         self._measured: dict[str, dict[_Cell, list[float]]] = {}
         self._spans: dict[tuple[int, str, str, str], list[float]] = {}
         # Time of the spans within one that has not come yet; oldest first.
@@ -87,11 +91,24 @@ class Chronicle:
             if len(self._measured) >= _MAX_VALUES:
                 return
             of = self._measured[stream.group.key] = {}
-        if steps and len(steps) <= _MAX_STEPS:
+        worker, before = stream.worker, len(of)
+        if steps and len(steps) <= _MAX_STEPS and self._cells < _MAX_CELLS:
             for value, step in zip(values, steps, strict=True):
-                _put(of, (stream.worker, step), (value,))
+                cell = of.get((worker, step))
+                if cell is None:
+                    cell = of[worker, step] = [0, 0.0, 0]
+                if value - value == 0:  # finite
+                    cell[0] += 1
+                    cell[1] += value
+                else:
+                    cell[2] += 1
         else:  # too many to tell apart, or in no step
-            _put(of, (stream.worker, steps[-1] if steps else None), values)
+            place = worker, steps[-1] if steps else None
+            cell = of.get(place)
+            if cell is None:
+                cell = of[place] = [0, 0.0, 0]
+            _put(cell, values)
+        self._cells += len(of) - before
 
     def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
         """These spans have ended.
@@ -159,6 +176,8 @@ class Chronicle:
         """
         new = self._rows or self._steps or self._measured or self._spans
         is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
+        if not max_bytes:
+            self._begin()
         if not new or not is_time or not max_bytes:
             return None
         now_ns = max(now_ns, self._kept[-1][0] + 1 if self._kept else 0)
@@ -208,10 +227,7 @@ class Chronicle:
         self._lost = None  # those before a restart were told
 
 
-def _put(of: dict[_Cell, list[float]], place: _Cell, values: Sequence[float]) -> None:
-    cell = of.get(place)
-    if cell is None:
-        cell = of[place] = [0, 0.0, 0]
+def _put(cell: list[float], values: Sequence[float]) -> None:
     total = sum(values)
     if math.isfinite(total):
         cell[0] += len(values)
@@ -226,10 +242,12 @@ def _put(of: dict[_Cell, list[float]], place: _Cell, values: Sequence[float]) ->
 def _by_worker(
     measured: Mapping[str, Mapping[_Cell, Sequence[float]]],
 ) -> Iterable[tuple[str, list[WorkerFacts]]]:
+    names: dict[WorkerState, str] = {}
     for key, cells in measured.items():
         of_step: dict[int | None, list[WorkerFacts]] = {}
         for (of, step), (count, total, oddities) in cells.items():
-            facts = WorkerFacts(f"{of.role}/{of.label}", step, int(count), total, int(oddities))
+            name = names.get(of) or names.setdefault(of, f"{of.role}/{of.label}")
+            facts = WorkerFacts(name, step, int(count), total, int(oddities))
             of_step.setdefault(step, []).append(facts)
         yield key, [one for some in of_step.values() for one in _outstanding(some)]
 

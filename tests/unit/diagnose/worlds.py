@@ -104,8 +104,8 @@ class World:
                     SpanFacts(step, role, phase, worker, False, count, one * count, one, 0)
                 )
                 took.append((role, phase, worker, one * count))
-        by = {role: 0.0 for role in self.sizes}
-        for role, _, worker, seconds in took:
+        by = dict.fromkeys(self.sizes, 0.0)
+        for role, _, _, seconds in took:
             if role != "learner":
                 by[role] = max(by[role], seconds)
         learners: dict[str, float] = {}

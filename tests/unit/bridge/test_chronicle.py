@@ -1,0 +1,172 @@
+"""What a bridge keeps of a run for a diagnosis, beside its rows."""
+
+import pickle
+from dataclasses import replace
+
+from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.diagnose.facts import Facts, SpanFacts, WorkerFacts
+from otel_rl.records import Decoded, Departure, Export, Measurements, Series, SpanRecord, Worker
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+RANK0 = Worker("trainer", "a", index=0, count=2)
+RANK1 = Worker("trainer", "b", index=1, count=2)
+
+
+class Bench:
+    """An aligner, and a clock that tests move by hand."""
+
+    def __init__(self, **settings: float) -> None:
+        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.now_ns = T0
+
+    def measure(self, worker: Worker, name: str, values: dict[int, float]) -> None:
+        times_ns = [self.now_ns + place for place in range(len(values))]
+        series = Series(worker, name)
+        point = Measurements(series, times_ns, list(values.values()), list(values))
+        self.send(worker, Decoded([point], [Export(worker, self.now_ns + len(values))]))
+
+    def send(self, worker: Worker, decoded: Decoded) -> None:
+        if not decoded.exports:
+            decoded = replace(decoded, exports=[Export(worker, self.now_ns)])
+        self.aligner.add(decoded, received_ns=self.now_ns + S // 10)
+
+    def facts(self, *, after_s: float = 2.0, everything: bool = True) -> Facts:
+        """What became known since the last call."""
+        self.now_ns += int(after_s * S)
+        self.aligner.close(self.now_ns, everything=everything)
+        history = self.aligner.take_history(self.now_ns, everything=everything)
+        assert history is not None
+        facts = Facts.decode(history.body)
+        assert facts.time_ns == history.newest_ns
+        return facts
+
+
+def span(
+    name: str, start_s: float, end_s: float, *, within: str | None = None, worker: str = "a"
+) -> SpanRecord:
+    return SpanRecord(
+        name.encode(),
+        None if within is None else within.encode(),
+        (),
+        "trainer",
+        worker,
+        "host",
+        T0 + int(start_s * S),
+        T0 + int(end_s * S),
+        name,
+        step=7,
+    )
+
+
+def test_each_worker_is_kept_with_what_it_measured_in_each_step() -> None:
+    bench = Bench()
+    bench.measure(RANK0, "loss", {1: 1.0, 2: 2.0})
+    bench.measure(RANK1, "loss", {1: 3.0, 2: float("nan")})
+    facts = bench.facts()
+    assert sorted(facts.workers["trainer/loss"]) == [
+        WorkerFacts("trainer/0", 1, 1, 1.0, 0),
+        WorkerFacts("trainer/0", 2, 1, 2.0, 0),
+        WorkerFacts("trainer/1", 1, 1, 3.0, 0),
+        WorkerFacts("trainer/1", 2, 0, 0.0, 1),
+    ]
+    assert [(row.step, row.values["trainer/loss"]) for row in facts.rows][:1] == [(1, 2.0)]
+
+
+def test_many_steps_at_once_are_one_mean() -> None:
+    bench = Bench()
+    bench.measure(RANK0, "loss", {step: float(step) for step in range(1, 101)})
+    (only,) = bench.facts().workers["trainer/loss"]
+    assert only == WorkerFacts("trainer/0", 100, 100, 5050.0, 0)
+
+
+def test_of_many_workers_those_that_stand_out_are_kept() -> None:
+    bench = Bench()
+    for index in range(100):
+        worker = Worker("trainer", str(index), index=index, count=100)
+        bench.measure(worker, "loss", {1: 1000.0 if index == 57 else float(index)})
+    kept = {one.worker for one in bench.facts().workers["trainer/loss"]}
+    assert len(kept) == 32
+    assert {"trainer/57", "trainer/0", "trainer/99"} <= kept
+
+
+def test_a_span_is_kept_without_the_time_of_those_within_it() -> None:
+    bench = Bench()
+    spans = [span("forward", 0.0, 1.0, within="train"), span("train", 0.0, 1.5)]
+    bench.send(RANK0, Decoded((), (), spans=spans))
+    assert sorted(bench.facts().spans) == [
+        SpanFacts(7, "trainer", "forward", "trainer/0", False, 1, 1.0, 1.0, 0),
+        SpanFacts(7, "trainer", "train", "trainer/0", False, 1, 0.5, 0.5, 0),
+    ]
+
+
+def test_a_span_within_may_have_come_in_a_message_before() -> None:
+    bench = Bench()
+    bench.send(RANK0, Decoded((), (), spans=[span("forward", 0.0, 1.0, within="train")]))
+    bench.facts()
+    bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
+    (train,) = bench.facts().spans
+    assert train.total_s == 0.5
+
+
+def test_a_span_of_another_process_within_is_its_own() -> None:
+    bench = Bench()
+    other = span("score", 0.0, 1.0, within="train", worker="b")
+    bench.send(RANK1, Decoded((), (), spans=[other]))
+    bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
+    assert {one.phase: one.total_s for one in bench.facts().spans} == {"score": 1.0, "train": 1.5}
+
+
+def test_how_much_later_than_by_its_clock_each_worker_was_heard_is_kept() -> None:
+    bench = Bench()
+    bench.measure(RANK0, "loss", {1: 1.0})
+    ahead = Decoded((), [Export(RANK1, bench.now_ns + 20 * S)])
+    bench.send(RANK1, ahead)
+    lags = dict(bench.facts().lags)
+    assert 0 < lags["trainer/0"] <= 0.1
+    assert -20 <= lags["trainer/1"] < -19
+
+
+def test_a_worker_that_is_lost_is_told_once() -> None:
+    bench = Bench()
+    bench.measure(RANK0, "loss", {1: 1.0})
+    bench.send(RANK0, Decoded((), (), departures=[Departure(RANK0, bench.now_ns + S, failed=True)]))
+    assert bench.facts().lost == ["trainer/0"]
+    bench.measure(RANK1, "loss", {1: 1.0})
+    assert bench.facts().lost == []
+
+
+def test_nothing_more_is_kept_than_the_bound_and_the_oldest_is_forgotten() -> None:
+    bench = Bench(max_history_bytes=20_000)
+    kept: list[tuple[int, int]] = []
+    for step in range(300):
+        bench.measure(RANK0, f"m{step % 7}", {step: float(step)})
+        bench.now_ns += 2 * S
+        bench.aligner.close(bench.now_ns, everything=True)
+        history = bench.aligner.take_history(bench.now_ns, everything=True)
+        assert history is not None
+        kept.append((history.newest_ns, len(history.body)))
+        if step % 50 == 0:  # a restart
+            bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+            bench.aligner.settings = AlignSettings(max_history_bytes=20_000)
+        left = sum(size for at, size in kept if at > bench.aligner.history_forgotten_ns)
+        assert left <= 20_000
+    assert left > 15_000
+    assert kept[-1][0] > bench.aligner.history_forgotten_ns > kept[0][0]
+
+
+def test_nothing_is_kept_if_nothing_may_be() -> None:
+    bench = Bench(max_history_bytes=0)
+    bench.measure(RANK0, "loss", {1: 1.0})
+    bench.aligner.close(bench.now_ns + S, everything=True)
+    assert bench.aligner.take_history(bench.now_ns + S, everything=True) is None
+
+
+def test_what_became_known_a_moment_ago_waits_for_more_unless_there_are_rows() -> None:
+    bench = Bench()
+    bench.measure(RANK0, "loss", {1: 1.0})
+    bench.facts()
+    bench.measure(RANK0, "loss", {2: 1.0})
+    assert bench.aligner.take_history(bench.now_ns + S // 2) is None
+    assert bench.aligner.take_history(bench.now_ns + 2 * S) is not None

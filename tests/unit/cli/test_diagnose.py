@@ -1,0 +1,149 @@
+"""``otel-rl diagnose`` beside a bridge that runs, and after it."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.cli import main
+from otel_rl.records import ExperimentKey
+from tests.postgres import PostgresServer
+from tests.unit.diagnose.worlds import World
+
+SLOW, SOUND = ExperimentKey("grpo", "slow"), ExperimentKey("ppo", "sound")
+
+
+def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
+    return 20.0 if (role, phase) == ("judge", "score") and step >= 40 else 1.0
+
+
+def keep(journal: Journal) -> None:
+    """What a bridge keeps of two runs; of the second it has heard last."""
+    ledger = Ledger(journal)
+    for key, world in ((SLOW, World(slower=judges_are_slow)), (SOUND, World(seed=1))):
+        for facts in world.facts():
+            time_ns = facts.time_ns + (10**15 if key is SOUND else 0)
+            history = time_ns, facts._replace(time_ns=time_ns).encode()
+            ledger.commit([Commit(key, [], 0, None, history=history)])
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a bridge that has ended."""
+    directory = tmp_path_factory.mktemp("kept")
+    journal = SqliteJournal(directory)
+    keep(journal)
+    journal.close()
+    return directory
+
+
+@pytest.fixture
+def data(kept: Path) -> Iterator[Path]:
+    """The directory of a bridge that is running."""
+    journal = SqliteJournal(kept)
+    yield kept
+    journal.close()
+
+
+@pytest.fixture
+def diagnose(data: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(["diagnose", *arguments, "--data", str(data)])
+        said = capsys.readouterr()
+        return status, said.out or said.err
+
+    return run
+
+
+def test_a_run_is_found_by_its_name(diagnose: Callable[..., tuple[int, str]]) -> None:
+    for name in ("grpo", "slow", "grpo/slow"):
+        status, said = diagnose(name)
+        assert status == 0
+        assert said.startswith("grpo/slow, 79 steps")
+        assert "1. slow_reward: score of judge takes" in said
+
+
+def test_without_a_name_it_is_the_run_that_was_heard_of_last(
+    diagnose: Callable[..., tuple[int, str]],
+) -> None:
+    assert diagnose()[1].startswith("ppo/sound, 79 steps")
+
+
+def test_json_says_the_same_to_a_program(diagnose: Callable[..., tuple[int, str]]) -> None:
+    report = json.loads(diagnose("grpo", "--json")[1])
+    assert {key: report[key] for key in ("experiment", "trial", "steps", "verdict")} == {
+        "experiment": "grpo",
+        "trial": "slow",
+        "steps": [0, 79],
+        "verdict": "cause",
+    }
+    first = report["causes"][0]
+    assert (first["kind"], first["role"], first["phase"]) == ("slow_reward", "judge", "score")
+    evidence = first["evidence"][0]
+    assert evidence["after"] > 10 * evidence["before"]
+    assert len(evidence["traces"][0]) == 32
+
+
+def test_steps_are_explained_by_what_is_different_in_them(
+    diagnose: Callable[..., tuple[int, str]],
+) -> None:
+    assert json.loads(diagnose("grpo", "--json", "--steps", "5:30")[1])["verdict"] == "healthy"
+    assert json.loads(diagnose("grpo", "--json", "--steps", "38:70")[1])["verdict"] == "cause"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("dpo",), "There is no run 'dpo'"),
+        (("grpo", "--steps", "500"), "has come to step 79 (got 500)"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    diagnose: Callable[..., tuple[int, str]], arguments: tuple[str, ...], words: str
+) -> None:
+    status, said = diagnose(*arguments)
+    assert status == 2
+    assert words in said
+
+
+def test_a_directory_without_a_journal_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "--data", str(tmp_path / "none")]) == 2
+    assert "has kept anything of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", ["x", "7:3", "-1", "1:2:3"])
+def test_steps_that_are_none_are_refused(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["diagnose", f"--steps={steps}"])
+    assert "write N or FIRST:LAST" in capsys.readouterr().err
+
+
+def test_bridges_that_share_a_database_are_asked_there(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = postgres.new_url()
+    journal = PostgresJournal(url)
+    keep(journal)
+    journal.close()
+    monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__URL", url)
+    assert main(["diagnose", "grpo"]) == 0
+    assert "slow_reward" in capsys.readouterr().out
+
+
+def test_what_the_disk_has_damaged_is_left_out(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(kept / JOURNAL_FILE, tmp_path)
+    with sqlite3.connect(tmp_path / JOURNAL_FILE) as connection:
+        connection.execute("UPDATE history SET body = x'00' WHERE number % 10 = 3")
+    assert main(["diagnose", "grpo", "--data", str(tmp_path)]) == 0
+    assert "72 moments of it known" in capsys.readouterr().out
