@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,16 +39,20 @@ class Span:
     """A span that Jaeger has.
 
     Attributes:
+        trace: Its trace, in hexadecimal digits.
         id: In hexadecimal digits.
         name: Its name.
-        links: The traces that it links to.
-        resource: The names of its resource's attributes.
+        links: Trace and id of the spans that it links to.
+        attributes: Its own.
+        resource: Those of its process.
     """
 
+    trace: str
     id: str
     name: str
-    links: tuple[str, ...]
-    resource: frozenset[str]
+    links: tuple[tuple[str, str], ...]
+    attributes: Mapping[str, str]
+    resource: Mapping[str, str]
 
 
 class Running:
@@ -267,16 +272,34 @@ class Jaeger(Running):
 
     def trace(self, trace_id: str) -> Sequence[Span]:
         """The spans of a trace; none if it is unknown."""
-        answer = httpx.get(f"{self.query_url}/api/v3/traces/{trace_id}", timeout=10)
+        return self._spans(f"traces/{trace_id}", {})
+
+    def find(self, service: str, name: str, limit: int = 10_000) -> Sequence[Span]:
+        """All spans of the traces, of the last hour, in which a service has a span of a name."""
+        now = datetime.now(UTC)
+        hour = timedelta(hours=1)
+        query = {
+            "query.service_name": service,
+            "query.operation_name": name,
+            "query.start_time_min": (now - hour).isoformat().replace("+00:00", "Z"),
+            "query.start_time_max": (now + hour).isoformat().replace("+00:00", "Z"),
+            "query.num_traces": str(limit),
+        }
+        return self._spans("traces", query)
+
+    def _spans(self, path: str, query: Mapping[str, str]) -> Sequence[Span]:
+        answer = httpx.get(f"{self.query_url}/api/v3/{path}", params=query, timeout=60)
         if answer.status_code == 404:
             return []
         answer.raise_for_status()
         return [
             Span(
+                span["traceId"],
                 span["spanId"],
                 span["name"],
-                tuple(link["traceId"] for link in span.get("links", [])),
-                frozenset(pair["key"] for pair in resource_spans["resource"]["attributes"]),
+                tuple((link["traceId"], link["spanId"]) for link in span.get("links", [])),
+                _attributes(span),
+                _attributes(resource_spans["resource"]),
             )
             for resource_spans in answer.json()["result"].get("resourceSpans", [])
             for scope_spans in resource_spans.get("scopeSpans", [])
@@ -288,6 +311,12 @@ class Jaeger(Running):
         answer = httpx.get(f"{self.query_url}/api/v3/services", timeout=10)
         answer.raise_for_status()
         return list(answer.json().get("services", []))
+
+
+def _attributes(of: Mapping[str, Any]) -> Mapping[str, str]:
+    """Attributes as text, whatever they are."""
+    pairs = of.get("attributes", [])
+    return {pair["key"]: str(next(iter(pair["value"].values()), "")) for pair in pairs}
 
 
 class Prometheus(Running):
