@@ -90,6 +90,11 @@ class Sampled:
         return (name, attributes["hw.id"], *(value for _, value in sorted(others.items())))
 
 
+def samplers() -> list[threading.Thread]:
+    """The threads that sample. None may outlive its test."""
+    return [thread for thread in threading.enumerate() if thread.name == "otel-rl-gpu"]
+
+
 @pytest.fixture
 def sampled(provider: BufferedMeterProvider, drops: Drops) -> Iterator[Sampled]:
     sampled = Sampled(provider, drops)
@@ -272,21 +277,19 @@ def test_a_machine_without_a_driver_is_normal(
 
 def test_other_roles_do_not_sample(machine: Machine, sampled: Sampled) -> None:
     machine.set(gpu(0))
-    before = threading.active_count()
     sampled.start(GpuSettings(enabled=True, roles=("trainer",)), role="generator")
     sampled.start(GpuSettings(enabled=False), role="trainer")
-    assert threading.active_count() == before
+    assert samplers() == []
 
 
 def test_starting_and_stopping_are_idempotent(machine: Machine, sampled: Sampled) -> None:
     machine.set(gpu(0))
-    before = threading.active_count()
     for _ in range(3):
         sampled.start()
-    assert threading.active_count() == before + 1
+    assert len(samplers()) == 1
     for _ in range(3):
         sampled.sampler.stop(timeout_s=TIMEOUT_S)
-    assert threading.active_count() == before
+    assert samplers() == []
     sampled.begin_anew()
     sampled.start()
     sampled.wait_for(lambda: sampled.value("hw.power") == 300)
@@ -311,7 +314,7 @@ def test_init_samples_and_shutdown_ends_it(
     found = sink.measurements("hw.gpu.utilization")
     assert {m.attributes["hw.id"] for m in found} == {uuid_of(0), uuid_of(1)}
     assert {(m.resource["rl.worker.index"], m.step) for m in found} == {(3, None)}
-    assert not [thread for thread in threading.enumerate() if thread.name == "otel-rl-gpu"]
+    wait_until(lambda: not samplers(), "the end of the sampler", timeout_s=TIMEOUT_S)
 
 
 _FORKS = """
