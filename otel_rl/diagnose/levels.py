@@ -1,8 +1,8 @@
 """Whether a series has another level than it had, and when that began, over the steps of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log
+from math import inf, isfinite
 from statistics import fmean, median
 
 from otel_rl.diagnose.changes import Change, find_change
@@ -14,6 +14,9 @@ __all__ = ["Level", "common_ratio", "level", "ratio_at", "smoothed"]
 _FEW = 24
 _CHANCE = 0.002
 _PERFECT = 0.95
+
+# Series by which a change of the whole machine is told.
+_ENOUGH = 3
 
 _NEAR = 6  # values on either side of a change that say whether it was a jump
 
@@ -102,11 +105,9 @@ def ratio_at(track: Track, step: int, *, shortest: int = 3) -> float | None:
     return high / low if low > 0 else inf if high > 0 else None
 
 
-def common_ratio(tracks: Mapping[object, Track] | Sequence[Track], step: int) -> float:
-    """What everything became slower by since ``step``: the machine, not one of these."""
-    several = tracks.values() if isinstance(tracks, Mapping) else tracks
-    ratios = [ratio for one in several if (ratio := ratio_at(one, step)) and isfinite(ratio)]
-    if len(ratios) < 3:
+def common_ratio(tracks: Sequence[Track], step: int) -> float:
+    """What all of these became slower by since ``step``, on average: the machine, none of them."""
+    ratios = [ratio for one in tracks if (ratio := ratio_at(one, step)) and isfinite(ratio)]
+    if len(ratios) < _ENOUGH:
         return 1.0
-    middle = median(log(ratio) for ratio in ratios if ratio > 0)
-    return float(max(1.0, 2.718281828459045**middle))
+    return max(1.0, median(ratios))

@@ -5,15 +5,17 @@ waits for it, and one worker from its peers. What all phases of all workers have
 is the machine's, and taken off.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import inf, isfinite, log
-from statistics import median
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf, log
+from statistics import fmean, median
+from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import Level, level, ratio_at
+from otel_rl.diagnose.levels import common_ratio, level
 from otel_rl.diagnose.vocabulary import Work, work_of
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["slow_work", "step_time", "traces_of"]
 
@@ -21,6 +23,8 @@ __all__ = ["slow_work", "step_time", "traces_of"]
 _MIN_RATIO = 1.7
 _MIN_SHARE = 0.1
 _MIN_PART_OF_STEP = 0.02
+_MIN_PART = 0.25
+_MIN_OWN_RATIO = 1.25
 
 _KINDS = {
     Work.GENERATION: Kind.SLOW_GENERATION,
@@ -34,19 +38,22 @@ _KINDS = {
 _IN_STEP = frozenset({Kind.SLOW_TRAINING, Kind.SLOW_PHASE})
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(NamedTuple):
     """A phase of a worker that takes longer than it did.
 
     Attributes:
         worker: Whose.
-        level: Of the time of one span.
-        excess: How much slower it is than the rest of the run became.
+        step: Since when.
+        before: Time of one before, in s.
+        after: Time of one since then, in s.
+        excess: By what it became slower, beyond its peers or the rest of the run.
         share: Of the worker's time that it takes more of since then.
     """
 
     worker: str
-    level: Level
+    step: int
+    before: float
+    after: float
     excess: float
     share: float
 
@@ -72,44 +79,109 @@ def traces_of(history: History, since: int, count: int = 3) -> list[str]:
 
 
 def slow_work(history: History) -> Iterator[Cause]:
-    """Phases in which some worker takes clearly longer for the same work than it did."""
+    """Phases in which a worker, or all of a role, take clearly longer for the same work."""
     work = {
         place: tracks
         for place, tracks in history.spans.items()
         if place not in history.waits or work_of(place) is Work.SYNC
     }
-    every = [track for tracks in work.values() for track in tracks.values()]
+    pooled = {place: _together(tracks) for place, tracks in work.items()}
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
+    longer_s = _longer_step(history)
     for place, tracks in work.items():
-        each = (
-            _slow(history, place, worker, track, every, usual_s) for worker, track in tracks.items()
-        )
-        slow = [one for one in each if one is not None]
-        if slow:
-            yield _cause(history, place, tracks, slow)
+        # What is part of every step has to explain a good part of what steps take longer.
+        is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
+        least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
+        alone = [
+            one
+            for worker, track in tracks.items()
+            if (one := _slower_than_peers(history, place, worker, track, tracks, least_s))
+        ]
+        if alone and len(alone) <= max(1, len(tracks) // 3):
+            yield _cause(history, place, alone, is_alone=True)
+            continue
+        found = level(pooled[place])
+        if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.7, size=1.2):
+            continue
+        others = [track for other, track in pooled.items() if other != place]
+        excess = found.ratio / common_ratio(others, found.step)
+        slow = [
+            _Slow(worker, found.step, before, after, excess, share)
+            for worker, track in tracks.items()
+            for before, after in [_medians(track, found.step)]
+            if (share := _more_of(history, place, worker, found.step, before, after)) > _MIN_SHARE
+            and after - before > least_s
+        ]
+        if excess >= _MIN_RATIO and 2 * len(slow) >= len(tracks):
+            yield _cause(history, place, slow, is_alone=False)
 
 
-def _slow(
+def _longer_step(history: History) -> float:
+    """By how many seconds a step takes longer than before, if it clearly does."""
+    found = level(step_time(history))
+    if found is None or not found.is_rise(ratio=1.5, order=0.7):
+        return 0.0
+    return found.after - found.before
+
+
+def _slower_than_peers(
     history: History,
     place: PhaseKey,
     worker: str,
     track: Track,
-    every: list[Track],
-    usual_s: float,
+    tracks: Mapping[str, Track],
+    least_s: float,
 ) -> _Slow | None:
-    found = level(track)
-    if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.75):
+    """Whether a worker became slower than the others with the same work, in the same steps."""
+    found = level(_against(track, [one for name, one in tracks.items() if name != worker]))
+    if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.65, size=1.2):
         return None
-    if found.after - found.before < _MIN_PART_OF_STEP * usual_s:
+    before, after = _medians(track, found.step)
+    share = _more_of(history, place, worker, found.step, before, after)
+    if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
         return None
-    others = [log(r) for one in every if (r := ratio_at(one, found.step)) and 0 < r < inf]
-    common = max(0.0, median(others)) if len(others) >= 6 else 0.0
-    excess = log(found.ratio) - common if isfinite(found.ratio) else 5.0
-    share = _share(history, place, worker, found.step) * (1 - 1 / found.ratio)
-    if excess < log(_MIN_RATIO) or share < _MIN_SHARE:
-        return None
-    return _Slow(worker, found, 2.718281828459045**excess, share)
+    return _Slow(worker, found.step, before, after, found.ratio, share)
+
+
+def _together(tracks: Mapping[str, Track]) -> Track:
+    """Geometric mean over the workers, in each step."""
+    of_step: dict[int, list[float]] = defaultdict(list)
+    for track in tracks.values():
+        for step, value in zip(track.steps, track.values, strict=True):
+            if value > 0:
+                of_step[step].append(log(value))
+    together = Track()
+    for step in sorted(of_step):
+        together.add(step, 0.0, exp(fmean(of_step[step])))
+    return together
+
+
+def _against(track: Track, peers: Sequence[Track]) -> Track:
+    """The worker's values to the geometric mean of its peers', in the steps of both."""
+    own = _together({"": track})
+    others = _together({str(place): peer for place, peer in enumerate(peers)})
+    at = dict(zip(others.steps, others.values, strict=True))
+    relative = Track()
+    for step, value in zip(own.steps, own.values, strict=True):
+        if step in at:
+            relative.add(step, 0.0, value / at[step])
+    return relative
+
+
+def _medians(track: Track, step: int) -> tuple[float, float]:
+    """Before a step, and from it on."""
+    columns = list(zip(track.steps, track.values, strict=True))
+    before = [value for at, value in columns if at < step]
+    after = [value for at, value in columns if at >= step]
+    return (median(before) if before else 0.0, median(after) if after else 0.0)
+
+
+def _more_of(
+    history: History, place: PhaseKey, worker: str, since: int, before: float, after: float
+) -> float:
+    """Part of the worker's time that the phase takes more than it would, had it not changed."""
+    return _share(history, place, worker, since) * max(0.0, 1 - before / after) if after else 0.0
 
 
 def _share(history: History, place: PhaseKey, worker: str, since: int) -> float:
@@ -132,49 +204,39 @@ def _share(history: History, place: PhaseKey, worker: str, since: int) -> float:
     return taken / max(1e-9, ended - begun)
 
 
-def _cause(
-    history: History, place: PhaseKey, tracks: Mapping[str, Track], slow: list[_Slow]
-) -> Cause:
-    slow.sort(key=lambda one: -one.excess)
+def _cause(history: History, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
+    slow.sort(key=lambda one: -one.excess * one.share)
     worst = slow[0]
-    # One of several: its peers did the same work, and did not become slower.
-    alone = (len(tracks) > 1 and len(slow) <= len(tracks) / 3) or (
-        len(tracks) == 2 and len(slow) == 1
-    )
     kind = _KINDS[work_of(place)]
-    if alone and kind in _IN_STEP:
+    if is_alone and kind in _IN_STEP:
         kind = Kind.STRAGGLER
-    since = min(one.level.step for one in slow) if not alone else worst.level.step
-    change = worst.level.change
-    who = worst.worker if alone else place.role
+    ratio = worst.after / worst.before if worst.before else inf
     words = (
-        f"{place.phase} of {who} takes {change.ratio:.1f} times as long since step {since}: "
-        f"{_seconds(change.before)} before, {_seconds(change.after)} now"
+        f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
+        f"long since step {worst.step}: {_seconds(worst.before)} before, {_seconds(worst.after)} "
+        f"now{'; its peers do not' if is_alone else ''}"
     )
-    if alone:
-        words += "; its peers do not"
     strength = min(1.0, log(worst.excess) / log(8))
-    score = 0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share)
     evidence = [
         Evidence(
             f"time of one {place.phase}",
             key=f"phase/{place.role}/{place.phase}",
             worker=one.worker,
-            before=one.level.before,
-            after=one.level.after,
+            before=one.before,
+            after=one.after,
             unit="s",
-            traces=traces_of(history, since) if one is worst else (),
+            traces=traces_of(history, one.step) if one is worst else (),
         )
         for one in slow[:4]
     ]
     return Cause(
         kind,
-        score,
+        0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
         words,
         role=place.role,
-        worker=worst.worker if alone else None,
+        worker=worst.worker if is_alone else None,
         phase=place.phase,
-        since=since,
+        since=worst.step,
         evidence=evidence,
     )
 
