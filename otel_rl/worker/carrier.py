@@ -24,6 +24,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 from otel_rl import __version__
 from otel_rl.semconv import names
 from otel_rl.worker import flows, serving, session
+from otel_rl.worker.calls import sends_context, takes_context
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.values import as_step
 
@@ -36,7 +37,9 @@ __all__ = [
     "link",
     "link_weights",
     "read",
+    "sends_context",
     "stamp",
+    "takes_context",
 ]
 
 KEY: Final = "otel_rl"
