@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rl.diagnose.forest import Forest
-from otel_rl.diagnose.uses import Uses
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlPhaseValues
 
@@ -79,7 +78,6 @@ class _Walk:
         # From the end to the start.
         self._back: list[Segment] = []
         self._entered: set[bytes] = set()
-        self._uses = Uses(forest)
 
     def run(self) -> None:
         span, at_ns = self._root, self._root.end_ns
@@ -134,7 +132,7 @@ class _Walk:
         if last is not None and last.span_id not in self._entered:
             # It is explained by what that rank did before it came.
             yield _Cause(last, last.start_ns)
-        for producer in self._uses.around(wait).between(wait.start_ns, at_ns):
+        for producer in self._forest.used_around(wait).between(wait.start_ns, at_ns):
             if producer.span_id not in self._entered and producer.worker != wait.worker:
                 yield _Cause(producer, producer.end_ns)
                 return

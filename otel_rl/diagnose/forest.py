@@ -6,7 +6,7 @@ a span; and which spans of other processes a span depends on. Each is one bisect
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from otel_rl.records import SpanRecord
@@ -71,6 +71,7 @@ class Forest:
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
+        self._used: dict[bytes, ByEnd] = {}
         self._barriers = {key: _Barriers(spans) for key, spans in barriers.items()}
 
     @property
@@ -144,6 +145,37 @@ class Forest:
         for span_id in climbed:
             self._around[span_id] = found
         return found
+
+    def used_around(self, span: SpanRecord) -> ByEnd:
+        """What the span, those of its process around it and those within these link to.
+
+        A wait seldom links to what it waits for: the sample is known by its stamp when the step
+        takes it out of the buffer, and the link stands wherever that is done.
+        """
+        top = self._top(span)
+        found = self._used.get(top.span_id)
+        if found is None:
+            found = self._used[top.span_id] = ByEnd(self._linked_within(top))
+        return found
+
+    def _top(self, span: SpanRecord) -> SpanRecord:
+        seen = {span.span_id}
+        while (parent := self.parent(span)) is not None:
+            if parent.worker != span.worker or parent.span_id in seen:
+                break
+            span = parent
+            seen.add(span.span_id)
+        return span
+
+    def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
+        waiting, seen = [top], {top.span_id}
+        while waiting:
+            span = waiting.pop()
+            yield from self.linked(span)
+            for child in self.children(span, top.end_ns):
+                if child.worker == top.worker and child.span_id not in seen:
+                    seen.add(child.span_id)
+                    waiting.append(child)
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Of a barrier: the rank's own span of the one that let everybody wait, if another did."""

@@ -81,7 +81,8 @@ class StepHealth:
     @property
     def bound(self) -> str:
         """The stage that has most of the critical path."""
-        return max(self.bound_ns, key=lambda stage: (self.bound_ns[stage], stage), default="")
+        stages = [(took_ns, stage) for stage, took_ns in self.bound_ns.items()]
+        return max(stages, default=(0, str(RlStageValues.IDLE)))[1]
 
     @property
     def efficiency(self) -> float | None:

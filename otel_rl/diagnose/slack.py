@@ -18,7 +18,6 @@ from typing import Final
 
 from otel_rl.diagnose.critical_path import Segment
 from otel_rl.diagnose.forest import Forest
-from otel_rl.diagnose.uses import Uses
 from otel_rl.records import SpanRecord
 
 __all__ = ["slack_of_roles"]
@@ -55,7 +54,6 @@ class _Search:
     def __init__(self, forest: Forest, root: SpanRecord) -> None:
         self.slack_ns: dict[str, int] = {}
         self._forest = forest
-        self._uses = Uses(forest)
         self._floor_ns = root.start_ns
         self._order = count()
         # (slack, order of arrival, span, the moment before which it is looked at).
@@ -148,7 +146,7 @@ class _Search:
         return found
 
     def _used_by(self, wait: SpanRecord, through_ns: int) -> Iterator[SpanRecord]:
-        around = self._uses.around(wait).between(None, through_ns)
+        around = self._forest.used_around(wait).between(None, through_ns)
         for used in islice(around, _MAX_PRODUCERS):
             if used.worker != wait.worker:
                 yield used

@@ -157,3 +157,8 @@ def test_what_only_one_worker_does_makes_it_no_straggler() -> None:
         of="step#0",
     )
     assert health.roles["trainer"].straggler is None
+
+
+def test_a_step_that_took_no_time_lacks_nothing_and_says_so() -> None:
+    health = judged(span("step", 5, 5, step=1), span("train", 0, 10))
+    assert (health.efficiency, health.bound, health.ideal_ns) == (None, "idle", 0)
