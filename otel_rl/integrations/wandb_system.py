@@ -1,0 +1,208 @@
+"""W&B's own sampling in worker processes, for a run that another process has begun in shared mode.
+
+    # wandb: {mode: shared, system_metrics: {enabled: true, roles: [trainer, generator]}}
+    otel_rl.integrations.wandb_system.join(config.wandb, run="entity/project/run_id")
+
+The process that calls ``wandb.init`` is often not one that has a GPU. Then each worker joins the
+run as one more client, which samples its own machine, labels it with its role and index, and never
+finishes or marks the run. Use this where W&B's own figures are wanted, and ``init(gpu=True)`` where
+they should also stand on the axes of the run: that one needs no connection from every worker to
+W&B, and counts a device that several workers share once.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from otel_rl.errors import ConfigError
+from otel_rl.worker import session
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["SystemMetrics", "join", "leave"]
+
+_log = logging.getLogger("otel_rl")
+
+_SHARED: Final = "shared"
+_OPTIONS: Final = ("enabled", "roles", "gpu_device_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMetrics:
+    """Which workers W&B samples.
+
+    Attributes:
+        enabled: Whether any are.
+        roles: Of the workers that are; None for all.
+        gpu_device_ids: The numbers of the devices that are; None for W&B's own choice.
+    """
+
+    enabled: bool = False
+    roles: tuple[str, ...] | None = None
+    gpu_device_ids: tuple[int, ...] | None = None
+
+    @classmethod
+    def parse(cls, config: Mapping[str, object]) -> Self:
+        """Read ``mode`` and ``system_metrics`` of a W&B section of a configuration.
+
+        Raises:
+            ConfigError: Something is wrong, or workers are to join a run that is not shared.
+        """
+        given = config.get("system_metrics") or {}
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"system_metrics: must be a mapping (got {given!r}).",
+                hint="Write system_metrics: {enabled: true}.",
+            )
+        for name in given:
+            if name not in _OPTIONS:
+                raise ConfigError(
+                    f"system_metrics.{name}: there is no such option.",
+                    hint=f"Options are {', '.join(_OPTIONS)}.",
+                )
+        enabled = given.get("enabled", False)
+        if not isinstance(enabled, bool):
+            raise ConfigError(f"system_metrics.enabled: must be true or false (got {enabled!r}).")
+        mode = config.get("mode") or os.environ.get("WANDB_MODE", "")
+        if enabled and mode != _SHARED:
+            raise ConfigError(
+                f"system_metrics.enabled: workers can join a run in shared mode only "
+                f"(got mode {mode!r}).",
+                hint="Set mode: shared, and begin the run with "
+                'wandb.init(mode="shared", settings=wandb.Settings(x_primary=True)).',
+            )
+        roles = _list("roles", given.get("roles"), str)
+        numbers = _list("gpu_device_ids", given.get("gpu_device_ids"), int)
+        return cls(
+            enabled,
+            None if roles is None else tuple(map(str, roles)),
+            None if numbers is None else tuple(int(str(number)) for number in numbers),
+        )
+
+    def are_for(self, role: str) -> bool:
+        """Whether a worker of ``role`` joins."""
+        return self.enabled and (self.roles is None or role in self.roles)
+
+
+# _lock guards everything below.
+_lock = threading.Lock()
+_joined: "wandb.Run | None" = None
+
+
+def join(
+    config: Mapping[str, object],
+    *,
+    run: str = "",
+    role: str = "",
+    index: int | None = None,
+    interval_s: float = 15.0,
+    timeout_s: float = 60.0,
+) -> bool:
+    """Let W&B sample this process and its machine into a run, if the configuration says so.
+
+    Idempotent. Blocks while W&B connects. What fails is a warning: training goes on.
+
+    Args:
+        config: W&B's section of the user's configuration, see ``SystemMetrics.parse``.
+        run: The run, as ``[[ENTITY/]PROJECT/]RUN_ID``; default ``WANDB_RUN_ID``.
+        role: Of this worker; default the one that ``otel_rl.init`` was given.
+        index: As ``role``.
+        interval_s: Between two samples.
+        timeout_s: The longest that W&B may take to connect.
+
+    Returns:
+        Whether this process is a client of the run now.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+    """
+    settings = SystemMetrics.parse(config)
+    worker = session.running()
+    if not role and worker is not None:
+        role, index = worker.identity.role, worker.identity.index
+    if not settings.are_for(role):
+        return False
+    *place, run_id = (run or os.environ.get("WANDB_RUN_ID", "")).split("/")
+    if not run_id:
+        raise ConfigError("run: must name a W&B run.", hint="Pass run=..., or set WANDB_RUN_ID.")
+    global _joined  # one client per process
+    with _lock:
+        if _joined is None:
+            try:
+                label = role if index is None else f"{role}_{index}"
+                _joined = _join(place, run_id, label, settings, interval_s, timeout_s)
+            except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+                _log.warning(
+                    "W&B does not sample this worker: %s: %s. Training is not affected.",
+                    type(error).__name__,
+                    error,
+                )
+        return _joined is not None
+
+
+def leave() -> None:
+    """Stop sampling, and leave the run as it is. Idempotent; never raises."""
+    global _joined  # see join
+    with _lock:
+        run, _joined = _joined, None
+        if run is not None:
+            try:
+                run.finish()
+            except Exception as error:  # noqa: BLE001  # see join
+                _log.warning("W&B did not let this worker go well: %s", error)
+
+
+def _join(
+    place: Sequence[str],
+    run_id: str,
+    label: str,
+    settings: SystemMetrics,
+    interval_s: float,
+    timeout_s: float,
+) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        id=run_id,
+        project=place[-1] if place else None,
+        entity=place[0] if len(place) > 1 else None,
+        reinit="create_new",  # a run that the process has besides is another client's
+        settings=wandb.Settings(
+            mode=_SHARED,
+            init_timeout=timeout_s,
+            x_primary=False,
+            x_update_finish_state=False,
+            x_label=label,
+            x_stats_sampling_interval=interval_s,
+            x_stats_gpu_device_ids=settings.gpu_device_ids,
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            save_code=False,
+            x_save_requirements=False,
+        ),
+    )
+
+
+def _list(name: str, value: object, kind: type) -> Sequence[object] | None:
+    if value is None:
+        return None
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        found: list[object] = list(value)
+        if all(type(one) is kind for one in found):
+            return found
+    raise ConfigError(f"system_metrics.{name}: must be a list of {kind.__name__} (got {value!r}).")
+
+
+def _forget() -> None:
+    """After a fork: the client is the parent's."""
+    global _lock, _joined
+    _lock, _joined = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
