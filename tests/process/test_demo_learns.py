@@ -411,6 +411,32 @@ def test_a_sample_leads_to_the_weights_that_it_was_made_with(reported: Sink) -> 
         assert len(versions) == 1
 
 
+def test_whole_steps_are_kept_over_all_processes() -> None:
+    with serve(Sink()) as sink:
+        # Of this run the first eight steps are not kept, and the next eight are.
+        environment = {
+            **reporting_to(sink),
+            "OTEL_RL_TRIAL": "one",
+            "OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=demo,rl.trial.name=one",
+            "OTEL_RL_TRACE_STEPS": "0.5",
+        }
+        result = run(small(steps=9), clean_environment(**environment))
+        assert result.ok, result.reason
+        spans = [*every_span(sink)]
+        losses = sink.measurements(names.RL_TRAIN_LOSS)
+        assert {measured.step for measured in losses} == set(range(1, 10))
+    loops = Counter(
+        pairs(span.attributes)[names.RL_LOOP_ITERATION] for span in spans if span.name == "rl.loop"
+    )
+    assert loops == {8: 2, 9: 2}
+    there = {(span.trace_id, span.span_id) for span in spans}
+    trains = [span for span in spans if span.name == "rl.train"]
+    assert len(trains) == 2 * 2
+    for train in trains:
+        assert len(train.links) == SMALL["groups_per_rank"]
+        assert {(link.trace_id, link.span_id) for link in train.links} <= there
+
+
 def test_the_settings_are_the_config_of_the_run(reported: Sink) -> None:
     said = [event.attributes for event in reported.events(names.RL_EXPERIMENT_START)]
     (config,) = [one[names.RL_EXPERIMENT_CONFIG] for one in said if len(one) > 1]
