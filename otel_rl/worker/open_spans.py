@@ -41,14 +41,16 @@ def show_open_spans(own: TracerProvider, now_ns: int) -> None:
         own: Makes the spans if the program has set no provider.
         now_ns: Of the monotonic clock.
     """
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):
-        provider = own
     for frame, wall_ns in flows.open_frames():
         span, age_ns = frame.span, now_ns - frame.begun_ns
         if span is None or not span.is_recording() or age_ns < max(FIRST_AGE_NS, frame.show_at_ns):
             continue
         frame.show_at_ns = 2 * age_ns
+        # Not before there is a span: the first one to ask for the global provider makes it, and
+        # this thread must not be the one.
+        provider = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):
+            provider = own
         attributes: dict[str, bool | int] = {RL_OPEN: True}
         step = frame if isinstance(frame, StepFrame) else frame.step
         if step is not None:
