@@ -223,7 +223,11 @@ def _metric_entry(metric: Metric) -> str:
             constant(key) if key.startswith(("rl.", "otel_rl.")) else _quoted(key)
             for key, _ in metric.attributes
         ]
-        lines.append(f"{indent}attributes={_tuple(keys)},")
+        line = f"{indent}attributes={_tuple(keys)},"
+        if len(line) > _WIDTH:  # as the formatter breaks it
+            parts = "".join(f"{indent}    {key},\n" for key in keys)
+            line = f"{indent}attributes=(\n{parts}{indent}),"
+        lines.append(line)
     lines.append(f'{indent}group="{metric.group}",')
     if metric.derived:
         lines.append(f"{indent}derived=True,")

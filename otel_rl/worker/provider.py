@@ -7,7 +7,7 @@ Synchronous gauges keep every measurement (ADR 0000) at a tenth of the SDK's cos
 instruments are the SDK's own. What user code holds survives a fork.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import time_ns
 from typing import TypeVar, cast
 
@@ -38,7 +38,13 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.buffer import Buffer
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.encode import Request, Stream, encode_heartbeat, encode_resource
+from otel_rl.worker.encode import (
+    MAX_REQUEST_BYTES,
+    Request,
+    Stream,
+    encode_heartbeat,
+    encode_resource,
+)
 from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.expand import MAX_NAME_LENGTH, SCOPE_NAME, Expander
 from otel_rl.worker.guard import Guard
@@ -192,12 +198,10 @@ class BufferedMeterProvider(MeterProvider):
         collects, training goes on, and what it records is older than the SDK's points but in the
         next call's requests.
         """
-        requests = self.collect()
+        requests = list(_joined(self.collect()))
         if requests:
             last = requests[-1]
-            # Protobuf reads messages that stand one behind the other as one.
-            payload = last.payload + self.heartbeat().payload
-            requests[-1] = Request(payload, last.measurements)
+            requests[-1] = Request(last.payload + self.heartbeat().payload, last.measurements)
         return requests
 
     def heartbeat(self) -> Request:
@@ -232,6 +236,24 @@ class BufferedMeterProvider(MeterProvider):
         self._resource = resource
         self._resource_bytes = encode_resource(resource)
         self._sdk = Sdk(resource)
+
+
+def _joined(requests: Iterable[Request]) -> Iterator[Request]:
+    """As few requests as their sizes allow, because each is a way there and back.
+
+    Protobuf reads messages that stand one behind the other as one.
+    """
+    parts: list[bytes] = []
+    size = measurements = 0
+    for request in requests:
+        if parts and size + len(request.payload) > MAX_REQUEST_BYTES:
+            yield Request(b"".join(parts), measurements)
+            parts, size, measurements = [], 0, 0
+        parts.append(request.payload)
+        size += len(request.payload)
+        measurements += request.measurements
+    if parts:
+        yield Request(b"".join(parts), measurements)
 
 
 class _BufferedMeter(Meter):
