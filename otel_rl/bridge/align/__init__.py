@@ -12,6 +12,7 @@ from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
 from otel_rl.bridge.align.chronicle import Chronicle, History
+from otel_rl.bridge.align.explained import Explained
 from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.notice import Notice
@@ -22,7 +23,7 @@ from otel_rl.bridge.align.steps import ClosedStep, OpenSteps
 from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.align.tables import ClosedTable, OpenTables
 from otel_rl.bridge.align.tally import Tally
-from otel_rl.bridge.align.trail import Explained, Trail, TrailLog
+from otel_rl.bridge.align.trail import Trail, TrailLog
 from otel_rl.bridge.align.width import parts
 from otel_rl.bridge.align.windows import ClosedWindow, OpenWindows
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream

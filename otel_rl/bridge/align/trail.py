@@ -9,42 +9,21 @@ new, kept in the transaction of the rows, and read again after a restart, as in 
 
 import pickle
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
-from statistics import median
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.align.explained import Explained, explain
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.keys import tracker_key
-from otel_rl.diagnose.activity import Activity, Process, Stretch
-from otel_rl.diagnose.clocks import estimate_clocks, with_one_clock
-from otel_rl.diagnose.critical_path import IDLE, critical_path
-from otel_rl.diagnose.forest import UNACCOUNTED, Forest
-from otel_rl.diagnose.health import Observer, RoleHealth, StepHealth
 from otel_rl.records import SpanRecord
-from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["MAX_WORKERS", "Explained", "HostClock", "Place", "Shares", "Trail", "TrailLog"]
+__all__ = ["Trail", "TrailLog"]
 
 _NS_PER_S: Final = 1_000_000_000
 
 # Once so often, because each time all spans are put in order. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
-
-# Pairs of role and phase in the rows of one experiment: a span's name may hold anything, an id for
-# example, and each pair is a key of the run.
-_MAX_PLACES: Final = 512
-
-_OTHER: Final = "other"
-
-# Whom ``rl.health.straggler.excess`` is about.
-_STRAGGLER: Final = "rl.health.straggler.worker"
-
-MAX_WORKERS: Final = 64
-"""Of one role and phase in ``Explained.busy``."""
 
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
@@ -60,74 +39,6 @@ class TrailLog(NamedTuple):
 
     newest_ns: int
     body: bytes
-
-
-Place = tuple[str, str, str]
-"""Role, phase, and the instance of the worker."""
-
-
-class Shares(NamedTuple):
-    """How the time of a phase in a step is spread over the workers of a role.
-
-    Attributes:
-        workers: How many had any.
-        median_s: Of theirs.
-    """
-
-    workers: int
-    median_s: float
-
-
-class HostClock(NamedTuple):
-    """A clock that was corrected.
-
-    Attributes:
-        host: Whose.
-        ahead_ns: By how much it is ahead of the clock of the step; negative if behind.
-        worker: The instance of a worker there.
-    """
-
-    host: str
-    ahead_ns: int
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """What decided how long a step took.
-
-    Attributes:
-        step: Which.
-        time_ns: Its end, of the rank that was last.
-        values: Tracker key to seconds; their sum is how long it took.
-        trace_id: Of the step, in hexadecimal digits.
-        worker: The instance that took most of it.
-        longest: ``<role>/<phase>`` that took most of it.
-        path: (role, phase, instance) to seconds on the critical path.
-        busy: (role, phase, instance) to seconds of the step's time, waits included. Of each role
-            and phase no more than ``MAX_WORKERS``, those that took longest.
-        shares: Of all workers of a role that had any of a phase: how many, and their median.
-        waits: The roles and phases in which nothing is done but wait for others.
-        clocks: Of hosts whose clocks differ from that of the step.
-        health: Tracker key to how well the step used its processes.
-        bound: The stage of the pipeline that has most of the critical path.
-        stragglers: Tracker key to the instance of a role that the step has lost most by.
-    """
-
-    step: int
-    time_ns: int
-    values: dict[str, float]
-    trace_id: str
-    worker: str
-    longest: str
-    path: Mapping[Place, float]
-    busy: Mapping[Place, float]
-    shares: Mapping[tuple[str, str], Shares]
-    waits: frozenset[tuple[str, str]]
-    clocks: Sequence[HostClock]
-    health: Mapping[str, float]
-    bound: str
-    stragglers: Mapping[str, str]
 
 
 class Trail:
@@ -195,7 +106,8 @@ class Trail:
             self._known.explained[step] = None
         while len(self._known.explained) > _REMEMBERED:
             del self._known.explained[next(iter(self._known.explained))]
-        explained = self._explain([number for of, number in due if of == role], role)
+        steps = [number for of, number in due if of == role]
+        explained = explain(self._spans, role, steps, self._known.places)
         if due:
             self._forget(settings)
         return explained
@@ -222,121 +134,6 @@ class Trail:
             step = (span.role, span.step)
             if step not in self._known.explained:
                 self._known.waiting[step] = received_ns
-
-    def _explain(self, steps: Iterable[int], role: str) -> list[Explained]:
-        roots: dict[int, list[SpanRecord]] = defaultdict(list)
-        wanted = set(steps)
-        if not wanted:
-            return []
-        for span in self._spans.values():
-            if span.name == STEP_SPAN and span.role == role and span.step in wanted:
-                roots[span.step].append(span)
-        if not roots:  # they had to make room
-            return []
-        forest = Forest(self._spans.values())
-        reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
-        clocks = estimate_clocks(forest, reference)
-        moved = {host: clock.ahead_ns for host, clock in clocks.items() if clock.ahead_ns}
-        if moved:
-            forest = Forest(with_one_clock(self._spans.values(), clocks))
-        last_of = {}
-        for step in sorted(roots):
-            ranks = [forest.get(root.span_id) or root for root in roots[step]]
-            last_of[step] = max(ranks, key=lambda root: root.end_ns)
-        start_ns = min(root.start_ns for root in last_of.values())
-        end_ns = max(root.end_ns for root in last_of.values())
-        observer = Observer(forest, Activity(forest, start_ns, end_ns))
-        host_clocks = list(_host_clocks(moved, forest))
-        return [
-            self._explained(step, root, forest, observer, host_clocks)
-            for step, root in last_of.items()
-        ]
-
-    def _explained(
-        self,
-        step: int,
-        root: SpanRecord,
-        forest: Forest,
-        observer: Observer,
-        clocks: Sequence[HostClock],
-    ) -> Explained:
-        took_ns: dict[tuple[str, str], int] = defaultdict(int)
-        of_workers: dict[str, int] = defaultdict(int)
-        path: dict[Place, float] = defaultdict(float)
-        segments = critical_path(forest, root)
-        for segment in segments:
-            role, phase = self._place(segment.role, segment.phase)
-            took_ns[role, phase] += segment.end_ns - segment.start_ns
-            of_workers[segment.worker] += segment.end_ns - segment.start_ns
-            path[role, phase, segment.worker] += (segment.end_ns - segment.start_ns) / _NS_PER_S
-        values = {
-            tracker_key(role, names.RL_CRITICAL_PATH_DURATION, [(names.RL_PHASE, phase)]): ns
-            / _NS_PER_S
-            for (role, phase), ns in took_ns.items()
-        }
-        worker = max(of_workers, key=lambda worker: of_workers[worker], default=root.worker)
-        longest = max(took_ns, key=lambda place: took_ns[place], default=(root.role, UNACCOUNTED))
-        trace_id = root.span_id[:16].hex()
-        busy, shares, waits = _busy(observer.activity.within(root.start_ns, root.end_ns))
-        health = observer.judge(root, segments)
-        return Explained(
-            step,
-            root.end_ns,
-            values,
-            trace_id,
-            worker,
-            "/".join(longest),
-            dict(path),
-            busy,
-            shares,
-            waits,
-            clocks,
-            dict(self._health_values(health, root.role)),
-            health.bound,
-            {
-                tracker_key(role, _STRAGGLER): of.straggler.worker
-                for role, of in self._named(health.roles)
-                if of.straggler is not None
-            },
-        )
-
-    def _health_values(self, health: StepHealth, stepping_role: str) -> Iterator[tuple[str, float]]:
-        """By tracker key."""
-        for role, of in self._named(health.roles):
-            yield tracker_key(role, names.RL_HEALTH_BUSY), of.busy_ns / of.workers / _NS_PER_S
-            yield tracker_key(role, names.RL_HEALTH_BUBBLE), of.bubble_ns / of.workers / _NS_PER_S
-            yield tracker_key(role, names.RL_HEALTH_IDLE), of.idle_ns / of.workers / _NS_PER_S
-            if of.slack_ns is not None:
-                yield tracker_key(role, names.RL_HEALTH_SLACK), of.slack_ns / _NS_PER_S
-            if of.straggler is not None:
-                excess_s = of.straggler.excess_ns / _NS_PER_S
-                yield tracker_key(role, names.RL_HEALTH_STRAGGLER_EXCESS), excess_s
-        for stage in names.RlStageValues:
-            share = health.bound_ns.get(stage, 0) / (health.took_ns or 1)
-            key = tracker_key(stepping_role, names.RL_HEALTH_BOUND, [(names.RL_STAGE, stage)])
-            yield key, share
-        if health.overlap_ns is not None:
-            overlap_s = health.overlap_ns / _NS_PER_S
-            yield tracker_key(stepping_role, names.RL_HEALTH_OVERLAP), overlap_s
-        if health.efficiency is not None:
-            ideal_s = health.ideal_ns / _NS_PER_S
-            yield tracker_key(stepping_role, names.RL_HEALTH_IDEAL), ideal_s
-            yield tracker_key(stepping_role, names.RL_HEALTH_EFFICIENCY), health.efficiency
-
-    def _named(self, roles: Mapping[str, RoleHealth]) -> Iterable[tuple[str, RoleHealth]]:
-        """As many as rows may name: a role may be called anything, too."""
-        for role, of in roles.items():
-            if self._place(role, IDLE)[0] == role:
-                yield role, of
-
-    def _place(self, role: str, phase: str) -> tuple[str, str]:
-        places = self._known.places
-        place = role, phase
-        if place not in places:
-            if len(places) >= _MAX_PLACES:
-                return _OTHER, _OTHER
-            places.add(place)
-        return place
 
     def _forget(self, settings: AlignSettings) -> None:
         """Forget what has ended too long before the oldest step that waits."""
@@ -373,41 +170,6 @@ class Trail:
     def __setstate__(self, state: "_Known") -> None:
         self._known = state
         self._begin()
-
-
-def _busy(
-    activity: Mapping[Process, Sequence[Stretch]],
-) -> tuple[dict[Place, float], dict[tuple[str, str], Shares], frozenset[tuple[str, str]]]:
-    """What all workers were busy with, as ``busy``, ``shares`` and ``waits`` of ``Explained``."""
-    waits = set()
-    of_workers: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for process, stretches in activity.items():
-        for stretch in stretches:
-            place = process.role, stretch.phase
-            of_workers[place][process.worker] += stretch.end_ns - stretch.start_ns
-            if stretch.is_standstill:
-                waits.add(place)
-    busy: dict[Place, float] = {}
-    shares = {}
-    longest = nlargest(_MAX_PLACES, of_workers, key=lambda place: sum(of_workers[place].values()))
-    for place in longest:
-        took_ns = of_workers[place]
-        shares[place] = Shares(len(took_ns), median(took_ns.values()) / _NS_PER_S)
-        for worker in nlargest(MAX_WORKERS, took_ns, key=took_ns.__getitem__):
-            busy[*place, worker] = took_ns[worker] / _NS_PER_S
-    return busy, shares, frozenset(waits & shares.keys())
-
-
-def _host_clocks(ahead_ns: Mapping[str, int], forest: Forest) -> Iterator[HostClock]:
-    """With the worker of each host that comes first."""
-    if not ahead_ns:
-        return
-    worker_of: dict[str, str] = {}
-    for span in forest.spans:
-        if span.host in ahead_ns:
-            worker_of[span.host] = min(span.worker, worker_of.get(span.host, span.worker))
-    for host in sorted(worker_of):
-        yield HostClock(host, ahead_ns[host], worker_of[host])
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.align.explained import MAX_WORKERS, Explained
 from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.align.trail import MAX_WORKERS, Explained, Shares, Trail
+from otel_rl.bridge.align.trail import Trail
 from otel_rl.records import SpanRecord
 from tests.unit.diagnose.spans import span
 
@@ -203,11 +204,10 @@ def test_a_step_says_what_each_worker_took_of_it_and_did_meanwhile() -> None:
         ("trainer", "train", "trainer-0"): 0.5,
         ("trainer", "train", "trainer-1"): 0.5,
     }
-    assert explained.waits == {("trainer", "collector_wait")}
     assert explained.clocks == []
 
 
-def test_of_many_workers_the_busiest_are_named_and_all_counted() -> None:
+def test_of_many_workers_the_busiest_are_named() -> None:
     bench = Bench()
     others = [
         span(f"generate#{n}", 3 * S, 3 * S + n * 10_000_000, worker=f"generator-{n}")
@@ -217,7 +217,6 @@ def test_of_many_workers_the_busiest_are_named_and_all_counted() -> None:
     (explained,) = bench.explain(after_s=10)
     named = [worker for role, _, worker in explained.busy if role == "generator"]
     assert named == [f"generator-{n}" for n in range(100, 100 - MAX_WORKERS, -1)]
-    assert explained.shares["generator", "generate"] == Shares(100, 0.505)
 
 
 def test_a_corrected_clock_is_named_with_a_worker_of_its_host() -> None:
