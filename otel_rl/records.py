@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
-from otel_rl.semconv.spec import Instrument, Reduction
+from otel_rl.semconv.spec import AWAITING, Instrument, Reduction
 
 __all__ = [
     "Announcement",
@@ -45,8 +45,6 @@ __all__ = [
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 """What a log event says: an OTLP ``AnyValue`` as JSON has it, bytes as base64 text."""
-
-_AWAITING = frozenset({"wait", "sync", "transfer"})
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
@@ -309,7 +307,7 @@ class SpanRecord:
     @property
     def is_wait(self) -> bool:
         """Whether somebody else decides when it ends, at least in part."""
-        return self.phase_class in _AWAITING
+        return self.phase_class in AWAITING
 
 
 class ExperimentStatus(StrEnum):

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from otel_rl.diagnose.facts import Facts, StepFacts
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import AWAITING
 
 __all__ = ["History", "Loss", "PhaseKey", "Track"]
 
@@ -84,6 +86,7 @@ class History:
         last: The last of the steps.
         rows: By tracker key, the values of the rows.
         workers: By tracker key and worker, the mean of what it measured in each moment.
+        measurements: By tracker key and worker, how many there were in each moment.
         oddities: By tracker key and worker, how many measurements were NaN or infinite.
         spans: By phase and worker, how long its spans took, on average in each moment, in s.
         counts: By phase and worker, how many spans ended in each moment.
@@ -97,6 +100,7 @@ class History:
         self.first = self.last = 0
         self.rows: dict[str, Track] = defaultdict(Track)
         self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
@@ -111,6 +115,7 @@ class History:
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
             self.rows[key] = _in_order(track, by_step=False)
+        self._add_phases_without_spans()
         for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
             for worker, track in several.items():
                 several[worker] = _in_order(track, by_step=True)
@@ -127,6 +132,7 @@ class History:
                 at = step if of_step is None else of_step
                 if measurements:
                     self.workers[key][worker].add(at, time_s, total / measurements)
+                    self.measurements[key][worker].add(at, time_s, measurements)
                 if oddities:
                     self.oddities[key][worker].add(at, time_s, oddities)
         for span in facts.spans:
@@ -139,6 +145,20 @@ class History:
             self.lags[worker].add(step, time_s, lag_s)
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
 
+    def _add_phases_without_spans(self) -> None:
+        """Phases are measured whether or not spans are sent."""
+        for key in [*self.workers]:
+            kind, _, place = key.partition("/")
+            role, _, name = place.partition("/")
+            phase = PhaseKey(role, name)
+            if kind != "phase" or "/" in name or phase in self.spans:
+                continue
+            spec = names.PHASES.get(name)
+            if spec is not None and spec.phase_class in AWAITING:
+                self.waits.add(phase)
+            self.spans[phase].update(_copied(self.workers[key]))
+            self.counts[phase].update(_copied(self.measurements[key]))
+
     def between(self, first: int, last: int) -> "History":
         """What is known of these steps, both included."""
         part = History(())
@@ -146,6 +166,7 @@ class History:
         part.rows = _of_steps(self.rows, first, last)
         for mine, theirs in (
             (part.workers, self.workers),
+            (part.measurements, self.measurements),
             (part.oddities, self.oddities),
         ):
             for key, of in theirs.items():
@@ -163,6 +184,13 @@ class History:
         """The finite values of the rows that have ``key``."""
         track = self.rows.get(key)
         return track.finite().values if track else ()
+
+
+def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:
+    return {
+        worker: Track([*track.steps], [*track.times_s], [*track.values])
+        for worker, track in tracks.items()
+    }
 
 
 def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, Track]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["STEP_SPAN", "Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
+__all__ = ["AWAITING", "STEP_SPAN", "Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
+
+AWAITING: Final = frozenset({"wait", "sync", "transfer"})
+"""Classes of phases in which nothing is done but wait for somebody or something."""
 
 STEP_SPAN: Final = "rl.loop"
 """The open proposal's name for the span of one iteration."""
