@@ -30,6 +30,7 @@ from otel_rl.bridge.decode_spans import decode_spans
 from otel_rl.bridge.device import at_host
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
+from otel_rl.bridge.otlp.scraped import translate
 from otel_rl.bridge.otlp.sender import Sender, sender_of
 from otel_rl.bridge.otlp.view import MetricsView, exemplars_of
 from otel_rl.records import (
@@ -147,6 +148,8 @@ def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> I
         sent = scope_metrics.scope
         scope = _Scope(sender, _scope_name(sent), _reduction(sent), now_ns)
         for metric in scope_metrics.metrics:
+            if not sender.exact:
+                translate(metric)
             match metric.WhichOneof("data"):
                 case "gauge":
                     for point in metric.gauge.data_points:

@@ -12,8 +12,8 @@ The whole rule, in order:
    ``gpu/...``.
 3. A name that begins with its own role does not say it twice: ``rl.train.loss`` of a trainer is
    ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
-4. Dots and colons of a name become slashes: ``vllm:num_requests_running`` of a generator is
-   ``generator/vllm/num_requests_running``. Slashes at the ends, and all but one of several, go.
+4. Dots and colons of a name become slashes: ``sglang:gen_throughput`` of a generator is
+   ``generator/sglang/gen_throughput``. Slashes at the ends, and all but one of several, go.
 5. The values of the remaining attributes follow, in the order of the attributes' names; their
    colons become slashes, too. Those that say which GPU it is are left out.
 6. What is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in hex>_``. So does

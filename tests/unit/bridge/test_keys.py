@@ -48,7 +48,7 @@ TABLE = [
     ("trainer", "x", {"rl.loop.iteration": "7"}, "trainer/x"),
     ("trainer", "über loss?", {}, "trainer/_xfc_ber_x20_loss_x3f_"),
     ("trainer", "pass@1", {}, "trainer/pass_x40_1"),
-    ("generator", "vllm:num_requests_running", {}, "generator/vllm/num_requests_running"),
+    ("generator", "sglang:gen_throughput", {}, "generator/sglang/gen_throughput"),
     ("trainer", "x", {"device": "cuda:0"}, "trainer/x/cuda/0"),
     ("trainer", "top-5", {"model": "llama-3.1"}, "trainer/top-5/llama-3.1"),
     ("trainer", "a_x5_b", {}, "trainer/a_x5f_x5_b"),
