@@ -62,7 +62,8 @@ class CounterStream:
         Returns:
             The increment; None for a point that says nothing new: one that is older than the last
             (a cumulative point is superseded by a later one), of a life so long ago that nobody
-            knows whether it was counted, or the first of a stream whose start nobody knows.
+            knows whether it was counted, or the first of a stream whose start nobody knows, which
+            has none or one at its own time.
         """
         if point.temporality is Temporality.DELTA:
             return Increment(point.value, _seconds(point.start_ns, point.time_ns))
@@ -76,10 +77,14 @@ class CounterStream:
         begun_anew = known and point.start_ns > self.start_ns
         if known and not begun_anew and self._is_older(point):
             return None
-        if not known and not point.start_ns:
+        # A Collector that scrapes, and knows no start, says it was when it looked first.
+        start_is_known = 0 < point.start_ns < point.time_ns
+        if not known and not start_is_known:
             increment = None
         elif not known:
             increment = Increment(point.value, _seconds(point.start_ns, point.time_ns))
+        elif begun_anew and not start_is_known and point.value >= self.value:
+            increment = Increment(point.value - self.value, _seconds(self.time_ns, point.time_ns))
         elif begun_anew or point.value < self.value:
             # What the process counted before it died is in; all it counted since is new.
             since_ns = max(point.start_ns, self.time_ns)

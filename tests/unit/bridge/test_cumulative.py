@@ -55,6 +55,24 @@ def test_without_a_start_time_the_first_point_is_only_a_reference() -> None:
     assert increments(counted(0, 2, 1000), counted(0, 3, 1007)) == [None, (7, 1.0)]
 
 
+def test_a_start_at_the_first_point_s_own_time_is_none() -> None:
+    # So a Collector has it that scrapes an exporter which has counted since the machine began.
+    assert increments(counted(2, 2, 1000), counted(2, 3, 1007)) == [None, (7, 1.0)]
+
+
+def test_a_collector_that_begins_to_scrape_anew_counts_nothing_twice() -> None:
+    points = counted(2, 2, 1000), counted(2, 3, 1007), counted(9, 9, 1010), counted(9, 10, 1012)
+    assert increments(*points) == [None, (7, 1.0), (3, 6.0), (2, 1.0)]
+
+
+def test_an_exporter_that_was_restarted_with_its_collector_loses_what_nobody_saw_only() -> None:
+    assert increments(counted(2, 2, 9), counted(2, 3, 10), counted(9, 9, 4)) == [
+        None,
+        (1, 1.0),
+        (4, 0.0),
+    ]
+
+
 def test_delta_points_are_increments() -> None:
     assert increments(counted(1, 2, 5, "delta"), counted(2, 4, 5, "delta")) == [(5, 1.0), (5, 2.0)]
 
