@@ -41,7 +41,7 @@ VARIANTS = {
     Kind.STRAGGLER: (":2.5@trainer/0", ":8@trainer/1"),
     Kind.SLOW_SYNC: (":0.4", ":2"),
     Kind.STARVATION: (":3", ":10"),
-    Kind.EVICTION: ("",),
+    Kind.EVICTION: (":2", ":10"),
     Kind.STALE_POLICY: (":3", "@generator/1"),
     Kind.CRASH_LOOP: (":10@generator/0", ":100@generator/1"),
     Kind.KV_THRASH: (":3", "@generator/0"),

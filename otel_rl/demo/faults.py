@@ -81,7 +81,9 @@ _SPECS = {
     ),
     Kind.STARVATION: _Spec("prompts come {size} times slower than before", 5, ("orchestrator",)),
     Kind.EVICTION: _Spec(
-        "prompts come whether they are wanted or not: the buffer is flooded", 1, ("orchestrator",)
+        "prompts come whether they are wanted or not, and the buffer takes each group {size} times",
+        4,
+        ("replay_buffer",),
     ),
     Kind.STALE_POLICY: _Spec(
         "only a policy that is {size} versions newer is taken up", 5, ("generator",)

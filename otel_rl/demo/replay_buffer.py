@@ -10,6 +10,7 @@ import numpy as np
 from opentelemetry import metrics
 
 from otel_rl.demo.buffer import ReplayBuffer
+from otel_rl.demo.faults import Kind
 from otel_rl.demo.messages import Done, Fetch, Group, Groups, Level, Reserve, Reserved
 from otel_rl.demo.seat import Seat
 from otel_rl.demo.telemetry import report_as
@@ -51,8 +52,9 @@ class BufferService:
         raise TypeError(f"not a message of the replay buffer: {message!r}")
 
     def _write(self, group: Group) -> Done:
-        self._buffer.write(group)
-        self._metrics.writes.add(len(group.rewards))
+        for _ in range(int(self._seat.troubles.size(Kind.EVICTION) or 1)):
+            self._buffer.write(group)
+            self._metrics.writes.add(len(group.rewards))
         self._changed.notify_all()
         self._report(group_size=len(group.rewards))
         return Done()

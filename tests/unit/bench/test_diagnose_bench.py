@@ -44,7 +44,7 @@ def test_variants_are_not_what_is_usual() -> None:
     same = {case.kind for case in EVERY} & {
         case.kind for case in unusual if case.fault in {usual.fault for usual in EVERY}
     }
-    assert same <= {Kind.NONE, Kind.EVICTION, Kind.NAN}
+    assert same <= {Kind.NONE, Kind.NAN}
 
 
 def test_a_case_of_many_processes_asks_for_no_worker() -> None:
