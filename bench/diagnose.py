@@ -42,7 +42,7 @@ VARIANTS = {
     Kind.SLOW_SYNC: (":0.4", ":2"),
     Kind.STARVATION: (":3", ":10"),
     Kind.EVICTION: (":2", ":10"),
-    Kind.STALE_POLICY: (":3", "@generator/1"),
+    Kind.STALE_POLICY: (":8", "@generator/1"),
     Kind.CRASH_LOOP: (":10@generator/0", ":100@generator/1"),
     Kind.KV_THRASH: (":3", "@generator/0"),
     Kind.GC_PAUSES: ("@generator/1", "@reward/0", "@replay_buffer/0", ":0.25@trainer/0"),
