@@ -23,7 +23,7 @@ from tests.lab.running import Bridge, Collector, Running
 
 STEPS = 50
 """In an export, so a request holds 1,000 points."""
-EXPORTS = 60
+EXPORTS = 30
 """Of each worker."""
 ROUNDS = 3
 
