@@ -39,7 +39,7 @@ def slower(role: str, phase: str, factor: float, index: int | None = None) -> Wo
         (slower("learner", "backward", 3, index=1), Kind.STRAGGLER, "learner/1"),
         (slower("learner", "push_weights", 12), Kind.SLOW_SYNC, None),
     ],
-    ids=str,
+    ids=["all actors", "one actor", "judges", "all learners", "one learner", "weights"],
 )
 def test_who_works_slower_is_named(world: World, kind: Kind, worker: str | None) -> None:
     report = said(world)
