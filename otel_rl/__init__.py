@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from otel_rl.worker.experiment import finish as finish
     from otel_rl.worker.experiment import log_config as log_config
     from otel_rl.worker.experiment import log_samples as log_samples
+    from otel_rl.worker.gpu_owner import gpu_owner as gpu_owner
     from otel_rl.worker.mlogger import mlogger as mlogger
     from otel_rl.worker.phases import phase as phase
     from otel_rl.worker.phases import step as step
@@ -33,6 +34,7 @@ __all__ = [
     "exact_view",
     "finish",
     "flush",
+    "gpu_owner",
     "init",
     "log_config",
     "log_samples",
@@ -51,6 +53,7 @@ _HOME = {
     "exact_view": "otel_rl.worker.exact",
     "finish": "otel_rl.worker.experiment",
     "flush": "otel_rl.worker.session",
+    "gpu_owner": "otel_rl.worker.gpu_owner",
     "init": "otel_rl.worker.session",
     "log_config": "otel_rl.worker.experiment",
     "log_samples": "otel_rl.worker.experiment",

@@ -85,4 +85,4 @@ def at_host(attributes: Attributes, host: str) -> Attributes:
 
 def is_shared(name: str) -> bool:
     """Whether all who report the metric of one device report the same thing."""
-    return name != names.RL_GPU_PROCESS_MEMORY_USAGE
+    return name != names.RL_GPU_PROCESS_MEMORY_USAGE and not name.startswith("rl.gpu.owner.")

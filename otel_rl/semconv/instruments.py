@@ -361,6 +361,48 @@ def create_rl_gpu_clock_frequency(meter: Meter) -> Gauge:
     )
 
 
+def create_rl_gpu_owner_busy_time(meter: Meter) -> Counter:
+    """Time for which the GPU was busy while a phase held it.
+
+    Divided by the time, its utilization.
+    """
+    return meter.create_counter(
+        name=names.RL_GPU_OWNER_BUSY_TIME,
+        unit="s",
+        description=(
+            "Time for which the GPU was busy while a phase held it. Divided by the time, its "
+            "utilization."
+        ),
+    )
+
+
+def create_rl_gpu_owner_energy(meter: Meter) -> Counter:
+    """Electric energy that the GPU used while a phase held it."""
+    return meter.create_counter(
+        name=names.RL_GPU_OWNER_ENERGY,
+        unit="J",
+        description="Electric energy that the GPU used while a phase held it.",
+    )
+
+
+def create_rl_gpu_owner_memory_usage(meter: Meter) -> Gauge:
+    """GPU memory in use, by all, while a phase held the GPU."""
+    return meter.create_gauge(
+        name=names.RL_GPU_OWNER_MEMORY_USAGE,
+        unit="By",
+        description="GPU memory in use, by all, while a phase held the GPU.",
+    )
+
+
+def create_rl_gpu_owner_time(meter: Meter) -> Counter:
+    """Time for which a phase held the GPU. Its rate is the share of time."""
+    return meter.create_counter(
+        name=names.RL_GPU_OWNER_TIME,
+        unit="s",
+        description="Time for which a phase held the GPU. Its rate is the share of time.",
+    )
+
+
 def create_rl_gpu_power_limit(meter: Meter) -> Gauge:
     """Electric power that the GPU may draw now."""
     return meter.create_gauge(

@@ -277,6 +277,36 @@ RL_GPU_COUNT: Final = "rl.gpu.count"
 RL_GPU_LINK: Final = "rl.gpu.link"
 """Attribute. What the bytes of a GPU went over."""
 
+RL_GPU_OWNER: Final = "rl.gpu.owner"
+"""Attribute. What the process holds its GPUs for, where several processes take turns on them."""
+
+RL_GPU_OWNER_BUSY_TIME: Final = "rl.gpu.owner.busy_time"
+"""Metric (counter, s).
+
+Time for which the GPU was busy while a phase held it. Divided by the time, its utilization.
+"""
+
+RL_GPU_OWNER_ENERGY: Final = "rl.gpu.owner.energy"
+"""Metric (counter, J). Electric energy that the GPU used while a phase held it."""
+
+RL_GPU_OWNER_IDLE: Final = "rl.gpu.owner.idle"
+"""Metric (gauge, 1).
+
+Share of time in which nobody held the GPU, of a window in which nobody shared it.
+"""
+
+RL_GPU_OWNER_MEMORY_USAGE: Final = "rl.gpu.owner.memory.usage"
+"""Metric (gauge, By). GPU memory in use, by all, while a phase held the GPU."""
+
+RL_GPU_OWNER_OVERLAP: Final = "rl.gpu.owner.overlap"
+"""Metric (gauge, 1).
+
+By how much more than all of the time the GPU was held, because several held it at once.
+"""
+
+RL_GPU_OWNER_TIME: Final = "rl.gpu.owner.time"
+"""Metric (counter, s). Time for which a phase held the GPU. Its rate is the share of time."""
+
 RL_GPU_POWER_LIMIT: Final = "rl.gpu.power.limit"
 """Metric (gauge, W). Electric power that the GPU may draw now."""
 
@@ -706,6 +736,22 @@ class RlGpuLinkValues(StrEnum):
 
     NVLINK = "nvlink"
     """To other GPUs."""
+
+
+class RlGpuOwnerValues(StrEnum):
+    """Known values of ``rl.gpu.owner``; others are allowed."""
+
+    TRAIN = "train"
+    """The trainer computes."""
+
+    GENERATE = "generate"
+    """The generator computes."""
+
+    OFFLOAD = "offload"
+    """Weights or caches leave the GPU, so that another process can have it."""
+
+    ONLOAD = "onload"
+    """They come back."""
 
 
 class RlGpuThrottleReasonValues(StrEnum):
@@ -1569,6 +1615,69 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.SUM,
             group="machine",
             derived=True,
+        ),
+        RL_GPU_OWNER_BUSY_TIME: MetricSpec(
+            name=RL_GPU_OWNER_BUSY_TIME,
+            instrument=Instrument.COUNTER,
+            unit="s",
+            brief=(
+                "Time for which the GPU was busy while a phase held it. Divided by the time, its "
+                "utilization."
+            ),
+            reduction=Reduction.SUM,
+            attributes=(RL_GPU_OWNER,),
+            group="machine",
+        ),
+        RL_GPU_OWNER_ENERGY: MetricSpec(
+            name=RL_GPU_OWNER_ENERGY,
+            instrument=Instrument.COUNTER,
+            unit="J",
+            brief="Electric energy that the GPU used while a phase held it.",
+            reduction=Reduction.SUM,
+            attributes=(RL_GPU_OWNER,),
+            group="machine",
+        ),
+        RL_GPU_OWNER_IDLE: MetricSpec(
+            name=RL_GPU_OWNER_IDLE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "Share of time in which nobody held the GPU, of a window in which nobody shared it."
+            ),
+            reduction=Reduction.MEAN,
+            group="machine",
+            derived=True,
+        ),
+        RL_GPU_OWNER_MEMORY_USAGE: MetricSpec(
+            name=RL_GPU_OWNER_MEMORY_USAGE,
+            instrument=Instrument.GAUGE,
+            unit="By",
+            brief="GPU memory in use, by all, while a phase held the GPU.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=(RL_GPU_OWNER,),
+            group="machine",
+        ),
+        RL_GPU_OWNER_OVERLAP: MetricSpec(
+            name=RL_GPU_OWNER_OVERLAP,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief=(
+                "By how much more than all of the time the GPU was held, because several held it at"
+                " once."
+            ),
+            reduction=Reduction.MEAN,
+            group="machine",
+            derived=True,
+        ),
+        RL_GPU_OWNER_TIME: MetricSpec(
+            name=RL_GPU_OWNER_TIME,
+            instrument=Instrument.COUNTER,
+            unit="s",
+            brief="Time for which a phase held the GPU. Its rate is the share of time.",
+            reduction=Reduction.SUM,
+            attributes=(RL_GPU_OWNER,),
+            group="machine",
         ),
         RL_GPU_POWER_LIMIT: MetricSpec(
             name=RL_GPU_POWER_LIMIT,

@@ -21,6 +21,10 @@ class DeviceTable:
         """By what all keys of each begin with. Never changed: there is another one when one is."""
         return self._devices
 
+    def known_prefix(self, uuid: str) -> str:
+        """What the keys of a device begin with; empty if it has none of its own."""
+        return self._prefixes.get(uuid, "")
+
     def prefix(self, labels: Labels, worker: str, *, at_most: int) -> str:
         """What the keys of a device begin with; empty if there are as many as may be.
 

@@ -230,6 +230,14 @@ class StreamTable:
             self._frozen = None
         return group
 
+    def device_group(self, uuid: str, name: str) -> Group | None:
+        """The group of what is derived for one GPU; None if it has no keys of its own."""
+        prefix = self._device_table.known_prefix(uuid)
+        if not prefix:
+            return None
+        of_one = (("hw.id", uuid),)
+        return self.group("", name, of_one, Reduction.MEAN, key=device_key(prefix, name))
+
     def _expected(self, role: str) -> int:
         return max((w.count or 0 for w in self.workers.values() if w.role == role), default=0)
 

@@ -242,6 +242,8 @@ def _rows(window: _Window, table: StreamTable, window_s: float) -> Iterator[Clos
         values.update(_distribution(groups[number], distribution))
     values.update(_miss_ratios(window, table))
     values.update(_device_counts(window, table))
+    if cover_s >= _MIN_RATE_S:
+        values.update(_turns(window, table, cover_s))
     single = {groups[number].key: measured for number, measured in window.single.items()}
     yield from (ClosedWindow(*row) for row in single_rows(single))
     if values:
@@ -285,6 +287,27 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
     for role, devices in roles.items():
         group = table.group(role, names.RL_GPU_COUNT, (), Reduction.SUM)
         yield group.key, len(devices)
+
+
+def _turns(window: _Window, table: StreamTable, cover_s: float) -> Iterator[tuple[str, float]]:
+    """For each GPU that processes take turns on, the share of time in which nobody held it.
+
+    And by how much more than all of the time it was held. One hides the other within a window.
+    """
+    held: dict[str, float] = {}
+    for number, counted in window.counted.items():
+        group = table.groups[number]
+        uuid = dict(group.attributes).get("hw.id")
+        if uuid and group.name == names.RL_GPU_OWNER_TIME:
+            held[uuid] = held.get(uuid, 0) + sum(cell.rate(cover_s) for cell in counted.values())
+    for uuid, share in held.items():
+        for name, value in (
+            (names.RL_GPU_OWNER_IDLE, max(0.0, 1 - share)),
+            (names.RL_GPU_OWNER_OVERLAP, max(0.0, share - 1)),
+        ):
+            derived = table.device_group(uuid, name)
+            if derived is not None:
+                yield derived.key, value
 
 
 def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:

@@ -10,15 +10,13 @@ process can be forked, and the sampler started and stopped, any number of times.
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic, monotonic_ns, time
 from typing import Final
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation, _Gauge
+from opentelemetry.metrics import Meter
 
-from otel_rl.semconv.names import METRICS
-from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.gpu.nvml import (
     Device,
     DeviceGone,
@@ -29,7 +27,10 @@ from otel_rl.worker.gpu.nvml import (
     load,
     renew_locks,
 )
+from otel_rl.worker.gpu.owner import Ownership
+from otel_rl.worker.gpu.recorder import Recorder
 from otel_rl.worker.gpu.settings import GpuSettings
+from otel_rl.worker.gpu.share import Shares
 from otel_rl.worker.guard import Guard
 
 __all__ = ["GpuSampler"]
@@ -40,7 +41,13 @@ RETRY_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 1.0
 """The end of a process does not wait longer for a driver that does not answer."""
 
+_BETWEEN_TURNS_S: Final = 0.1
+"""Turns that are shorter are divided by their time alone: a driver answers no faster."""
+
 _log = logging.getLogger("otel_rl")
+
+
+_Answers = list[tuple[Device, Sequence[Reading]]]
 
 
 class GpuSampler:
@@ -53,10 +60,13 @@ class GpuSampler:
     """
 
     def __init__(self, meter: Meter, guard: Guard, *, retry_s: float = RETRY_S) -> None:
-        self._recorder = _Recorder(meter)
+        self._ownership = Ownership(monotonic_ns)
+        self._recorder = Recorder(meter, self._held_without_devices_s)
+        self._shares = Shares()
         self._guard = guard
         self._retry_s = retry_s
         self._memory = Memory()
+        self._has_devices = False  # or may have, as long as nobody knows
         # _lock guards the three below.
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -76,6 +86,7 @@ class GpuSampler:
             if is_wanted and self._thread is not None and settings == self._settings:
                 return
             self._end()
+            self._has_devices = is_wanted
             if not is_wanted:
                 return
             self._settings, self._stopping = settings, threading.Event()
@@ -84,6 +95,15 @@ class GpuSampler:
             )
             self._thread.start()
 
+    def begin_turn(self, turn: object, phase: str) -> None:
+        """A phase holds the GPUs from now on, see ``Ownership``."""
+        self._ownership.begin(turn, phase)
+        self._recorder.show_turns()
+
+    def end_turn(self, turn: object) -> None:
+        """It holds them no more."""
+        self._ownership.end(turn)
+
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Sample no more. Waits at most ``timeout_s`` for a question that is under way."""
         with self._guard, self._lock:
@@ -91,6 +111,7 @@ class GpuSampler:
 
     def count_anew(self) -> None:
         """From now on the process is another worker, whose sums begin at zero."""
+        self._shares = Shares()
         self._recorder.forget()
 
     def forget(self) -> None:
@@ -99,12 +120,18 @@ class GpuSampler:
         self._thread = None
         self._stopping = threading.Event()
         self._memory = Memory(self._memory.said)
+        self._has_devices = False
         renew_locks()
-        self._recorder.forget()
+        self._ownership.forget()
+        self.count_anew()
+
+    def _held_without_devices_s(self) -> Mapping[str, float]:
+        return {} if self._has_devices else self._ownership.held_s()
 
     def _end(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         thread, self._thread = self._thread, None
         self._stopping.set()
+        self._ownership.changed.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
 
@@ -127,7 +154,9 @@ class GpuSampler:
             if "driver" not in self._memory.said:
                 self._memory.said.add("driver")
                 _log.info("No GPU is sampled: %s. Training is not affected.", reason)
+            self._has_devices = False
             return False
+        self._has_devices = True
         try:
             return self._sample_with(driver, settings, stopping)
         except NoDriver as reason:
@@ -145,6 +174,7 @@ class GpuSampler:
         devices, are_all = driver.devices(wanted)
         if are_all and not devices:
             driver.say("none", "No GPU is sampled: the process can see none.")
+            self._has_devices = False
             stopping.wait()
         look_again_s = None if are_all else monotonic() + self._retry_s
         while devices and not stopping.is_set():
@@ -152,14 +182,42 @@ class GpuSampler:
             if len(there) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
             devices = there
-            stopping.wait(_until_next_s(time(), settings.interval_s))
+            self._wait(devices, stopping, _until_next_s(time(), settings.interval_s))
             if look_again_s is not None and monotonic() >= look_again_s:
                 return True
+        self._share(self._answers(devices))  # of a turn that ends with the process
         return False
+
+    def _wait(self, devices: Sequence[Device], stopping: threading.Event, wait_s: float) -> None:
+        """Wait for the next round. When others take over, see what those before have had."""
+        until_s, changed = monotonic() + wait_s, self._ownership.changed
+        while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
+            if changed.wait(left_s) and not stopping.is_set():
+                changed.clear()
+                self._share(self._answers(devices))
+                stopping.wait(_BETWEEN_TURNS_S)
 
     def _round(self, driver: Driver, devices: Sequence[Device]) -> list[Device]:
         """Ask every device once. Returns those that are there still."""
-        answers: list[tuple[Device, Sequence[Reading]]] = []
+        answers = self._answers(devices)
+        self._recorder.record(answers)
+        self._share(answers)
+        self._recorder.record(driver.errors(devices))
+        return [device for device, _ in answers]
+
+    def _share(self, answers: _Answers) -> None:
+        """Record what each phase has had of the devices, if any has ever held them."""
+        held_s = self._ownership.held_s()
+        if not held_s:
+            return
+        devices = {device.uuid: device for device, _ in answers}
+        readings = [(device.uuid, found) for device, found in answers]
+        shares = self._shares.divide(monotonic(), held_s, readings)
+        self._recorder.record((devices[uuid], found) for uuid, found in shares)
+
+    def _answers(self, devices: Sequence[Device]) -> _Answers:
+        """What the devices say that are there."""
+        answers: _Answers = []
         for device in devices:
             try:
                 answers.append((device, device.read()))
@@ -170,9 +228,7 @@ class GpuSampler:
                     device.uuid,
                     reason,
                 )
-        self._recorder.record(answers)
-        self._recorder.record(driver.errors(devices))
-        return [device for device, _ in answers]
+        return answers
 
 
 def _until_next_s(now_s: float, interval_s: float) -> float:
@@ -182,81 +238,3 @@ def _until_next_s(now_s: float, interval_s: float) -> float:
     """
     next_s = interval_s - (now_s - interval_s / 2) % interval_s
     return next_s if next_s >= interval_s / 2 else next_s + interval_s
-
-
-_Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Metric, device and attributes."""
-
-
-class _Recorder:
-    """Turns answers into measurements. One thread records, the exporter's reads.
-
-    A device counts since it was switched on; what was counted before the first sample is not the
-    run's. After a reset of the device it counts from zero.
-    """
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._gauges: dict[str, _Gauge] = {}
-        self._observed: set[str] = set()
-        # _lock guards everything below.
-        self._lock = threading.Lock()
-        # Taken out by the exporter, so that nothing is said twice of one sample.
-        self._latest: dict[str, dict[_Key, Observation]] = {}
-        # The device's last count, and how much it has counted for us.
-        self._counts: dict[_Key, tuple[float, float]] = {}
-
-    def record(self, answers: Iterable[tuple[Device, Sequence[Reading]]]) -> None:
-        """Record what devices say of themselves."""
-        for device, readings in answers:
-            shared = device.attributes()
-            for reading in readings:
-                attributes = {**shared, **dict(reading.attributes)}
-                if METRICS[reading.metric].instrument is Instrument.GAUGE:
-                    self._gauge(reading.metric).set(reading.value, attributes)
-                else:
-                    self._keep(device, reading, attributes)
-
-    def forget(self) -> None:
-        """Begin anew: in another process, or as another worker."""
-        self._lock = threading.Lock()  # a parent's thread that is not here may hold it
-        self._latest = {}
-        self._counts = {}
-
-    def _keep(self, device: Device, reading: Reading, attributes: Mapping[str, str]) -> None:
-        key = (reading.metric, device.uuid, reading.attributes)
-        with self._lock:
-            value = reading.value
-            if METRICS[reading.metric].instrument is Instrument.COUNTER:
-                before, total = self._counts.get(key, (reading.since, 0.0))
-                before = value if before is None else before
-                total += value - before if value >= before else value
-                self._counts[key] = (value, total)
-                value = total
-            self._latest.setdefault(reading.metric, {})[key] = Observation(value, attributes)
-        self._observe(reading.metric)
-
-    def _take(self, metric: str) -> Iterable[Observation]:
-        with self._lock:
-            return [*self._latest.pop(metric, {}).values()]
-
-    def _gauge(self, metric: str) -> _Gauge:
-        gauge = self._gauges.get(metric)
-        if gauge is None:
-            spec = METRICS[metric]
-            gauge = self._gauges[metric] = self._meter.create_gauge(metric, spec.unit, spec.brief)
-        return gauge
-
-    def _observe(self, metric: str) -> None:
-        if metric in self._observed:
-            return
-        self._observed.add(metric)
-        spec = METRICS[metric]
-
-        def take(_options: CallbackOptions) -> Iterable[Observation]:
-            return self._take(metric)
-
-        if spec.instrument is Instrument.COUNTER:
-            self._meter.create_observable_counter(metric, [take], spec.unit, spec.brief)
-        else:
-            self._meter.create_observable_up_down_counter(metric, [take], spec.unit, spec.brief)
