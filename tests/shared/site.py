@@ -137,6 +137,7 @@ class Site:
         directory: Of the test.
         bridges: How many.
         wandb: Where the runs are written; to a directory that all bridges share if not given.
+        lease_s: How long a run waits for its next bridge.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Site:
         *,
         bridges: int,
         wandb: WandbServer | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.runs = directory / "runs"
         self.runs.mkdir()
@@ -155,7 +157,7 @@ class Site:
         self._mark = uuid.uuid4().hex
         settings = directory / "bridge.toml"
         tracker = _JSON_LINES.format(directory=json.dumps(str(self.runs)))
-        settings.write_text(_SETTINGS.format(lease_s=LEASE_S) + (_WANDB if wandb else tracker))
+        settings.write_text(_SETTINGS.format(lease_s=lease_s) + (_WANDB if wandb else tracker))
         environment = {
             **clean_environment(directory),
             **(wandb.environment() if wandb else {}),
@@ -220,6 +222,12 @@ class Site:
         # The last one may be being written.
         rows = [json.loads(line) for line in lines if line.endswith("\n")]
         return [{**row["values"], "number": row["number"]} for row in rows]
+
+    def run_ids(self) -> set[str]:
+        """The runs that there are."""
+        if self._wandb is not None:
+            return set(self._wandb.run_ids())
+        return {path.stem for path in self.runs.glob("*.jsonl")}
 
     def owners(self) -> Mapping[str, int]:
         """The process id of the bridge that owns the run of each experiment, while one does."""

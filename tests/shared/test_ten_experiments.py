@@ -1,11 +1,12 @@
 """Two bridges, ten experiments: one bridge goes, each experiment is one run with every step once.
 
-``SHARED_RUNS=20`` does it as many times.
+``SHARED_RUNS=20`` does it as many times, with W&B's SDK and a stand-in server, too.
 """
 
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.faults.keeper import BridgeKeeper, kill, wait_for
 from tests.faults.link import Trouble
 from tests.postgres import PostgresServer
 from tests.shared.site import Sender, Site
+from tests.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 
@@ -22,16 +24,24 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXPERIMENTS = [f"e{n}" for n in range(10)]
 TIMES = range(int(os.environ.get("SHARED_RUNS", "1")))
+TRACKERS = ["jsonl", "wandb"] if "SHARED_RUNS" in os.environ else ["jsonl"]
 DEADLINE_S = 120.0
+LEASE_S = 10.0  # nobody loses one by being slow: who is gone is gone for good
 PAUSE_S = 0.2
-MORE = 5
+MORE = 2
 
 Strike = Callable[[Site, int], None]
 
 
-@pytest.fixture
-def site(postgres: PostgresServer, tmp_path: Path) -> Iterator[Site]:
-    with Site(postgres, tmp_path, bridges=2) as running:
+@pytest.fixture(params=TRACKERS)
+def site(
+    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path
+) -> Iterator[Site]:
+    with ExitStack() as stack:
+        wandb = stack.enter_context(WandbServer()) if request.param == "wandb" else None
+        running = stack.enter_context(
+            Site(postgres, tmp_path, bridges=2, wandb=wandb, lease_s=LEASE_S)
+        )
         wait(running, "both bridges come up", lambda: all(b.is_up() for b in running.bridges))
         yield running
 
@@ -87,9 +97,9 @@ def test_each_experiment_ends_in_one_run_with_every_step_once(
         assert not sender.is_alive(), "a request is never taken"
     wait(site, "every step is shown", lambda: all(is_shown(site, s) for s in senders))
 
-    files = {path.name for path in site.runs.glob("*.jsonl")}
-    assert files == {f"{run_id(name, 'default')}.jsonl" for name in EXPERIMENTS}
+    assert site.run_ids() == {run_id(name, "default") for name in EXPERIMENTS}
     for sender in senders:
         assert site.shown(sender) == {sender.value(step): 1 for step in sender.acknowledged}
         rows = site.rows(sender.experiment)
         assert [row["number"] for row in rows] == list(range(len(rows)))
+    _log.info("%d steps in %d runs", sum(len(s.acknowledged) for s in senders), len(senders))
