@@ -1,6 +1,7 @@
 """``python -m bench``: what otel_rl costs, side by side with what users run today.
 
     python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
+                    [tracing]
 
 Every part runs in a process of its own. A goal that is missed is a finding and no failure.
 """
@@ -26,6 +27,7 @@ PARTS = {
     "today": "The same work with what users do today: all processes",
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
+    "tracing": "What spans cost the demo",
 }
 
 

@@ -1,0 +1,219 @@
+"""What spans cost the demo at full sampling.
+
+The demo runs with every span kept, against a receiver that counts. What a span costs is measured in
+steps that look like a trainer's, phases and links, with and without their spans: CPU of the thread
+that makes them, which is what a step is longer by, and CPU of the process, encoding and sending
+included. Beside that, runs of the demo with and without spans take turns.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+import otel_rl
+from bench.figures import Figure, Limits
+from bench.sink import sink
+from otel_rl import carrier
+from otel_rl.semconv import names
+from tests.otlp_sink import Sink, pairs, serve
+
+GOAL_PERCENT = 2.0
+
+STEPS = 40
+ROUNDS = 3
+WITHOUT = {"OTEL_TRACES_EXPORTER": "none"}
+
+PHASES = 10
+LINKS = 24
+COST_STEPS = 2000
+COST_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the demo.
+
+    Attributes:
+        step_s: Of a rank, the median.
+        spans: For each process, by its role and process id, how many it made a step.
+        cpu_s: Of all processes, a step.
+    """
+
+    step_s: float
+    spans: Mapping[str, float]
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """CPU in the thread that makes something, and in its whole process."""
+
+    own_us: float
+    all_us: float
+
+    def less(self, other: "_Cost") -> "_Cost":
+        return _Cost(self.own_us - other.own_us, self.all_us - other.all_us)
+
+    def by(self, n: int) -> "_Cost":
+        return _Cost(self.own_us / n, self.all_us / n)
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    span: _Cost
+    link: _Cost
+
+
+def figures(*, tiny: bool) -> Iterator[Figure]:
+    """Share of a step for the process of each role that makes most spans, and side by side."""
+    steps, rounds = (4, 1) if tiny else (STEPS, ROUNDS)
+    costs = _costs(20 if tiny else COST_STEPS, 1 if tiny else COST_ROUNDS)
+    for name, cost in (("a span", costs.span), ("a link", costs.link)):
+        yield Figure(
+            f"tracing: {name}, in the thread that makes it", "us", cost.own_us, None, "", None
+        )
+        yield Figure(f"tracing: {name}, sent", "us", cost.all_us, None, "", None)
+    pairs = [(_demo(steps, {}), _demo(steps, WITHOUT)) for _ in range(rounds)]
+    first, _ = pairs[0]
+    step_s = median(traced.step_s for traced, _ in pairs)
+    for role in sorted({process.partition("/")[0] for process in first.spans}):
+        most = max(n for process, n in first.spans.items() if process.partition("/")[0] == role)
+        name = f"tracing: {role}"
+        yield Figure(f"{name}, spans of a process", "/step", most, None, "", None)
+        links = LINKS if role == "trainer" else 0  # of the others, at most one for many spans
+        own_us = most * costs.span.own_us + links * costs.link.own_us
+        all_us = most * costs.span.all_us + links * costs.link.all_us
+        goal = GOAL_PERCENT if role == "trainer" else None  # whose step it is
+        yield _percent(f"{name}, of the time of a step", own_us / step_s / 1e4, goal)
+        yield _percent(f"{name}, of a core", all_us / step_s / 1e4, None)
+    ranks = sum(process.partition("/")[0] == "trainer" for process in first.spans)
+    sent_us = sum(first.spans.values()) * costs.span.all_us + ranks * LINKS * costs.link.all_us
+    cpu_s = median(traced.cpu_s for traced, _ in pairs)
+    yield _percent("tracing: all processes, of their CPU", sent_us / cpu_s / 1e4, None)
+    for name, unit, ours, theirs in (
+        ("time of a step", "s", [t.step_s for t, _ in pairs], [b.step_s for _, b in pairs]),
+        ("CPU of all", "s/step", [t.cpu_s for t, _ in pairs], [b.cpu_s for _, b in pairs]),
+    ):
+        ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
+        yield Figure(
+            f"tracing: demo, {name}", unit, median(ours), median(theirs), "no spans", ratio
+        )
+
+
+def _percent(name: str, value: float, goal: float | None) -> Figure:
+    return Figure(name, "%", value, None, "", None, goal, Limits.OURS)
+
+
+def _demo(steps: int, extra: Mapping[str, str]) -> Run:
+    with serve(Sink()) as receiver:
+        door = receiver.url.removeprefix("http://")
+        command = [sys.executable, "-m", "otel_rl.cli", "demo", "--endpoint", door, "--no-kill"]
+        subprocess.run(
+            [*command, "--steps", str(steps)],
+            env={**os.environ, **extra},
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=600,
+        )
+        walls = [
+            one.value
+            for one in receiver.measurements(names.RL_ITERATION_DURATION)
+            if one.resource["rl.worker.role"] == "trainer"
+        ]
+        return Run(
+            median(walls),
+            {process: n / steps for process, n in _spans(receiver.traces).items()},
+            _cpu_s(receiver.metrics) / steps,
+        )
+
+
+def _spans(requests: Sequence[ExportTraceServiceRequest]) -> Counter[str]:
+    """How many each process has made, by role and process id."""
+    found: Counter[str] = Counter()
+    for request in requests:
+        for part in request.resource_spans:
+            process = pairs(part.resource.attributes)
+            name = f"{process['rl.worker.role']}/{process['process.pid']}"
+            found[name] += sum(len(scope.spans) for scope in part.scope_spans)
+    return found
+
+
+def _cpu_s(requests: Sequence[ExportMetricsServiceRequest]) -> float:
+    """Of all processes, from each one's first report to its last."""
+    seen: dict[tuple[object, object], list[float]] = {}
+    for request in requests:
+        for part in request.resource_metrics:
+            process = pairs(part.resource.attributes)["service.instance.id"]
+            for metric in (metric for scope in part.scope_metrics for metric in scope.metrics):
+                if metric.name == "process.cpu.time":
+                    for point in metric.sum.data_points:
+                        mode = pairs(point.attributes)["cpu.mode"]
+                        seen.setdefault((process, mode), []).append(point.as_double)
+    return sum(max(values) - min(values) for values in seen.values())
+
+
+def _costs(steps: int, rounds: int) -> _Costs:
+    """Medians over rounds in which steps without spans, with them, and with links take turns."""
+    spans, links = [], []
+    for _ in range(rounds):
+        bare, with_spans, with_both = (
+            _loop_s(steps, *how) for how in ((0, WITHOUT), (0, {}), (LINKS, {}))
+        )
+        bare_links = _loop_s(steps, LINKS, WITHOUT)  # the ages of samples are measured anyway
+        spans.append(with_spans.less(bare).by(steps * (PHASES + 1)))
+        links.append(with_both.less(with_spans).less(bare_links.less(bare)).by(steps * LINKS))
+    return _Costs(_median(spans), _median(links))
+
+
+def _median(costs: Sequence[_Cost]) -> _Cost:
+    return _Cost(median(c.own_us for c in costs), median(c.all_us for c in costs))
+
+
+def _loop_s(steps: int, links: int, extra: Mapping[str, str]) -> _Cost:
+    with sink() as url:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.tracing", str(steps), str(links)],
+            env={**os.environ, **extra, "OTEL_EXPORTER_OTLP_ENDPOINT": url},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    return _Cost(*json.loads(done.stdout))
+
+
+def _loop(steps: int, links: int) -> Sequence[float]:
+    """CPU microseconds of making steps, and of that and delivering all that is said of them."""
+    otel_rl.init(experiment="bench", role="trainer")
+    stamps = []
+    for sample in range(LINKS):
+        with otel_rl.phase("generate"):
+            stamps.append(carrier.stamp(policy_version=sample))
+    begun_s, own_s = time.process_time(), 0.0
+    for step in range(steps):
+        step_s = time.thread_time()
+        with otel_rl.step(step):
+            for _ in range(PHASES - 1):
+                with otel_rl.phase("batch_create"):
+                    pass
+            with otel_rl.phase("train"):
+                carrier.link(stamps[:links], policy_version=LINKS)
+        own_s += time.thread_time() - step_s
+        if step % 50 == 0:  # faster than any training, so it has to wait for its exporter
+            otel_rl.flush(timeout_s=30)
+    otel_rl.shutdown(timeout_s=60)
+    return own_s * 1e6, (time.process_time() - begun_s) * 1e6
+
+
+if __name__ == "__main__":
+    print(json.dumps(_loop(int(sys.argv[1]), int(sys.argv[2]))))
