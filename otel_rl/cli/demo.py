@@ -39,6 +39,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     parser.add_argument("--no-kill", action="store_true", help="let every generator live")
     parser.add_argument(
+        "--colocated",
+        action="store_true",
+        help="on-policy, with a trainer and a generator that take turns on one device, in two "
+        "processes; without faults",
+    )
+    parser.add_argument(
         "--fault",
         action="append",
         dest="faults",
@@ -68,14 +74,20 @@ def _command(arguments: argparse.Namespace) -> int:
         return _list_faults()
     key = experiment_key(arguments, default_experiment="grpo-demo")
     settings = _demo_settings(arguments, key)
+    colocated = arguments.colocated
+    if colocated and arguments.faults:
+        raise ConfigError(
+            "--colocated: has no processes for --fault.", hint="Leave one of them out."
+        )
     if arguments.endpoint:
-        return _train(settings, key, arguments.endpoint)
+        return _train(settings, key, arguments.endpoint, colocated=colocated)
     bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
         work_dir = bridge.settings.data / "demo"
-        status = _train(settings.model_copy(update={"work_dir": work_dir}), key, bridge.http)
+        settings = settings.model_copy(update={"work_dir": work_dir})
+        status = _train(settings, key, bridge.http, colocated=colocated)
     finally:
         complete = finish(bridge, exit_code=status)
     return status or (0 if complete else 1)
@@ -111,9 +123,12 @@ def _list_faults() -> int:
     return 0
 
 
-def _train(settings: "DemoSettings", key: ExperimentKey, http: str) -> int:
-    from otel_rl.demo import run  # needs numpy
+def _train(
+    settings: "DemoSettings", key: ExperimentKey, http: str, *, colocated: bool = False
+) -> int:
+    from otel_rl.demo import COLOCATED, ORCHESTRATOR, run  # needs numpy
 
-    result = run(settings, reporting_environment(os.environ, http=http, key=key))
+    environment = reporting_environment(os.environ, http=http, key=key)
+    result = run(settings, environment, orchestrator=COLOCATED if colocated else ORCHESTRATOR)
     print(result, flush=True)
     return 0 if result.ok else 1

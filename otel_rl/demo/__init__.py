@@ -6,7 +6,8 @@ A transformer with random weights learns to reverse digits from nothing but rewa
 ranks, three generator replicas, two reward workers, a replay buffer, a weight store and an
 orchestrator are processes of their own; weights are pushed and pulled, samples are stale, a replica
 is killed half-way. Each process reports what it measures. The generators use OpenTelemetry's API
-alone, the others `otel_rl`; `otel-rl demo` puts a bridge around the run.
+alone, the others `otel_rl`; `otel-rl demo` puts a bridge around the run. In the
+variant `colocated`, two processes take turns.
 
 Of the metrics that `semconv/registry` lists, the demo cannot measure these, and reports none of
 them:
@@ -22,8 +23,8 @@ them:
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 
-from otel_rl.demo.launch import run
+from otel_rl.demo.launch import COLOCATED, ORCHESTRATOR, run
 from otel_rl.demo.result import DemoResult
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["DemoResult", "DemoSettings", "run"]
+__all__ = ["COLOCATED", "ORCHESTRATOR", "DemoResult", "DemoSettings", "run"]

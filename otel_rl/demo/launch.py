@@ -13,13 +13,21 @@ from otel_rl.demo.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 
-__all__ = ["run"]
+__all__ = ["COLOCATED", "ORCHESTRATOR", "run"]
+
+ORCHESTRATOR = "otel_rl.demo.orchestrator"
+COLOCATED = "otel_rl.demo.colocated"
 
 LOOK_EVERY_S = 0.5
 TEARDOWN_S = 30.0  # the orchestrator ends its children within this, or is killed itself
 
 
-def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoResult:
+def run(
+    settings: DemoSettings,
+    env: Mapping[str, str] | None = None,
+    *,
+    orchestrator: str = ORCHESTRATOR,
+) -> DemoResult:
     """Run the whole demo in processes of its own, with progress on stdout. Blocks until the end.
 
     A Ctrl-C ends the run early; the result then says so. No process outlives this call.
@@ -28,6 +36,7 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
         settings: Of the run.
         env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables decide
             where telemetry goes; without an endpoint the demo runs all the same.
+        orchestrator: The module that is run; ``COLOCATED`` is a variant of the demo.
     """
     if settings.work_dir is None:
         work_dir = Path(tempfile.mkdtemp(prefix="otel-rl-demo-"))
@@ -40,17 +49,17 @@ def run(settings: DemoSettings, env: Mapping[str, str] | None = None) -> DemoRes
     _configure_telemetry(environment, settings)
     log = work_dir / "orchestrator.log"
     with log.open("wb") as errors:
-        orchestrator = subprocess.Popen(  # noqa: S603  # our own module, no shell
-            [sys.executable, "-m", "otel_rl.demo.orchestrator", str(work_dir)],
+        process = subprocess.Popen(  # noqa: S603  # our own module, no shell
+            [sys.executable, "-m", orchestrator, str(work_dir)],
             stdin=subprocess.DEVNULL,
             stderr=errors,
             env=environment,
         )
-    _wait(orchestrator)
+    _wait(process)
     try:
         return DemoResult.model_validate_json((work_dir / RESULT_FILE).read_text())
     except FileNotFoundError:
-        reason = f"the orchestrator ended with {orchestrator.returncode} [{log}]"
+        reason = f"the orchestrator ended with {process.returncode} [{log}]"
         return DemoResult(reason=reason, logs=work_dir / "logs")
 
 
