@@ -4,6 +4,7 @@ machine = Machine(tmp_path, monkeypatch.setenv)
 machine.set(gpu(0, utilization=50))
 """
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -32,6 +33,7 @@ def compiler() -> str | None:
 def library() -> Path:
     """The directory of the compiled library. One of this process's own, built once."""
     directory = Path(tempfile.mkdtemp(prefix="nvml-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     made = directory / SO_NAME
     subprocess.run(
         [str(compiler()), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{SO_NAME}", "-o", made, _SOURCE],
