@@ -131,6 +131,7 @@ class WandbServer:
         self._slow_s = 0.0
         self._arriving: list[tuple[float, Callable[[], None]]] = []
         self._unknown: list[str] = []
+        self._alerts: list[tuple[str, str, str]] = []
         self._headers: list[dict[str, str]] = []
         self._paths: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -181,6 +182,11 @@ class WandbServer:
         """Of all runs, in the order in which they were made."""
         with self._lock:
             return list(self._runs)
+
+    def alerts(self, run_id: str) -> list[tuple[str, str]]:
+        """Title and text of each alert of a run."""
+        with self._lock:
+            return [(title, text) for run, title, text in self._alerts if run == run_id]
 
     def unknown_operations(self) -> list[str]:
         """GraphQL operations that the server has no answer for."""
@@ -325,6 +331,7 @@ class WandbServer:
             "CreateRunFiles": self._create_run_files,
             "JoinedRun": self._joined_run,
             "JoinedRunRows": self._joined_run_rows,
+            "NotifyScriptableRunAlert": self._alert,
             "RunLineCount": self._resume_status,
             "RunResumeStatus": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
@@ -346,6 +353,12 @@ class WandbServer:
             self._unknown.append(operation)
             return {"data": None, "errors": [{"message": f"unknown operation {operation}"}]}
         return {"data": answers[operation](variables)}
+
+    def _alert(self, variables: dict[str, str]) -> Json:
+        alert = variables["runName"], variables["title"], variables["text"]
+        with self._lock:
+            self._alerts.append(alert)
+        return {"notifyScriptableRunAlert": {"success": True}}
 
     def _upsert(self, variables: dict[str, Any], *, client: str) -> Json:  # as GraphQL has them
         name = variables.get("name") or variables.get("id") or ""

@@ -133,6 +133,16 @@ class TrackerSettings(BaseModel):
         return data
 
 
+class DiagnoseSettings(BaseModel):
+    """When runs are told what is wrong with them."""
+
+    model_config = _MODEL
+
+    every_s: float = Field(60.0, ge=0)
+    """Between two looks at a run that goes on, and shortly after its end. What is found stands in
+    the run under ``diagnosis/``, when it is news; with W&B it is an alert. 0 for never."""
+
+
 class TelemetrySettings(BaseModel):
     """What the bridge says of itself."""
 
@@ -187,6 +197,9 @@ class BridgeSettings(BaseSettings):
 
     tracker: TrackerSettings = TrackerSettings()
     """Where rows go."""
+
+    diagnose: DiagnoseSettings = DiagnoseSettings()
+    """When runs are told what is wrong with them."""
 
     telemetry: TelemetrySettings = TelemetrySettings()
     """What the bridge says of itself."""

@@ -189,12 +189,14 @@ class Where(StrEnum):
         GRPC: While a request over gRPC was answered; its sender retries.
         DRAIN: While rows were made; the batches are kept and read again.
         DELIVERY: While a run was written; the rows are kept and written again.
+        WATCH: While a run was diagnosed; it goes on without.
     """
 
     HTTP = "http"
     GRPC = "grpc"
     DRAIN = "drain"
     DELIVERY = "delivery"
+    WATCH = "watch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.about import About
 from otel_rl.bridge.align import Aligner, AlignSettings, History, Tally
+from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
@@ -140,6 +141,7 @@ class Drain:
         self._logged_ns = 0
         # Loaded in the next round although no batch waits.
         self._unloaded: dict[ExperimentKey, None] = {}
+        self._findings: dict[ExperimentKey, Finding] = {}
         for key in ledger.open_runs():
             if self._owners.epoch(key) is not None:
                 self.begin(key)
@@ -150,6 +152,14 @@ class Drain:
         Any thread may call it.
         """
         self._unloaded[key] = None
+
+    def tell(self, key: ExperimentKey, finding: Finding) -> None:
+        """Let the run know what was found out about it, in the next round or at the end.
+
+        Any thread may call it.
+        """
+        self._findings[key] = finding
+        self.begin(key)
 
     def experiments(self) -> Collection[ExperimentKey]:
         """Those that take memory, or wait to do so. Any thread may call it."""
@@ -221,6 +231,9 @@ class Drain:
 
     def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
         run = self._load(key, now_ns)
+        finding = self._findings.pop(key, None)
+        if finding is not None:
+            run.aligner.tell(finding)
         spooled, has_more = self._read(key, max_bytes) if max_bytes else ([], False)
         if spooled:
             run.used_ns = now_ns

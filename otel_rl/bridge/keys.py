@@ -38,6 +38,8 @@ from otel_rl.bridge.device import gpu_metric, without_labels
 from otel_rl.semconv import names
 
 __all__ = [
+    "DIAGNOSIS_ALERT",
+    "DIAGNOSIS_CAUSE",
     "MAX_KEY_LENGTH",
     "MAX_TABLE_KEY_LENGTH",
     "device_key",
@@ -48,6 +50,12 @@ __all__ = [
     "variant_key",
     "worker_key",
 ]
+
+DIAGNOSIS_CAUSE = "diagnosis/cause"
+"""Label: what kind of thing is wrong with the run, if anything is."""
+
+DIAGNOSIS_ALERT = "diagnosis/alert"
+"""Label of the row that a tracker which can alert people does so for: what is wrong, in words."""
 
 MAX_KEY_LENGTH = 1024
 """Of a key without its statistic, in characters, all of them ASCII."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Gauge, Where
 from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal import Journal
@@ -33,6 +33,7 @@ from otel_rl.bridge.receive import (
 from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
+from otel_rl.bridge.watch import Watch
 from otel_rl.errors import JournalError
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.semconv import names
@@ -130,6 +131,16 @@ class Bridge:
                 gauges=self._gauges,
                 owners=owners,
             )
+            self._watch = Watch(
+                self._ledger,
+                environment={} if url is None else {f"{ENV_PREFIX}JOURNAL__URL": url},
+                arguments=["--data", str(settings.data)],
+                every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
+                experiments=self._watched,
+                tell=self._drain.tell,
+                counters=self.counters,
+                clock_ns=clock_ns,
+            )
             self._servers = self._listen()
         except BaseException:
             self._close_journal()
@@ -174,6 +185,7 @@ class Bridge:
                 daemon=True,  # it ends at its next look at the database
             ).start()
         self._drain_thread.start()
+        self._watch.start()
         if self._settings.telemetry.endpoint is not None:
             reader = otlp_reader(
                 self._settings.telemetry.endpoint, self._settings.telemetry.interval_s
@@ -219,6 +231,7 @@ class Bridge:
             server.stop()
         if self._leases is not None:
             self._leases.claim_no_more()
+        self._watch.stop()
         self._stopping.set()
         self._work.set()
         if self._drain_thread.is_alive():
@@ -321,6 +334,8 @@ class Bridge:
             try:
                 if stopping and self._leases is None:
                     self._drain.finish(self._clock_ns())
+                    if self._watch.look_last():
+                        self._drain.round(self._clock_ns())
                 else:
                     while self._round():
                         pass
@@ -340,6 +355,9 @@ class Bridge:
             else:
                 self._work.wait(_TICK_S)
                 self._work.clear()
+
+    def _watched(self) -> Sequence[ExperimentKey]:
+        return [key for key in self._drain.experiments() if self._ledger.is_ours(key)]
 
     def _round(self) -> bool:
         """One round of the drain. Returns whether there may be more to do at once."""

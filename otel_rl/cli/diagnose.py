@@ -98,7 +98,8 @@ def _histories(settings: BridgeSettings) -> Mapping[ExperimentKey, Sequence[byte
 def _chosen(
     name: str | None, found: Mapping[ExperimentKey, Sequence[bytes]], settings: BridgeSettings
 ) -> tuple[ExperimentKey, Sequence[bytes]]:
-    wanted = [key for key in found if name is None or name in {str(key), key.experiment, key.trial}]
+    wanted = [key for key in found if name in {None, str(key)}]
+    wanted = wanted or [key for key in found if name in {key.experiment, key.trial}]
     if wanted:
         return wanted[-1], found[wanted[-1]]
     if found:

@@ -34,6 +34,7 @@ TERMINATE_S = 1.0  # between SIGTERM and SIGKILL
 def demo_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for all processes of one run, with a secret of its own."""
     return {
+        "OTEL_RL_GC": "1",  # the generator has no phases, and pauses all the same
         **environment,
         **dict.fromkeys(_ONE_THREAD, "1"),
         "PYTHONUNBUFFERED": "1",

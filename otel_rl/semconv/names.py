@@ -2305,7 +2305,6 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             ),
             reduction=Reduction.MEAN,
             statistics=("max",),
-            per_worker=True,
             group="wait",
         ),
         RL_WORKER_IDLE_TIME: MetricSpec(

@@ -12,11 +12,15 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otel_rl.semconv.names import METRICS, RL_WORKER_GC_TIME
+from otel_rl.worker.flows import sights
 
 __all__ = ["GC_VARIABLE", "GcTime"]
 
 GC_VARIABLE: Final = "OTEL_RL_GC"
-"""Environment variable that turns it off, with 0 or false."""
+"""Environment variable: 0 for never, 1 for all processes, else for those that have steps or phases.
+
+A script that measures a number or two is not to have a row of its own for this.
+"""
 
 
 class GcTime:
@@ -29,13 +33,16 @@ class GcTime:
         self._total_ns = 0
         self._begun_ns = 0
         self._is_shown = False
+        self._is_wanted = False
         spec = METRICS[RL_WORKER_GC_TIME]
         meter.create_observable_counter(spec.name, [self._observe], spec.unit, spec.brief)
 
     def start(self) -> None:
         """Begin, unless the environment says no. Idempotent."""
-        if self._is_shown or os.environ.get(GC_VARIABLE, "").strip().lower() in {"0", "false"}:
+        wanted = os.environ.get(GC_VARIABLE, "").strip().lower()
+        if self._is_shown or wanted in {"0", "false"}:
             return
+        self._is_wanted = wanted in {"1", "true"}
         self._is_shown = True
         gc.callbacks.append(self._note)
 
@@ -56,4 +63,5 @@ class GcTime:
 
     def _observe(self, _options: CallbackOptions) -> Iterable[Observation]:
         # A process that has nothing of its own to say is no worker, and this is not its own.
-        return [Observation(self._total_ns / 1e9)] if self._is_shown else []
+        self._is_wanted = self._is_wanted or any(True for _ in sights())
+        return [Observation(self._total_ns / 1e9)] if self._is_shown and self._is_wanted else []

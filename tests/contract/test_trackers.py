@@ -434,6 +434,21 @@ def test_rows_of_an_online_run_are_safe_once_the_server_has_their_lines(
         assert writer.flush(timeout_s=DEADLINE_S) == 7
 
 
+@pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+def test_what_is_wrong_with_a_run_is_an_alert_and_stands_in_it(
+    place: Place, server: WandbServer
+) -> None:
+    sick = {"diagnosis/cause": "straggler", "diagnosis/alert": "rank 1 is slow"}
+    told = Row(1, 7, NOON_NS, {"diagnosis/causes": 1.0}, labels=sick)
+    well = Row(2, 9, NOON_NS, {"diagnosis/causes": 0.0}, labels={"diagnosis/verdict": "healthy"})
+    session(place, [*rows(0, 1), told, well])
+    run_id = place.run.run_id
+    wait_until(lambda: bool(server.alerts(run_id)), "the alert", timeout_s=DEADLINE_S)
+    assert server.alerts(run_id) == [("straggler at step 7", "rank 1 is slow")]
+    line = json.loads(server.run(run_id).files["wandb-history.jsonl"][1])
+    assert line["diagnosis/cause"] == "straggler"
+
+
 @pytest.mark.parametrize("finished", ["wandb-offline"], indirect=True)
 def test_a_finished_offline_run_says_what_it_is_and_how_it_ended(finished: Place) -> None:
     (directory,) = run_directories(finished.run.directory, finished.run.run_id)

@@ -63,7 +63,7 @@ def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
     values: dict[str, list[float]] = {}
     for row in run.history:
         for key, value in row.items():
-            if key.startswith("workers/"):
+            if key.startswith("workers/") and key.endswith("/x"):
                 values.setdefault(key, []).append(value)
     assert sorted(values) == [f"workers/worker/{n}/x" for n in range(4)]
     assert all(found == sorted(found) for found in values.values()), "in the order they were made"

@@ -13,6 +13,7 @@ from typing import cast
 from otel_rl.bridge.align.axis import StepAxis, is_integral
 from otel_rl.bridge.align.chronicle import Chronicle, History
 from otel_rl.bridge.align.explained import Explained
+from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.notice import Notice
@@ -58,6 +59,9 @@ _STANDING = (
     (names.RL_SERVICE_RECOVERY, "_s"),
 )
 
+_Closed = ClosedStep | ClosedWindow | ClosedTable | Explained | Finding
+"""What becomes rows."""
+
 
 class Aligner:
     """Turns the points of one experiment into rows.
@@ -85,6 +89,8 @@ class Aligner:
         self._tables = OpenTables()
         self._trail = Trail()
         self._chronicle = Chronicle()
+        self._findings: list[Finding] = []
+        self._told: tuple[str, ...] | None = None
         self._hearing = Hearing()
         self._roster = Roster()
         self._notice = Notice()
@@ -124,10 +130,17 @@ class Aligner:
             if worker is not None:
                 self._roster.left(departure, worker, received_ns)
 
+    def tell(self, finding: Finding) -> None:
+        """Let the run know what was found out about it, if that is news."""
+        if finding.subject != self._told and (finding.causes or self._told is not None):
+            self._told = finding.subject
+            self._findings.append(finding)
+
     @property
     def is_open(self) -> bool:
         """Whether there are samples that stand in no row yet."""
-        return any(one.is_open for one in (self._steps, self._windows, self._tables, self._trail))
+        parts = (self._steps, self._windows, self._tables, self._trail)
+        return bool(self._findings) or any(part.is_open for part in parts)
 
     @property
     def is_watching(self) -> bool:
@@ -230,14 +243,18 @@ class Aligner:
             latest.values.update(report or {})
             latest.values.update(self._notice.take(standings, now_ns))
         self._is_watching = self._is_watching and not everything
-        closed: list[ClosedStep | ClosedWindow | ClosedTable | Explained]
-        closed = [*numeric, *tables, *explained]
+        closed: list[_Closed]
+        findings, self._findings = self._findings, []
+        closed = [*numeric, *tables, *explained, *findings]
         closed.sort(key=lambda row: row.time_ns)
         if closed:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
         return [row for one in closed for row in self._rows(one)]
 
-    def _rows(self, closed: ClosedStep | ClosedWindow | ClosedTable | Explained) -> Iterator[Row]:
+    def _rows(self, closed: _Closed) -> Iterator[Row]:
+        if isinstance(closed, Finding):
+            yield from self._rows_of_finding(closed)
+            return
         version = self._axis.version_at(closed.time_ns)
         step = None if isinstance(closed, ClosedWindow) else closed.step
         if step is None:
@@ -267,6 +284,16 @@ class Aligner:
         self._chronicle.closed(step, closed.time_ns, closed.values)
         for values in parts(closed.values):
             yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
+        version, values = self._axis.version_at(finding.time_ns), {"diagnosis/causes": 0.0}
+        values["diagnosis/causes"] += len(finding.causes)
+        yield Row(
+            self._number(), finding.step, finding.time_ns, values, version, labels=finding.labels
+        )
+        if finding.causes:
+            tables = {"diagnosis/ranked": finding.table}
+            yield Row(self._number(), finding.step, finding.time_ns, {}, version, tables)
 
     def _step_facts(self, explained: Explained) -> StepFacts:
         names = self._table.names()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.wandb_about import show
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
+from otel_rl.bridge.track.wandb_alerts import alert
 from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun, ask
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
@@ -97,6 +98,7 @@ class WandbTracker:
         for row in rows:
             with translated():
                 run.log(payload(row), step=row.number, commit=True)
+                alert(run, row)
             if self._panels is not None:
                 self._panels.send(row)
             self._upload.next_row = row.number + 1

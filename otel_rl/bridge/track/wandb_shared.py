@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 from otel_rl.bridge.track import RunInfo, writer_file
 from otel_rl.bridge.track.wandb_about import device_config, show_config
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
+from otel_rl.bridge.track.wandb_alerts import alert
 from otel_rl.bridge.track.wandb_marks import SHARE_IT, JoinedRun, Marks, look_up, mark_key
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
@@ -91,6 +92,7 @@ class SharedWandbTracker:
             line = {_own(key): value for key, value in payload(row).items()}
             with translated():
                 run.log({**line, self._mark: row.number}, commit=True)
+                alert(run, row)
             if self._panels is not None:
                 self._panels.send(row)
             self._upload.next_row = row.number + 1

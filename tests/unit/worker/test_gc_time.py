@@ -5,6 +5,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
+import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
 from otel_rl.worker.gc_time import GC_VARIABLE, GcTime
 
@@ -14,6 +15,11 @@ def callbacks_are_put_back() -> Iterator[None]:
     before = [*gc.callbacks]
     yield
     gc.callbacks[:] = before
+
+
+@pytest.fixture(autouse=True)
+def it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GC_VARIABLE, "1")
 
 
 def shown() -> InMemoryMetricReader:
@@ -62,3 +68,13 @@ def test_nothing_is_shown_before_it_is_started_and_in_a_fork() -> None:
     gc_time.start()
     gc_time.start()
     assert len(gc.callbacks) == before + 1
+
+
+def test_by_itself_it_begins_with_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(GC_VARIABLE)
+    reader = shown()
+    assert reader.get_metrics_data() is None
+    with otel_rl.phase("train"):
+        assert total_s(reader) >= 0
+    gc.collect()
+    assert total_s(reader) > 0

@@ -1,0 +1,21 @@
+"""What has been found wrong with a run, as an alert of W&B: an e-mail or a message in Slack."""
+
+from typing import TYPE_CHECKING
+
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.records import Row
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["alert"]
+
+_MAX_TITLE_LENGTH = 100
+
+
+def alert(run: "wandb.Run", row: Row) -> None:
+    """Send one if the row is about something wrong. Of one title W&B sends one in a minute."""
+    words = row.labels.get(DIAGNOSIS_ALERT)
+    if words is not None:
+        title = f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}"
+        run.alert(title=title[:_MAX_TITLE_LENGTH], text=words, level="WARN")
