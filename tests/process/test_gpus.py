@@ -67,7 +67,7 @@ CONFIG = """
 transmit_interval_s = 1
 
 [align]
-window_s = 1
+window_s = 2
 """
 
 
