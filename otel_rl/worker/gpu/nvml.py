@@ -126,13 +126,15 @@ class Device:
         """
         found: list[Reading] = []
         for question in tuple(self.questions):
+            before = len(found)
             try:
                 found.extend(question(self))
             except self.driver.nvml.NVMLError as error:
                 if self.driver.is_gone(error):
                     raise DeviceGone(str(error)) from error
                 if self.driver.is_unsupported(error):
-                    self.questions.remove(question)
+                    if len(found) == before:  # else it answers a part of it
+                        self.questions.remove(question)
                     self.driver.say_unsupported(self, question.__name__.strip("_"), error)
         return found
 

@@ -50,11 +50,16 @@ class Recorder:
                 else:
                     self._keep(device, reading, attributes)
 
+    def begin_anew(self) -> None:
+        """As another worker, whose sums begin at zero."""
+        with self._lock:
+            self._latest = {}
+            self._counts = {}
+
     def forget(self) -> None:
-        """Begin anew: in another process, or as another worker."""
-        self._lock = threading.Lock()  # a parent's thread that is not here may hold it
-        self._latest = {}
-        self._counts = {}
+        """In another process, where a thread that is not there may hold the lock."""
+        self._lock = threading.Lock()
+        self.begin_anew()
 
     def show_turns(self) -> None:
         """Let it be seen from now on which phase holds the GPUs."""

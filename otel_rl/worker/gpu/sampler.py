@@ -112,7 +112,7 @@ class GpuSampler:
     def count_anew(self) -> None:
         """From now on the process is another worker, whose sums begin at zero."""
         self._shares = Shares()
-        self._recorder.forget()
+        self._recorder.begin_anew()
 
     def forget(self) -> None:
         """After a fork: the thread is the parent's, and so is its connection to the driver."""
@@ -123,7 +123,8 @@ class GpuSampler:
         self._has_devices = False
         renew_locks()
         self._ownership.forget()
-        self.count_anew()
+        self._recorder.forget()
+        self._shares = Shares()
 
     def _held_without_devices_s(self) -> Mapping[str, float]:
         return {} if self._has_devices else self._ownership.held_s()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
 )
 
-GONE, LOST, NO_DRIVER, NOT_SUPPORTED = "!28", "!15", "!9", "!3"
+LOST, NO_DRIVER, NOT_SUPPORTED = "!15", "!9", "!3"
 TIMEOUT_S = 60.0
 OFTEN = GpuSettings(enabled=True, interval_s=0.01)
 
@@ -182,6 +182,18 @@ def test_what_a_device_does_not_support_is_left_out_and_said_once(
     ]
     assert len(said) == 1
     assert NAME in said[0]
+
+
+def test_of_a_question_that_is_supported_in_part_the_part_is_recorded(
+    machine: Machine, sampled: Sampled
+) -> None:
+    machine.set(gpu(0, memory_clock=NOT_SUPPORTED))
+    sampled.start()
+    sm = ("rl.gpu.clock.frequency", uuid_of(0), "sm")
+    sampled.wait_for(lambda: sampled.value(*sm) == 1980e6)
+    machine.set(gpu(0, memory_clock=NOT_SUPPORTED, sm_clock=1000))
+    sampled.wait_for(lambda: sampled.value(*sm) == 1000e6)
+    assert sampled.value("rl.gpu.clock.frequency", uuid_of(0), "memory") is None
 
 
 def test_a_device_that_is_gone_is_said_and_the_others_go_on(
