@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean, median
+from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
@@ -80,53 +81,79 @@ def _idle_others(history: History, role: str) -> Iterator[Evidence]:
 
 def slow_messages(history: History) -> Iterator[Cause]:
     """Calls that take longer for their callers, and not for those who answer them."""
-    answered: dict[str, list[Track]] = {}
+    answered: dict[str, list[tuple[str, Track]]] = {}
     for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
-        answered.setdefault(_method(key), []).append(track)
-    slower: list[tuple[float, Level, str, str | None]] = []
+        answered.setdefault(_method(key), []).append((key.partition("/")[0], track))
+    late: list[_Late] = []
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         change = level(track)
-        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.5):
+        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
-        served = [
-            moved
-            for one in answered.get(_method(key), ())
-            if (moved := _difference_at(one, change.step)) is not None
-        ]
+        servers = answered.get(_method(key), [])
+        served = [_difference_at(one, change.step) or 0.0 for _, one in servers]
         on_the_way = change.after - change.before - max(served, default=0.0)
         if on_the_way >= max(_MIN_DELAY_S, 0.5 * (change.after - change.before)):
-            slower.append((on_the_way, change, key, worker))
+            late.append(_Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers)))
     syncs = list(_slower_syncs(history))
-    slower = [one for one in slower if not _is_of_a_sync(one, syncs)]
-    if not slower:
+    late = [one for one in late if not _is_of_a_sync(one, syncs)]
+    # Where nobody says how long it took to answer, it may have been the answer.
+    if not any(one.answered_by for one in late):
         return
-    slower.sort(key=lambda one: -one[0])
-    on_the_way, change, key, worker = slower[0]
-    since = int(median(one[1].step for one in slower))
-    roles = {one[2].partition("/")[0] for one in slower}
-    workers = {one[3] for one in slower}
+    late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
+    worst = late[0]
+    since = int(median(one.change.step for one in late))
+    roles = {one.key.partition("/")[0] for one in late}
+    workers = {one.worker for one in late}
     yield Cause(
         Kind.NETWORK_DELAY,
-        0.8 + 0.02 * min(5, len(slower)),
-        f"messages take {on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
-        f"{key} of {worker or 'its callers'} went from {change.before * 1e3:.3g} to "
-        f"{change.after * 1e3:.3g} ms, and those who answer are as fast as before",
+        0.8 + 0.02 * min(5, len(late)),
+        f"messages take {worst.on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
+        f"{worst.key} of {worst.worker or 'its callers'} went from "
+        f"{worst.change.before * 1e3:.3g} to {worst.change.after * 1e3:.3g} ms, and those who "
+        "answer are as fast as before",
         role=next(iter(roles)) if len(roles) == 1 else None,
-        worker=worker if len(workers) == 1 else None,
+        worker=worst.worker if len(workers) == 1 else None,
         since=since,
+        answered_by=frozenset().union(*(one.answered_by for one in late)),
         evidence=[
-            Evidence("time of a call, for its caller", of, by, c.before, c.after, "s")
-            for _, c, of, by in slower[:6]
+            Evidence(
+                "time of a call, for its caller",
+                one.key,
+                one.worker,
+                one.change.before,
+                one.change.after,
+                "s",
+            )
+            for one in late[:6]
         ],
     )
+
+
+class _Late(NamedTuple):
+    """Calls that take longer for their caller than for those who answer.
+
+    Attributes:
+        on_the_way: How much longer, in s.
+        change: Of the time for the caller.
+        key: Of that, for a person to look at.
+        worker: The caller, if that is known.
+        answered_by: The roles that say how long they take to answer.
+    """
+
+    on_the_way: float
+    change: Level
+    key: str
+    worker: str | None
+    answered_by: frozenset[str]
 
 
 def evictions(history: History) -> Iterator[Cause]:
     """Samples leave the buffer unused, more than they did, and a good part of all."""
     found: list[tuple[float, str, str | None, Level]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
-        change = level(smoothed(track))
-        if change is not None and change.is_rise(ratio=2.5, order=0.75, size=1.5):
+        # Neighbours of a mean are alike, so they are in order by chance more often.
+        change = level(smoothed(track), shortest=6)
+        if change is not None and change.is_rise(ratio=4.0, order=0.75, size=1.5):
             rate = _mean_since(track, change.step)
             if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
                 found.append((rate, key, worker, change))
@@ -264,14 +291,11 @@ def _slower_syncs(history: History) -> Iterator[tuple[str, Level]]:
                     yield worker, change
 
 
-def _is_of_a_sync(
-    slower: tuple[float, Level, str, str | None], syncs: list[tuple[str, Level]]
-) -> bool:
-    """Whether a call of the worker became slower by what a transfer of weights of its did."""
-    _, call, _, worker = slower
-    more = call.after - call.before
+def _is_of_a_sync(late: _Late, syncs: list[tuple[str, Level]]) -> bool:
+    """Whether the calls became slower by what a transfer of weights of that worker did."""
+    more = late.change.after - late.change.before
     return any(
-        worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
+        late.worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
         for by, change in syncs
     )
 

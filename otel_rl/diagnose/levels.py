@@ -10,9 +10,9 @@ from otel_rl.diagnose.history import Track
 
 __all__ = ["Level", "common_ratio", "level", "ratio_at", "smoothed"]
 
-# A series of so few values cannot be less likely by chance, and has to be in perfect order.
-_FEW = 24
 _CHANCE = 0.002
+
+# Few values cannot be less likely by chance than that, even if all are in order.
 _PERFECT = 0.95
 
 # Series by which a change of the whole machine is told.
@@ -53,10 +53,7 @@ class Level:
     @property
     def is_clear(self) -> bool:
         """Whether it can hardly be by chance, though many series are looked at."""
-        change = self.change
-        if change.length < _FEW:
-            return abs(change.order) >= _PERFECT
-        return change.chance < _CHANCE
+        return self.change.chance < _CHANCE or abs(self.change.order) >= _PERFECT
 
     def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Whether it is clearly higher: by a factor, of most values, and beyond the noise."""

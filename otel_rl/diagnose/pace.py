@@ -7,7 +7,7 @@ is the machine's, and taken off.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -114,7 +114,8 @@ def slow_work(history: History) -> Iterator[Cause]:
             and after - before > least_s
         ]
         if excess >= _MIN_RATIO and 2 * len(slow) >= len(tracks):
-            yield _cause(history, place, slow, is_alone=False)
+            is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
+            yield _cause(history, place, slow, is_alone=is_alone)
 
 
 def _longer_step(history: History) -> float:
@@ -142,6 +143,13 @@ def _slower_than_peers(
     if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
         return None
     return _Slow(worker, found.step, before, after, found.ratio, share)
+
+
+def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
+    """Whether no peer became slower by nearly as much."""
+    peers = [_medians(track, one.step) for name, track in tracks.items() if name != one.worker]
+    limit = sqrt(one.after / one.before) if one.before else inf
+    return all(after < limit * before for before, after in peers)
 
 
 def _together(tracks: Mapping[str, Track]) -> Track:

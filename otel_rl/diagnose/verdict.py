@@ -55,7 +55,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
-    Kind.NETWORK_DELAY: _BACKLOG | {Kind.STARVATION, Kind.SLOW_SYNC},
+    Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
@@ -114,6 +114,11 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 def _explains(cause: Cause, effect: Cause) -> bool:
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
+    if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
+        # Who waits for an answer within its work is slower by that. Who answers is not.
+        return effect.role not in cause.answered_by and _is_before(cause, effect)
+    if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
+        return cause.role in effect.answered_by and _is_before(cause, effect)
     if cause.kind is Kind.GC_PAUSES and effect.kind in _SLOW and effect.role != cause.role:
         return False
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
