@@ -84,6 +84,8 @@ class History:
     Attributes:
         first: The first of the steps.
         last: The last of the steps.
+        ends_s: When something was heard of it last, since the first facts.
+        begun_s: When each step was in progress first, since the first facts.
         rows: By tracker key, the values of the rows.
         workers: By tracker key and worker, the mean of what it measured in each moment.
         measurements: By tracker key and worker, how many there were in each moment.
@@ -98,6 +100,8 @@ class History:
 
     def __init__(self, facts: Iterable[Facts]) -> None:
         self.first = self.last = 0
+        self.ends_s = 0.0
+        self.begun_s: dict[int, float] = {}
         self.rows: dict[str, Track] = defaultdict(Track)
         self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
@@ -123,6 +127,9 @@ class History:
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
         self.last = max(self.last, step)
+        self.ends_s = max(self.ends_s, time_s)
+        if step not in self.begun_s:
+            self.begun_s[step] = time_s
         for row in facts.rows:
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
@@ -163,6 +170,8 @@ class History:
         """What is known of these steps, both included."""
         part = History(())
         part.first, part.last = max(first, self.first), min(last, self.last)
+        part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
+        part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
         part.rows = _of_steps(self.rows, first, last)
         for mine, theirs in (
             (part.workers, self.workers),
@@ -179,11 +188,6 @@ class History:
         part.lags = _of_steps(self.lags, first, last)
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         return part
-
-    def values_of(self, key: str) -> Sequence[float]:
-        """The finite values of the rows that have ``key``."""
-        track = self.rows.get(key)
-        return track.finite().values if track else ()
 
 
 def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:

@@ -2,20 +2,26 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, Track
 from otel_rl.diagnose.levels import level
 from otel_rl.diagnose.vocabulary import Subject, tracks_about
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["clock_skew", "crash_loops", "gc_pauses", "preemptions", "throttling"]
+__all__ = ["clock_skew", "crash_loops", "gc_pauses", "preemptions", "stalls", "throttling"]
 
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
 _GC_SHARE = 0.05
+_FEWEST_STEPS = 8
+_STALL_S = 60.0
+_STALL = 10  # times what a step usually takes
 
 
 def crash_loops(history: History) -> Iterator[Cause]:
@@ -55,6 +61,43 @@ def crash_loops(history: History) -> Iterator[Cause]:
                 )
             ],
         )
+
+
+def stalls(history: History) -> Iterator[Cause]:
+    """The run is heard of, and makes no step any more."""
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    if len(begun_s) < _FEWEST_STEPS:
+        return
+    usual_s = median(later - earlier for earlier, later in pairwise(begun_s))
+    stands_s = history.ends_s - begun_s[-1]
+    if stands_s < max(_STALL_S, _STALL * usual_s):
+        return
+    ages: list[tuple[bool, float, str, str]] = []
+    for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
+        values = track.finite().values
+        if worker is None or not values or history.ends_s - track.times_s[-1] > _STALL_S:
+            continue
+        phase = key.partition("/phase/age/")[2]
+        spec = names.PHASES.get(phase)
+        ages.append((spec is None or spec.phase_class not in AWAITING, values[-1], worker, phase))
+    if not ages:  # nobody is in the middle of anything: it is over
+        return
+    # Who works holds up those who wait.
+    _, age_s, worker, phase = max(ages)
+    yield Cause(
+        Kind.STALL,
+        0.96,
+        f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; {worker} "
+        f"has been in {phase} for {age_s:.3g} s",
+        role=worker.partition("/")[0],
+        worker=worker,
+        phase=phase,
+        since=history.last,
+        evidence=[
+            Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
+            for _, age, by, of in sorted(ages, reverse=True)[:6]
+        ],
+    )
 
 
 def clock_skew(history: History) -> Iterator[Cause]:

@@ -64,6 +64,7 @@ class Subject(StrEnum):
     INTAKE = r"(^|/)(writes|added|inserted|enqueued|puts)(/count)?$"
     GC_TIME = r"(^|/)gc(/|_)(time|duration|pause)"
     THROTTLING = r"throttl"
+    PHASE_AGE = r"worker/phase/age/"
     IDLE_TIME = r"idle/time$|idle_time$|idle/ratio$"
     QUEUE_DEPTH = r"queue/(depth|size|length)$|queue_(depth|size|length)$|num_requests_waiting$"
     CLIENT_CALLS = r"(rpc|http)/client/(call/|request/)?duration"

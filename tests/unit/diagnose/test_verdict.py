@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from otel_rl.diagnose.causes import Kind, Report, Verdict
+from otel_rl.diagnose.facts import Facts, WorkerFacts
+from otel_rl.diagnose.history import History
 from otel_rl.diagnose.verdict import diagnose
 from tests.unit.diagnose.worlds import World, healthy
 
@@ -150,6 +152,23 @@ def test_one_slow_step_is_explained_by_the_worker_and_phase_that_decided_it() ->
         "rollout",
     )
     assert first.evidence[0].traces == [f"{33:032x}"]
+
+
+def test_a_run_that_makes_no_step_any_more_hangs_in_the_worker_that_does_not_wait() -> None:
+    facts = World(steps=50).facts()
+    for number in range(1, 13):
+        age_s = 10.0 * number
+        ages = {
+            "learner/worker/phase/age/rank_barrier": [
+                WorkerFacts("learner/0", None, 1, age_s + 1, 0)
+            ],
+            "learner/worker/phase/age/backward": [WorkerFacts("learner/1", None, 1, age_s, 0)],
+        }
+        last = facts[-1]
+        facts.append(Facts(last.time_ns + 10_000_000_000, last.step, workers=ages))
+    first = diagnose(History(facts)).causes[0]
+    assert (first.kind, first.worker, first.phase) == (Kind.STALL, "learner/1", "backward")
+    assert first.since == 49
 
 
 def test_of_a_run_that_nothing_is_known_of_nothing_is_said() -> None:
