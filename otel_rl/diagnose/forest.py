@@ -59,20 +59,20 @@ class Forest:
             self._by_id.setdefault(span.span_id, span)
         children: dict[bytes, list[SpanRecord]] = defaultdict(list)
         tops: dict[str, list[SpanRecord]] = defaultdict(list)
-        barriers: dict[tuple[str, int], list[SpanRecord]] = defaultdict(list)
+        collectives: dict[tuple[str, int, str], list[SpanRecord]] = defaultdict(list)
         for span in self._by_id.values():
             parent = self.parent(span)
             if parent is not None:
                 children[parent.span_id].append(span)
             if parent is None or parent.worker != span.worker:
                 tops[span.worker].append(span)
-            if span.phase == _BARRIER and span.step is not None:
-                barriers[span.role, span.step].append(span)
+            if _is_collective(span) and span.step is not None:
+                collectives[span.role, span.step, span.phase].append(span)
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
         self._used: dict[bytes, ByEnd] = {}
-        self._barriers = {key: _Barriers(spans) for key, spans in barriers.items()}
+        self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
 
     @property
     def spans(self) -> Iterable[SpanRecord]:
@@ -178,14 +178,20 @@ class Forest:
                     waiting.append(child)
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
-        """Of a barrier: the rank's own span of the one that let everybody wait, if another did."""
-        if span.phase != _BARRIER or span.step is None:
+        """Of a collective: the own span of the rank that let everybody wait, if another did."""
+        if span.step is None or not _is_collective(span):
             return None
-        return self._barriers[span.role, span.step].last_to_arrive(span, through_ns)
+        collective = self._collectives[span.role, span.step, span.phase]
+        return collective.last_to_arrive(span, through_ns)
 
 
-class _Barriers:
-    """The barriers of one role in one step, by the time at which a rank came to them."""
+def _is_collective(span: SpanRecord) -> bool:
+    """Whether every rank has to come before any can go on: a barrier, an all-reduce."""
+    return span.phase == _BARRIER or span.phase_class == "sync"
+
+
+class _Collective:
+    """What all ranks of a role do together in a step, by the time at which each came to it."""
 
     def __init__(self, spans: Sequence[SpanRecord]) -> None:
         self._spans = sorted(spans, key=lambda span: span.start_ns)

@@ -16,6 +16,7 @@ def span(
     within: str | None = None,
     uses: Iterable[str] = (),
     waits: bool = False,
+    phase_class: str = "",
     step: int | None = None,
     host: str = "",
 ) -> SpanRecord:
@@ -31,6 +32,6 @@ def span(
         end_ns=end,
         name=name,
         phase="" if name.startswith("step") else name.partition("#")[0],
-        phase_class="wait" if waits else "compute",
+        phase_class=phase_class or ("wait" if waits else "compute"),
         step=step,
     )

@@ -126,6 +126,23 @@ def test_a_barrier_is_explained_by_the_rank_that_came_last() -> None:
     ]
 
 
+def test_an_all_reduce_is_explained_by_the_rank_that_came_last() -> None:
+    sync = "sync"
+    assert path(
+        span("step", 0, 100, step=1),
+        span("train", 0, 40, within="step"),
+        span("param_sync", 40, 90, within="step", phase_class=sync, step=1),
+        span("optimize", 90, 100, within="step"),
+        span("step#1", 0, 100, worker="trainer-1", step=1),
+        span("train#1", 0, 85, worker="trainer-1", within="step#1"),
+        span("param_sync#1", 85, 90, worker="trainer-1", within="step#1", phase_class=sync, step=1),
+    ) == [
+        (0, 85, "trainer-1/train"),
+        (85, 90, "trainer-0/param_sync"),
+        (90, 100, "trainer-0/optimize"),
+    ]
+
+
 def test_a_remote_call_is_explained_by_its_server() -> None:
     assert path(
         span("step", 0, 50, step=1),
