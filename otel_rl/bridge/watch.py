@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.ledger import Ledger
+from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
 
 __all__ = ["Watch"]
@@ -103,17 +105,31 @@ class Watch:
             return False
         deadline_s = time.monotonic() + _LAST_TIMEOUT_S
         told = False
-        for key in dict.fromkeys(self._experiments()):
-            left_s = deadline_s - time.monotonic()
-            if self._has_ended(key) and self._has_news(key) and left_s > 0:
-                told |= self._look(key, left_s)
+        with self._failures_counted("at the end"):
+            for key in dict.fromkeys(self._experiments()):
+                left_s = deadline_s - time.monotonic()
+                if self._has_ended(key) and self._has_news(key) and left_s > 0:
+                    told |= self._look(key, left_s)
         return told
 
     def _run(self) -> None:
         while not self._stopping.wait(1.0):
-            for key in dict.fromkeys(self._experiments()):
-                if not self._stopping.is_set() and self._is_due(key):
-                    self._look(key, _TIMEOUT_S)
+            with self._failures_counted("of the runs"):
+                for key in dict.fromkeys(self._experiments()):
+                    if not self._stopping.is_set() and self._is_due(key):
+                        self._look(key, _TIMEOUT_S)
+
+    @contextmanager
+    def _failures_counted(self, what: str) -> Iterator[None]:
+        """Nothing that goes wrong here harms the bridge; a journal that is away is no failure."""
+        try:
+            yield
+        except (JournalError, LeaseLost) as exc:
+            _log.debug("No look %s: %s", what, exc)  # those who need the journal say so
+        except Exception:  # noqa: BLE001  # runs go on without their diagnosis; counted
+            if not self._is_ended:
+                self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
+                _log.warning("The diagnosis %s failed; runs go on without.", what, exc_info=True)
 
     def _is_due(self, key: ExperimentKey) -> bool:
         looked_s, _ = self._looked.setdefault(key, (time.monotonic(), 0))
@@ -131,14 +147,10 @@ class Watch:
     def _look(self, key: ExperimentKey, timeout_s: float) -> bool:
         told = False
         begun_s, rows = time.monotonic(), self._ledger.next_row(key)
-        try:
+        with self._failures_counted(f"of {key}"):
             report = self._ask(key, timeout_s)
             self._tell(key, _finding(report, self._clock_ns()))
             told = True
-        except Exception:  # noqa: BLE001  # a run goes on without its diagnosis; counted
-            if not self._is_ended:
-                self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-                _log.warning("The diagnosis of %s failed; the run goes on.", key, exc_info=True)
         took_s = time.monotonic() - begun_s
         self._pause_s = took_s / _SHARE
         self._looked[key] = time.monotonic(), rows

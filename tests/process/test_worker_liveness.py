@@ -18,12 +18,18 @@ pytestmark = pytest.mark.process
 
 DEADLINE_S = 60.0
 
-# Lives until its standard input ends, and says goodbye by itself.
+# Lives until its standard input ends, and says goodbye by itself. A worker that has exported once has
+# a long lease: it may be one that does so once a minute. So it exports again after a second.
 PROGRAM = """
-import sys
+import sys, time
 import otel_rl
 otel_rl.init(role="generator", index=int(sys.argv[1]), count=int(sys.argv[2]))
 otel_rl.mlogger.log({"queue": 1.0})
+assert otel_rl.flush(timeout_s=60)
+time.sleep(1.5)
+otel_rl.mlogger.log({"queue": 1.0})
+assert otel_rl.flush(timeout_s=60)
+print("known", flush=True)
 sys.stdin.read()
 """
 
@@ -40,8 +46,11 @@ def worker(service: Service, home: Path, index: int, count: int) -> Iterator[int
             OTEL_METRIC_EXPORT_INTERVAL="200",
         ),
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"known\n"
         yield process.pid
     finally:
         process.communicate(timeout=30)

@@ -149,6 +149,7 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
         AuthenticationError=_AuthenticationError, CommError=_CommError, UsageError=_UsageError
     )
     vars(wandb).update(
+        __version__="0.31.0",
         Error=_Error,
         Settings=dict,
         errors=errors,

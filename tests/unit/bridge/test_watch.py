@@ -13,6 +13,7 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.watch import Watch
+from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
 from tests.unit.diagnose.worlds import World
 from tests.waiting import wait_until
@@ -121,6 +122,33 @@ def test_a_look_that_fails_is_counted_and_harms_nobody(bench: Callable[..., Benc
     it.watch.look_last()
     assert it.told == []
     assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
+    it.journal.close()
+
+
+def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., Bench]) -> None:
+    it = bench(every_s=0.1)
+    asked: list[int] = []
+
+    def experiments() -> list[ExperimentKey]:
+        asked.append(len(asked))
+        if len(asked) < 3:
+            raise JournalUnavailable("The database does not answer.", hint="Look at it.")
+        return [KEY]
+
+    it.watch = Watch(
+        it.ledger,
+        environment={},
+        arguments=[],
+        every_s=3600,
+        experiments=experiments,
+        tell=lambda key, finding: None,
+        counters=it.counters,
+        clock_ns=time.time_ns,
+    )
+    it.watch.start()
+    wait_until(lambda: len(asked) > 3, "a look after the journal came back", timeout_s=DEADLINE_S)
+    it.watch.stop()
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 0
     it.journal.close()
 
 
