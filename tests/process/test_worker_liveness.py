@@ -18,8 +18,8 @@ pytestmark = pytest.mark.process
 
 DEADLINE_S = 60.0
 
-# Lives until its standard input ends, and says goodbye by itself. A worker that has exported once has
-# a long lease: it may be one that does so once a minute. So it exports again after a second.
+# Lives until its standard input ends, and says goodbye by itself. A worker that has exported once
+# has a long lease: it may be one that does so once a minute. So it exports again after a second.
 PROGRAM = """
 import sys, time
 import otel_rl
