@@ -87,9 +87,9 @@ class Watch:
     def stop(self) -> None:
         """End, and whoever is being asked."""
         self._stopping.set()
+        self._is_ended = True
         asked = self._asked
         if asked is not None:
-            self._is_ended = True
             asked.kill()
         if self._thread.is_alive():
             self._thread.join()
@@ -134,7 +134,9 @@ class Watch:
     def _is_due(self, key: ExperimentKey) -> bool:
         looked_s, _ = self._looked.setdefault(key, (time.monotonic(), 0))
         waited_s = time.monotonic() - looked_s
-        pause_s = max(self._pause_s, _AFTER_END_S if self._has_ended(key) else self._every_s)
+        pause_s = max(self._pause_s, self._every_s)
+        if self._has_ended(key):
+            pause_s = _AFTER_END_S
         return waited_s >= pause_s and self._has_news(key)
 
     def _has_ended(self, key: ExperimentKey) -> bool:
@@ -164,8 +166,11 @@ class Watch:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **self._environment},
+            start_new_session=True,  # a Ctrl-C is the bridge's to hear
         ) as process:
             self._asked = process
+            if self._is_ended:  # just now
+                process.kill()
             try:
                 said, complaint = process.communicate(timeout=timeout_s)
             except BaseException:
