@@ -115,9 +115,17 @@ class Watch:
     def _run(self) -> None:
         while not self._stopping.wait(1.0):
             with self._failures_counted("of the runs"):
-                for key in dict.fromkeys(self._experiments()):
+                experiments = dict.fromkeys(self._experiments())
+                self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
+                for key in experiments:
                     if not self._stopping.is_set() and self._is_due(key):
-                        self._look(key, _TIMEOUT_S)
+                        self._look_if_news(key)
+
+    def _look_if_news(self, key: ExperimentKey) -> None:
+        if self._has_news(key):
+            self._look(key, _TIMEOUT_S)
+        else:
+            self._looked[key] = _now(self._looked[key][1])
 
     @contextmanager
     def _failures_counted(self, what: str) -> Iterator[None]:
@@ -132,12 +140,10 @@ class Watch:
                 _log.warning("The diagnosis %s failed; runs go on without.", what, exc_info=True)
 
     def _is_due(self, key: ExperimentKey) -> bool:
-        looked_s, _ = self._looked.setdefault(key, (time.monotonic(), 0))
-        waited_s = time.monotonic() - looked_s
         pause_s = max(self._pause_s, self._every_s)
         if self._has_ended(key):
             pause_s = _AFTER_END_S
-        return waited_s >= pause_s and self._has_news(key)
+        return time.monotonic() - self._looked[key][0] >= pause_s
 
     def _has_ended(self, key: ExperimentKey) -> bool:
         return self._ledger.description(key).status is not ExperimentStatus.RUNNING
@@ -155,7 +161,7 @@ class Watch:
             told = True
         took_s = time.monotonic() - begun_s
         self._pause_s = took_s / _SHARE
-        self._looked[key] = time.monotonic(), rows
+        self._looked[key] = _now(rows)
         return told
 
     def _ask(self, key: ExperimentKey, timeout_s: float) -> Mapping[str, Any]:
@@ -182,6 +188,10 @@ class Watch:
             raise RuntimeError(complaint.decode(errors="replace").strip()[-1000:])
         report: Mapping[str, Any] = json.loads(said)
         return report
+
+
+def _now(rows: int) -> tuple[float, int]:
+    return time.monotonic(), rows
 
 
 def _finding(report: Mapping[str, Any], time_ns: int) -> Finding:
