@@ -32,6 +32,10 @@ SERVICES = {
 }
 """Where each signal is sent, as OTLP names it."""
 
+# A call without a message waits so long to be told so: whether gRPC has ended it, which decides what
+# it is counted as, is known a moment later.
+_END_S = 0.5
+
 _STATUS_DETAILS = "grpc-status-details-bin"  # where gRPC keeps a google.rpc.Status
 
 # Exporters have one call in flight, a collector ten. What is over it waits at the sender.
@@ -165,7 +169,7 @@ class GrpcServer:
             return message
         if deadline.has_passed:
             self._intake.count(Outcome.SLOW)
-        elif not context.is_active() or not context.time_remaining():
+        elif _has_ended(context) or not context.time_remaining():
             self._intake.count(Outcome.CANCELLED)
         else:
             raise MalformedRequest("The call has no message.")
@@ -177,6 +181,12 @@ class GrpcServer:
         context.set_trailing_metadata(((_STATUS_DETAILS, status.SerializeToString()),))
         context.abort(answer.grpc, status.message)
         raise AssertionError("abort always raises")
+
+
+def _has_ended(context: grpc.ServicerContext) -> bool:
+    """Whether gRPC itself ended the call, of which it tells a moment after there is no message."""
+    ended = threading.Event()
+    return not context.add_callback(ended.set) or ended.wait(_END_S)
 
 
 class _Cancelled(Exception):
