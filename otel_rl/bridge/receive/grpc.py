@@ -32,8 +32,8 @@ SERVICES = {
 }
 """Where each signal is sent, as OTLP names it."""
 
-# A call without a message waits so long to be told so: whether gRPC has ended it, which decides what
-# it is counted as, is known a moment later.
+# A call without a message waits so long to be told so. Whether gRPC has ended it is known a moment
+# later, and decides what it is counted as.
 _END_S = 0.5
 
 _STATUS_DETAILS = "grpc-status-details-bin"  # where gRPC keeps a google.rpc.Status
