@@ -16,7 +16,7 @@ settings.register_profile("otel_rl", deadline=None, suppress_health_check=[Healt
 settings.load_profile("otel_rl")
 
 _MARK = "OTEL_RL_TEST_RUN"
-_DEADLINE_S = 15.0
+_DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="session", autouse=True)

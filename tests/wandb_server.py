@@ -37,7 +37,7 @@ API_KEY = "0123456789abcdef0123456789abcdef01234567"
 ENTITY = "test-entity"
 HISTORY = "wandb-history.jsonl"
 
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0
 _OPERATION = re.compile(r"^\s*(?:#[^\n]*\n\s*)*(?:mutation|query)\s+(\w+)", re.MULTILINE)
 
 Json = Mapping[str, object]

@@ -37,7 +37,7 @@ from tests.otlp_requests import (
 )
 from tests.tls_files import tls_files, tls_settings
 
-wait_until = partial(waiting.wait_until, timeout_s=10)
+wait_until = partial(waiting.wait_until, timeout_s=60)
 PROTOBUF = {"content-type": "application/x-protobuf"}
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 GAUGE = metrics_request().SerializeToString()

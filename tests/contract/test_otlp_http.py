@@ -69,7 +69,7 @@ from tests.otlp_requests import (
     trace_request,
 )
 
-wait_until = partial(waiting.wait_until, timeout_s=10)
+wait_until = partial(waiting.wait_until, timeout_s=60)
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
 PATHS = {Signal.METRICS: "/v1/metrics", Signal.TRACES: "/v1/traces", Signal.LOGS: "/v1/logs"}
