@@ -162,12 +162,16 @@ class Running:
         return [pid for pid, environment in environments() if wanted <= environment]
 
     def orchestrator(self) -> int:
-        (pid,) = [
-            pid
-            for pid in self.pids()
-            if "otel_rl.demo.orchestrator" in Path(f"/proc/{pid}/cmdline").read_text()
-        ]
+        (pid,) = [pid for pid in self.pids() if "otel_rl.demo.orchestrator" in command_of(pid)]
         return pid
+
+
+def command_of(pid: int) -> str:
+    """Empty if it is gone by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def environments() -> Iterator[tuple[int, set[str]]]:

@@ -163,8 +163,17 @@ class Bench:
         # The whole path: a test that runs beside this one may write a run of the same name.
         name = f"{run_id(key.experiment, key.trial)}.lock"
         lock = (self.settings.directory / "writers" / name).resolve()
-        for fd in Path("/proc").glob("[0-9]*/fd/*"):
-            with contextlib.suppress(OSError):
-                if fd.readlink() == lock:
-                    return int(fd.parts[2])
+        for process in Path("/proc").glob("[0-9]*"):
+            if _has_open(process / "fd", lock):
+                return int(process.name)
         return None
+
+
+def _has_open(descriptors: Path, path: Path) -> bool:
+    """Whether one of them is of ``path``. Processes and descriptors go at any moment."""
+    with contextlib.suppress(OSError):
+        for descriptor in descriptors.iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.readlink() == path:
+                    return True
+    return False
