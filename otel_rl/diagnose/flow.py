@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import Level, level, smoothed
+from otel_rl.diagnose.levels import Level, level, medians, smoothed
 from otel_rl.diagnose.pace import step_time, traces_of
 from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
@@ -90,7 +90,11 @@ def slow_messages(history: History) -> Iterator[Cause]:
         if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
         servers = answered.get(_method(key), [])
-        served = [_difference_at(one, change.step) or 0.0 for _, one in servers]
+        served = [
+            found[1] - found[0]
+            for _, one in servers
+            if (found := medians(one, change.step)) is not None
+        ]
         on_the_way = change.after - change.before - max(served, default=0.0)
         if on_the_way >= max(_MIN_DELAY_S, 0.5 * (change.after - change.before)):
             late.append(_Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers)))
@@ -282,13 +286,6 @@ def _slower_syncs(history: History) -> Iterator[tuple[str, Level]]:
                 change = level(track)
                 if change is not None and change.is_rise(ratio=1.7):
                     yield worker, change
-    for key, of in history.workers.items():
-        role, _, phase = key.removeprefix("phase/").partition("/")
-        if key.startswith("phase/") and work_of(PhaseKey(role, phase)) is Work.SYNC:
-            for worker, track in of.items():
-                change = level(track)
-                if change is not None and change.is_rise(ratio=1.7):
-                    yield worker, change
 
 
 def _is_of_a_sync(late: _Late, syncs: list[tuple[str, Level]]) -> bool:
@@ -303,10 +300,3 @@ def _is_of_a_sync(late: _Late, syncs: list[tuple[str, Level]]) -> bool:
 def _method(key: str) -> str:
     """What follows the name of the metric: the method, as an attribute stands in a key."""
     return key.partition("duration")[2]
-
-
-def _difference_at(track: Track, step: int) -> float | None:
-    track = track.finite()
-    before = [value for at, value in zip(track.steps, track.values, strict=True) if at < step]
-    after = [value for at, value in zip(track.steps, track.values, strict=True) if at >= step]
-    return median(after) - median(before) if before and after else None

@@ -6,7 +6,7 @@ which the policy itself did not move, or a change for the worse that goes on.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -29,14 +29,15 @@ def not_a_number(history: History) -> Iterator[Cause]:
         for worker, track in of.items()
         if _was_finite(history, key, worker, track.steps[0])
     ]
-    found += _counted_odd(history)
+    counted = _counted_odd(history)
+    found += counted
     if not found:
         return
     begun = min(found)[0]
     first = sorted(one for one in found if one[0] == begun)
     # Sums over ranks spread it at once. Who is alone with it in a series that others have, too, has
     # made it.
-    alone = [one for one in first if _is_alone(history, one[1], one[2], begun)]
+    alone = [one for one in first if _is_alone(history, counted, one[1], one[2], begun)]
     suspects = {worker for *_, worker in alone or first}
     _, key, worker = (alone or first)[0]
     role = worker.partition("/")[0]
@@ -69,11 +70,13 @@ def _counted_odd(history: History) -> list[tuple[int, str, str]]:
     return found
 
 
-def _is_alone(history: History, key: str, worker: str, step: int) -> bool:
+def _is_alone(
+    history: History, counted: Sequence[tuple[int, str, str]], key: str, worker: str, step: int
+) -> bool:
     """Whether others measured the same, and nothing odd until then."""
     others = [name for name in history.workers[key] if name != worker]
     if re.search(Subject.NONFINITE, key):
-        odd = {name for at, of, name in _counted_odd(history) if of == key and at <= step}
+        odd = {name for at, of, name in counted if of == key and at <= step}
     else:
         odd = {name for name, of in history.oddities[key].items() if of.steps[0] <= step}
     return bool(others) and odd.isdisjoint(others)

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
 from statistics import fmean, median
 
 from otel_rl.diagnose.changes import Change, find_change
 from otel_rl.diagnose.history import Track
 
-__all__ = ["Level", "common_ratio", "level", "ratio_at", "smoothed"]
+__all__ = ["Level", "common_ratio", "level", "medians", "smoothed"]
 
 _CHANCE = 0.002
 
@@ -91,20 +90,21 @@ def smoothed(track: Track, width: int = 3) -> Track:
     return Track(track.steps, track.times_s, values)
 
 
-def ratio_at(track: Track, step: int, *, shortest: int = 3) -> float | None:
-    """Median from ``step`` on to the median before it; None if there are too few values."""
+def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float] | None:
+    """Of the values before ``step``, and from it on; None if there are too few on either side."""
     track = track.finite()
-    before = [value for at, value in zip(track.steps, track.values, strict=True) if at < step]
-    after = [value for at, value in zip(track.steps, track.values, strict=True) if at >= step]
+    columns = list(zip(track.steps, track.values, strict=True))
+    before = [value for at, value in columns if at < step]
+    after = [value for at, value in columns if at >= step]
     if min(len(before), len(after)) < shortest:
         return None
-    low, high = median(before), median(after)
-    return high / low if low > 0 else inf if high > 0 else None
+    return median(before), median(after)
 
 
 def common_ratio(tracks: Sequence[Track], step: int) -> float:
     """What all of these became slower by since ``step``, on average: the machine, none of them."""
-    ratios = [ratio for one in tracks if (ratio := ratio_at(one, step)) and isfinite(ratio)]
+    levels = [found for one in tracks if (found := medians(one, step, shortest=3)) is not None]
+    ratios = [after / before for before, after in levels if before > 0 and after > 0]
     if len(ratios) < _ENOUGH:
         return 1.0
     return max(1.0, median(ratios))

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import common_ratio, level
+from otel_rl.diagnose.levels import common_ratio, level, medians
 from otel_rl.diagnose.vocabulary import Work, work_of
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["slow_work", "step_time", "traces_of"]
+__all__ = ["slow_kind", "slow_work", "step_time", "traces_of"]
 
 # What is slower by less, or takes a smaller part of a step or of a worker's time, is not told.
 _MIN_RATIO = 1.7
@@ -25,6 +25,9 @@ _MIN_SHARE = 0.1
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
+
+# Of a worker that was not there before, or is not any more, nothing can be said.
+_NO_LEVELS = (0.0, 0.0)
 
 _KINDS = {
     Work.GENERATION: Kind.SLOW_GENERATION,
@@ -71,6 +74,11 @@ def step_time(history: History) -> Track:
     return track
 
 
+def slow_kind(place: PhaseKey) -> Kind:
+    """What it is if that phase takes longer."""
+    return _KINDS[work_of(place)]
+
+
 def traces_of(history: History, since: int, count: int = 3) -> list[str]:
     """The traces of the slowest steps from ``since`` on."""
     steps = [step for step in history.steps if step.step >= since and step.trace_id]
@@ -109,7 +117,7 @@ def slow_work(history: History) -> Iterator[Cause]:
         slow = [
             _Slow(worker, found.step, before, after, excess, share)
             for worker, track in tracks.items()
-            for before, after in [_medians(track, found.step)]
+            for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := _more_of(history, place, worker, found.step, before, after)) > _MIN_SHARE
             and after - before > least_s
         ]
@@ -138,7 +146,7 @@ def _slower_than_peers(
     found = level(_against(track, [one for name, one in tracks.items() if name != worker]))
     if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.65, size=1.2):
         return None
-    before, after = _medians(track, found.step)
+    before, after = medians(track, found.step) or _NO_LEVELS
     share = _more_of(history, place, worker, found.step, before, after)
     if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
         return None
@@ -147,9 +155,9 @@ def _slower_than_peers(
 
 def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
     """Whether no peer became slower by nearly as much."""
-    peers = [_medians(track, one.step) for name, track in tracks.items() if name != one.worker]
+    peers = [medians(track, one.step) for name, track in tracks.items() if name != one.worker]
     limit = sqrt(one.after / one.before) if one.before else inf
-    return all(after < limit * before for before, after in peers)
+    return all(after < limit * before for before, after in filter(None, peers))
 
 
 def _together(tracks: Mapping[str, Track]) -> Track:
@@ -175,14 +183,6 @@ def _against(track: Track, peers: Sequence[Track]) -> Track:
         if step in at:
             relative.add(step, 0.0, value / at[step])
     return relative
-
-
-def _medians(track: Track, step: int) -> tuple[float, float]:
-    """Before a step, and from it on."""
-    columns = list(zip(track.steps, track.values, strict=True))
-    before = [value for at, value in columns if at < step]
-    after = [value for at, value in columns if at >= step]
-    return (median(before) if before else 0.0, median(after) if after else 0.0)
 
 
 def _more_of(
@@ -215,7 +215,7 @@ def _share(history: History, place: PhaseKey, worker: str, since: int) -> float:
 def _cause(history: History, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
     slow.sort(key=lambda one: -one.excess * one.share)
     worst = slow[0]
-    kind = _KINDS[work_of(place)]
+    kind = slow_kind(place)
     if is_alone and kind in _IN_STEP:
         kind = Kind.STRAGGLER
     ratio = worst.after / worst.before if worst.before else inf

@@ -1,17 +1,16 @@
 """From the facts of a run to ranked causes: each detector by itself, then what explains what."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import isfinite
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
 from otel_rl.diagnose import flow, learning, pace, processes
 from otel_rl.diagnose.causes import Cause, Evidence, Kind, Report, Verdict
 from otel_rl.diagnose.critical_path import IDLE
+from otel_rl.diagnose.facts import StepFacts
 from otel_rl.diagnose.history import History, PhaseKey
 from otel_rl.diagnose.levels import level
-from otel_rl.diagnose.vocabulary import Work, work_of
 
 __all__ = ["diagnose"]
 
@@ -70,6 +69,8 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 }
 
 _SLACK: Final = 8  # steps by which the beginning of a change may be misjudged
+_FEWEST_USUAL: Final = 3  # steps to compare with
+_MIN_PART: Final = 0.2  # of a step, that something takes longer to explain it
 _FEW: Final = 8  # steps in which nothing can be said to have changed
 
 
@@ -142,11 +143,11 @@ def _symptoms(history: History) -> Iterator[str]:
 
 
 def _bound(history: History, first: int) -> tuple[str, str, float] | None:
-    took: dict[tuple[str, str], float] = defaultdict(float)
+    took: dict[PhaseKey, float] = defaultdict(float)
     for step in history.steps:
         if step.step >= first:
-            for role, phase, _, seconds in step.path:
-                took[role, phase] += seconds
+            for place, seconds in _by_place(step).items():
+                took[place] += seconds
     if not took:
         return None
     (role, phase), most = max(took.items(), key=lambda one: one[1])
@@ -157,47 +158,49 @@ def _of_few(history: History, first: int, last: int) -> Iterator[Cause]:
     """What took longer in these steps than it usually takes, on the path that decided them."""
     asked = [step for step in history.steps if first <= step.step <= last]
     usual = [step for step in history.steps if not first <= step.step <= last]
-    if not asked or len(usual) < 3:
+    if not asked or len(usual) < _FEWEST_USUAL:
         return
-    places = {(role, phase) for step in asked for role, phase, *_ in step.path}
-    whole = median(sum(s for *_, s in step.path) for step in usual)
-    for role, phase in sorted(places):
-
-        def took(steps: Iterable[object], of: tuple[str, str] = (role, phase)) -> list[float]:
-            return [sum(s for r, p, _, s in step.path if (r, p) == of) for step in steps]  # type: ignore[attr-defined]
-
-        now, before = median(took(asked)), median(took(usual))
-        if now - before < 0.2 * whole or phase == IDLE:
+    whole = median(sum(_by_place(step).values()) for step in usual)
+    for place in sorted({place for step in asked for place in _by_place(step)}):
+        now = median(_by_place(step).get(place, 0.0) for step in asked)
+        before = median(_by_place(step).get(place, 0.0) for step in usual)
+        if now - before < _MIN_PART * whole or place.phase == IDLE:
             continue
-        workers: dict[str, float] = defaultdict(float)
-        for step in asked:
-            for r, p, worker, seconds in step.path:
-                if (r, p) == (role, phase):
-                    workers[worker] += seconds
-        worker = max(workers, key=lambda one: workers[one])
-        kind = {
-            Work.GENERATION: Kind.SLOW_GENERATION,
-            Work.REWARD: Kind.SLOW_REWARD,
-            Work.SYNC: Kind.SLOW_SYNC,
-            Work.TRAINING: Kind.SLOW_TRAINING,
-        }.get(work_of(PhaseKey(role, phase)), Kind.SLOW_PHASE)
+        worker = _who_took_most(asked, place)
         yield Cause(
-            kind,
+            pace.slow_kind(place),
             min(0.9, 0.4 + 0.5 * (now - before) / (whole or 1)),
-            f"{phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
-            role=role,
+            f"{place.phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
+            role=place.role,
             worker=worker,
-            phase=phase,
+            phase=place.phase,
             since=first,
             evidence=[
                 Evidence(
-                    f"{phase} on the critical path",
-                    f"critical_path/{role}/{phase}",
+                    f"{place.phase} on the critical path",
+                    f"critical_path/{place}",
                     worker,
                     before,
                     now,
                     "s",
-                    [step.trace_id for step in asked if isfinite(now)],
+                    [step.trace_id for step in asked],
                 )
             ],
         )
+
+
+def _by_place(step: StepFacts) -> Mapping[PhaseKey, float]:
+    """Seconds on the critical path."""
+    took: dict[PhaseKey, float] = defaultdict(float)
+    for role, phase, _, seconds in step.path:
+        took[PhaseKey(role, phase)] += seconds
+    return took
+
+
+def _who_took_most(steps: Iterable[StepFacts], place: PhaseKey) -> str:
+    workers: dict[str, float] = defaultdict(float)
+    for step in steps:
+        for role, phase, worker, seconds in step.path:
+            if (role, phase) == place:
+                workers[worker] += seconds
+    return max(workers, key=lambda worker: workers[worker])

@@ -286,8 +286,8 @@ class Aligner:
             yield Row(self._number(), step, closed.time_ns, values, version)
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
-        version, values = self._axis.version_at(finding.time_ns), {"diagnosis/causes": 0.0}
-        values["diagnosis/causes"] += len(finding.causes)
+        version = self._axis.version_at(finding.time_ns)
+        values = {"diagnosis/causes": float(len(finding.causes))}
         yield Row(
             self._number(), finding.step, finding.time_ns, values, version, labels=finding.labels
         )
