@@ -61,8 +61,10 @@ class Sink:
     """The path of each request that was taken."""
     headers: list[dict[str, str]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
+    """The sender's port of each request: one port is one connection."""
     trace_ports: list[int] = field(default_factory=list)
-    """The sender's port of each trace request: one port is one connection."""
+    """Those of trace requests that were taken."""
     requests: int = 0
     event_requests: int = 0
     url: str = ""
@@ -74,6 +76,7 @@ class Sink:
             number = self.event_requests if is_events else self.requests
             self.event_requests += is_events
             self.requests += not is_events
+            self.ports.append(port)
             self._changed.notify_all()
         status, reply_headers, reply = (self.answer_events if is_events else self.answer)(number)
         with self._changed:

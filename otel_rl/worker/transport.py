@@ -1,12 +1,13 @@
 """One attempt to hand a request to an OTLP endpoint, over HTTP or gRPC. No queue, no retry."""
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from http import HTTPStatus
 from time import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import requests
@@ -14,7 +15,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
-from urllib3.exceptions import NewConnectionError
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, Timeout
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from otel_rl import __version__
 from otel_rl.records import Signal
@@ -107,6 +110,8 @@ def open_transport(signal: settings.SignalSettings, beside: Transport | None = N
 def http_session(signal: settings.SignalSettings) -> requests.Session:
     """A session with the signal's TLS and proxy settings."""
     session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, _Connections())
     session.headers["User-Agent"] = f"otel_rl/{__version__}"
     # Answers are small, and one that cannot be unzipped would hide its own status.
     session.headers["Accept-Encoding"] = "identity"
@@ -121,13 +126,54 @@ def http_session(signal: settings.SignalSettings) -> requests.Session:
     return session
 
 
+class _Way(NamedTuple):
+    """How requests would send to an address, found out once.
+
+    Attributes:
+        pool: The connections.
+        target: What stands behind POST.
+        headers: All but the body's own.
+    """
+
+    pool: HTTPConnectionPool
+    target: str
+    headers: dict[str, str]
+
+
+class _Connections(HTTPAdapter):
+    """Lets go of the connections that requests has opened, with its TLS, proxies and headers.
+
+    To prepare a request and a response takes requests as long as to send them, and the CPU is the
+    trainer's.
+    """
+
+    def way(self, session: requests.Session, url: str, added: Mapping[str, str]) -> _Way:
+        """The way to ``url``, with the session's headers and those ``added``.
+
+        Raises:
+            requests.RequestException: There is none to such an address, or by such a proxy.
+        """
+        request = session.prepare_request(requests.Request("POST", url, added))
+        # Else REQUESTS_CA_BUNDLE of a cluster would win over the exporter's own setting.
+        settings = session.merge_environment_settings(url, {}, None, session.verify, None)
+        verify, cert, proxies = settings["verify"], settings["cert"], settings["proxies"]
+        pool = self.get_connection_with_tls_context(request, verify, proxies, cert)
+        self.cert_verify(pool, url, verify, cert)
+        del request.headers["Content-Length"]
+        headers = {
+            name: value if isinstance(value, str) else value.decode("latin-1")
+            for name, value in request.headers.items()
+        }
+        return _Way(pool, self.request_url(request, proxies), headers)
+
+
 class _Http:
     """OTLP/HTTP with protobuf bodies."""
 
     def __init__(self, signal: settings.SignalSettings, beside: Transport | None) -> None:
         self._url = signal.url
         self._gzip = signal.gzip
-        self._timeout_s = (min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
+        self._timeout = Timeout(min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
         self.peer = signal.peer
         if isinstance(beside, _Http) and beside.peer == self.peer:
             self.session: requests.Session = beside.session
@@ -136,6 +182,7 @@ class _Http:
         self._headers = dict(signal.headers) | {"content-type": "application/x-protobuf"}
         if signal.gzip:
             self._headers["content-encoding"] = "gzip"
+        self._way: _Way | None = None
 
     def prepare(self, payload: bytes) -> bytes:
         # Level 1: exemplars shrink to a third at any level, and the CPU is the trainer's.
@@ -143,37 +190,42 @@ class _Http:
 
     def send(self, body: bytes) -> Reply:
         try:
-            response = self.session.post(
-                self._url,
-                data=body,
-                headers=self._headers,
-                timeout=self._timeout_s,
-                allow_redirects=False,
-                # Else REQUESTS_CA_BUNDLE of a cluster would win over the exporter's own setting.
-                verify=self.session.verify,
+            way = self._way = self._way or self._find_way()
+            response = way.pool.urlopen(
+                "POST",
+                way.target,
+                body,
+                way.headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=self._timeout,
             )
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-        ) as error:
+        except HTTPError as error:
             message = f"{type(error).__name__} at {self._url}"
-            return Reply(Outcome.RETRY, message, unreachable=_is_unconnected(error))
+            is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
+            return Reply(Outcome.RETRY, message, unreachable=is_unconnected)
         except requests.RequestException as error:
             return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
-        if response.ok and not response.is_redirect:
+        if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 # A proxy's page, not a receiver's answer: nobody has the request.
                 return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._url}")
-            return _accepted(response.content)
-        message = f"HTTP {response.status_code} {response.reason} from {self._url}"
-        if response.status_code in _RETRYABLE_STATUS:
+            return _accepted(response.data)
+        message = f"HTTP {response.status} {response.reason} from {self._url}"
+        if response.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(response.headers.get("Retry-After"))
             return Reply(Outcome.RETRY, message, retry_after_s=after_s)
         return Reply(Outcome.REFUSED, message)
 
     def close(self) -> None:
         self.session.close()
+
+    def _find_way(self) -> _Way:
+        adapter = self.session.get_adapter(self._url)
+        if not isinstance(adapter, _Connections):
+            raise TypeError(f"{type(adapter).__name__} does not give its connections")
+        return adapter.way(self.session, self._url, self._headers)
 
 
 class _Grpc:
@@ -233,14 +285,6 @@ def _grpc_channel(signal: settings.SignalSettings) -> "grpc.Channel":
         certificate_chain=_read(signal.client_certificate),
     )
     return grpc.secure_channel(target, credentials, compression=compression)
-
-
-def _is_unconnected(error: requests.RequestException) -> bool:
-    """Whether no connection was made: refused, no such host, no answer to the first packet."""
-    if isinstance(error, requests.ConnectTimeout):
-        return True
-    cause = error.args[0] if error.args else None
-    return isinstance(getattr(cause, "reason", None), NewConnectionError)
 
 
 def _identity(message: bytes) -> bytes:

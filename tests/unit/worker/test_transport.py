@@ -126,6 +126,54 @@ def test_a_proxy_of_the_cluster_is_not_used_for_this_machine(
     assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
 
 
+def test_a_proxy_of_the_cluster_is_used_for_other_machines(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", sink.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    transport = over_http("http://bridge.invalid:4318")
+    assert transport.send(b"").outcome is Outcome.ACCEPTED
+    assert sink.order == ["http://bridge.invalid:4318/v1/metrics"]
+
+
+def test_a_proxy_that_cannot_be_is_said_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    reply = over_http("http://bridge.invalid:4318").send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "proxy" in reply.message.lower()
+
+
+def test_requests_follow_each_other_on_one_connection(sink: Sink) -> None:
+    transport = over_http(sink.url)
+    sink.answer = lambda number: (503, {}, b"") if number == 1 else (200, {}, b"")
+    outcomes = [transport.send(b"").outcome for _ in range(4)]
+    assert outcomes == [Outcome.ACCEPTED, Outcome.RETRY, Outcome.ACCEPTED, Outcome.ACCEPTED]
+    assert len(set(sink.ports)) == 1
+
+
+def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as half:
+        url = f"http://127.0.0.1:{half.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = half.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+
+        with futures.ThreadPoolExecutor(1) as thread:
+            answered = thread.submit(answer)
+            reply = over_http(url).send(b"")
+            answered.result(20)
+    assert reply.outcome is Outcome.RETRY
+    assert not reply.unreachable
+
+
 class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
     """Takes exports; fails with ``code`` if one is set."""
 
