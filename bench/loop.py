@@ -104,36 +104,45 @@ def _beside(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
 
 
 def _spent(exports: int, turns: int) -> Mapping[tuple[str, int], list[Spent]]:
-    per_s = _updates_per_s()
     with sink() as url, contextlib.ExitStack() as stack:
         contenders = {
-            (name, rate): stack.enter_context(_contender(name, rate, per_s, url))
+            (name, rate): stack.enter_context(_contender(name, url))
             for name, rate in CONTENDERS
         }
         for number in range(exports + 1):
+            # Anew each time: a second of the loop is to be one, however fast the machine is now.
+            per_s = _updates_per_s()
             for contender in contenders.values():
                 contender.spent.append(Spent())
-            for turn in range(turns):
-                _each(contenders, turn, "turn")
-            _each(contenders, number, "export")
+            for turn in range(1, turns):
+                _each(contenders, per_s, turn)
+            _each(contenders, per_s, number, is_last=True)
     # The first one imports, connects and makes its series.
     return {key: contender.spent[1:] for key, contender in contenders.items()}
 
 
-def _each(contenders: Mapping[tuple[str, int], Contender], first: int, command: str) -> None:
-    """Let everybody take a turn, each time another one first."""
-    order = list(contenders.values())
+def _each(
+    contenders: Mapping[tuple[str, int], Contender],
+    updates_per_s: float,
+    first: int,
+    *,
+    is_last: bool = False,
+) -> None:
+    """Let everybody take a turn, each time another one first. After the last one it exports."""
+    order = list(contenders.items())
     first %= len(order)
-    for contender in order[first:] + order[:first]:
-        contender.spent[-1].add(*contender.tell(command))
+    for (_, rate), contender in order[first:] + order[:first]:
+        steps_per_s = rate / METRICS
+        turn = f"turn {int(updates_per_s / steps_per_s)} {int(steps_per_s * TURN_S)}"
+        contender.spent[-1].add(*contender.tell(turn))
+        if is_last:
+            contender.spent[-1].add(*contender.tell("export"))
 
 
 @contextlib.contextmanager
-def _contender(name: str, rate: int, updates_per_s: float, url: str) -> Iterator[Contender]:
-    steps_per_s = rate / METRICS
-    arguments = [name, int(updates_per_s / steps_per_s), int(steps_per_s * TURN_S), url]
+def _contender(name: str, url: str) -> Iterator[Contender]:
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.contenders.loop", *map(str, arguments)],
+        [sys.executable, "-m", "bench.contenders.loop", name, url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,10 +1,10 @@
 """A training loop bound by the CPU, measured: one contender, told when to take a turn.
 
-    python -m bench.contenders.loop gauges 60 50 http://127.0.0.1:4318
+    python -m bench.contenders.loop gauges http://127.0.0.1:4318
 
-Arguments: contender, updates of the network a step, steps a turn, where to export. Each line of
-standard input is a turn, or ``export``, and is answered by the CPU seconds that it took: of the
-work, of the calls that measure, and of all other threads.
+Arguments: contender, where to export. Each line of standard input is ``turn UPDATES STEPS``, with
+the updates of the network in a step, or ``export``. It is answered by the CPU seconds that it took:
+of the work, of the calls that measure, and of all other threads.
 """
 
 import sys
@@ -87,7 +87,7 @@ def _setting(meter: Meter, names: list[str]) -> Measure:
 
 
 def main() -> None:
-    name, updates, steps, url = sys.argv[1:]
+    name, url = sys.argv[1:]
     network = Network()
     measure, export = contender(name, url)
     done = 0
@@ -98,8 +98,9 @@ def main() -> None:
             export()
             calls_s = time.thread_time() - thread_s
         else:
-            for _ in range(int(steps)):
-                network.train(int(updates))
+            updates, steps = map(int, line.split()[1:])
+            for _ in range(steps):
+                network.train(updates)
                 begun_s = time.thread_time()
                 measure(done)
                 calls_s += time.thread_time() - begun_s

@@ -15,6 +15,9 @@ from otel_rl.worker.values import PLAIN, hold
 __all__ = ["MLogger", "Tensor", "mlogger"]
 
 
+_new = tuple.__new__
+
+
 class Tensor(Protocol):
     """An array or tensor of one element: numpy, torch, jax, ..."""
 
@@ -59,7 +62,10 @@ class MLogger:
             buffer = current.providers.meter.buffer
             if len(buffer.entries) < buffer.capacity:
                 when = time_ns() if at_ns is None else at_ns
-                buffer.entries.append(Logged(values, hold(step), reduce, when, get_current()))
+                kept = step if type(step) is int else hold(step)
+                # What Logged() does, without a function of Python's between.
+                entry = (values, kept, reduce, when, get_current())
+                buffer.entries.append(_new(Logged, entry))
             else:
                 guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL, len(values))
         except (TypeError, ValueError):
