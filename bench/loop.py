@@ -106,8 +106,7 @@ def _beside(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
 def _spent(exports: int, turns: int) -> Mapping[tuple[str, int], list[Spent]]:
     with sink() as url, contextlib.ExitStack() as stack:
         contenders = {
-            (name, rate): stack.enter_context(_contender(name, url))
-            for name, rate in CONTENDERS
+            (name, rate): stack.enter_context(_contender(name, url)) for name, rate in CONTENDERS
         }
         for number in range(exports + 1):
             # Anew each time: a second of the loop is to be one, however fast the machine is now.
