@@ -19,6 +19,7 @@
     * TrackerUnavailable     the same rows may be tried again later
     * TrackerRejected        refused until a person changes something
       * RunDiverged            something else wrote to the tracker's run
+  * TraceStoreError        a Jaeger that is asked for traces does not answer as one
 """
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "RequestTooLarge",
     "RunDiverged",
     "SlowSender",
+    "TraceStoreError",
     "TrackerError",
     "TrackerRejected",
     "TrackerUnavailable",
@@ -132,3 +134,7 @@ class TrackerRejected(TrackerError):
 
 class RunDiverged(TrackerRejected):
     """The tracker's run has rows that are not ours. It is not written to until a restart."""
+
+
+class TraceStoreError(OtelRLError):
+    """A Jaeger that is asked for traces does not answer, or not as a Jaeger does."""

@@ -2,11 +2,15 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.overview import histories, shared_histories
+from otel_rl.cli.jaeger import Jaeger
 from otel_rl.cli.journals import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.diagnose.facts import Facts
@@ -22,6 +26,9 @@ _DESCRIPTION = """\
 Say what is wrong with a run, and who did it: from what its bridge has kept of it, while it goes on
 or after its end. Without steps: what has changed over the whole run. With steps: what is different
 in them. Ranked causes, each with its evidence. Exits 0 when it could look, whatever it found.
+
+With --jaeger it goes by the traces of that Jaeger alone: no bridge is needed, and nothing is known
+of what was measured, such as rewards, queues and clocks of processes without spans.
 """
 
 _EPILOG = """\
@@ -30,6 +37,7 @@ examples:
   otel-rl diagnose grpo-7b/trial-3          one by name
   otel-rl diagnose --steps 412              why was step 412 slow?
   otel-rl diagnose --steps 400:500 --json   what is different in these, for a program
+  otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     by its traces
 """
 
 
@@ -52,6 +60,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--steps", type=_steps, metavar="FIRST[:LAST]", help="the steps to explain (all)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--jaeger", metavar="URL", help="go by the traces of this Jaeger instead of a journal"
+    )
+    parser.add_argument(
+        "--lookback",
+        type=_hours,
+        default=timedelta(hours=24),
+        metavar="HOURS",
+        help="how old those traces may be (24)",
+    )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
@@ -63,9 +81,25 @@ def _steps(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
+def _hours(text: str) -> timedelta:
+    try:
+        hours = float(text)
+        if 0 < hours < math.inf:
+            return timedelta(hours=hours)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"write a number of hours (got {text!r})")
+
+
 def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    key, bodies = _chosen(arguments.run, _histories(settings), settings)
+    trace_url = settings.align.trace_url
+    if arguments.jaeger is None:
+        key, bodies = _chosen(arguments.run, _histories(settings), _of_journals(settings))
+    else:
+        jaeger = Jaeger(arguments.jaeger, arguments.lookback)
+        trace_url = trace_url or jaeger.trace_url
+        key, bodies = _chosen(arguments.run, _traced(jaeger, arguments.run), _OF_A_JAEGER)
     history = History(Facts.decode(body) for body in bodies)
     if arguments.steps is not None and arguments.steps[0] > history.last:
         raise ConfigError(
@@ -78,7 +112,7 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))
         return 0
     print(f"{key}, {history.last} steps, {len(bodies)} moments of it known")
-    for line in in_words(report, trace_url=settings.align.trace_url):
+    for line in in_words(report, trace_url=trace_url):
         print(line)
     return 0
 
@@ -95,8 +129,47 @@ def _histories(settings: BridgeSettings) -> Mapping[ExperimentKey, Sequence[byte
     return found
 
 
+def _traced(jaeger: Jaeger, name: str | None) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """Of the runs of an experiment, if that is what the name says first; else of every run."""
+    experiment = None if name is None else name.partition("/")[0]
+    found = jaeger.histories(experiment)
+    return found or (jaeger.histories(None) if name is not None else found)
+
+
+class _Source(NamedTuple):
+    """Where runs are looked for, for people.
+
+    Attributes:
+        place: Completes "there is no run X".
+        nothing: What to say if there is none at all.
+        hint: What to do then.
+    """
+
+    place: str
+    nothing: str
+    hint: str
+
+
+_OF_A_JAEGER: Final = _Source(
+    "in that Jaeger",
+    "That Jaeger has no span of any run.",
+    "Look further back with --lookback HOURS; spans need the resource attribute "
+    "rl.experiment.name.",
+)
+
+
+def _of_journals(settings: BridgeSettings) -> _Source:
+    place = f"below {str(settings.data)!r}"
+    return _Source(
+        f"in the journals {place}",
+        f"No journal {place} has kept anything of a run.",
+        "Say where the bridge keeps its journal: --data DIR, or --config FILE. Bridges keep what "
+        "is needed unless align.max_history_bytes is 0.",
+    )
+
+
 def _chosen(
-    name: str | None, found: Mapping[ExperimentKey, Sequence[bytes]], settings: BridgeSettings
+    name: str | None, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
 ) -> tuple[ExperimentKey, Sequence[bytes]]:
     wanted = [key for key in found if name in {None, str(key)}]
     wanted = wanted or [key for key in found if name in {key.experiment, key.trial}]
@@ -104,11 +177,7 @@ def _chosen(
         return wanted[-1], found[wanted[-1]]
     if found:
         raise ConfigError(
-            f"There is no run {name!r} in the journals below {str(settings.data)!r}.",
+            f"There is no run {name!r} {source.place}.",
             hint=f"There are: {', '.join(sorted(map(str, found)))}.",
         )
-    raise ConfigError(
-        f"No journal below {str(settings.data)!r} has kept anything of a run.",
-        hint="Say where the bridge keeps its journal: --data DIR, or --config FILE. Bridges keep "
-        "what is needed unless align.max_history_bytes is 0.",
-    )
+    raise ConfigError(source.nothing, hint=source.hint)
