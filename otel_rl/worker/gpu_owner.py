@@ -9,7 +9,7 @@ with otel_rl.gpu_owner("offload"):
 from types import TracebackType
 from typing import Self
 
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, get_current_span
 
 from otel_rl.semconv.names import RL_GPU_OWNER
 from otel_rl.worker import session
@@ -26,8 +26,9 @@ _MAX_PHASE_CHARS = 64
 class gpu_owner:  # noqa: N801  # reads like step() and phase()
     """The process holds its GPUs for ``phase`` while the block runs. Never raises, never waits.
 
-    A span ``rl.gpu.owner`` says so, and the time is counted. Where GPUs are sampled, the time, the
-    utilization, the energy and the memory of each device are divided between the phases. Of blocks
+    A span ``rl.gpu.owner`` says so, and an event of that name on the span around it, mostly that of
+    the step; and the time is counted. Where GPUs are sampled, the time, the utilization, the energy
+    and the memory of each device are divided between the phases. Of blocks
     within each other the innermost counts. Not to be entered within itself.
 
     Args:
@@ -45,6 +46,7 @@ class gpu_owner:  # noqa: N801  # reads like step() and phase()
             with session.GUARD:
                 phase = label(self._phase, _MAX_PHASE_CHARS)
                 current.providers.gpus.begin_turn(self, phase)
+                get_current_span().add_event(_SPAN, {RL_GPU_OWNER: phase})
                 made = tracer()
                 if made is not None:
                     # Not made the current span: what happens meanwhile is not a part of it.

@@ -1,12 +1,13 @@
 """Colocated: who holds the GPUs, and what each phase had of them."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_rl
 from otel_rl.worker.gpu.nvml import Reading
@@ -218,6 +219,35 @@ def test_without_sampling_the_time_of_a_turn_is_counted(started: Sink) -> None:
         if pairs(point.attributes)["rl.gpu.owner"] == "generate"
     ]
     assert point.as_double > 0
+
+
+def test_a_step_tells_when_each_phase_took_over(started: Sink) -> None:
+    with otel_rl.step(7):
+        with otel_rl.gpu_owner("generate"):
+            pass
+        with otel_rl.gpu_owner("offload"):
+            pass
+    assert otel_rl.flush(timeout_s=TIMEOUT_S)
+    started.wait(lambda s: "rl.loop" in events_of(s), TIMEOUT_S)
+    told = events_of(started)["rl.loop"]
+    assert [pairs(event.attributes) for event in told] == [
+        {"rl.gpu.owner": "generate"},
+        {"rl.gpu.owner": "offload"},
+    ]
+    assert {event.name for event in told} == {"rl.gpu.owner"}
+    assert told[0].time_unix_nano <= told[1].time_unix_nano
+
+
+def events_of(sink: Sink) -> Mapping[str, Sequence[Span.Event]]:
+    """By the name of the span, of what has ended."""
+    return {
+        span.name: span.events
+        for request in list(sink.traces)
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.end_time_unix_nano
+    }
 
 
 def test_without_a_session_a_turn_changes_nothing(clean_environment: None) -> None:
