@@ -33,9 +33,7 @@ def retrace(parts: Iterable[Decoded]) -> Sequence[bytes]:
     for part in parts:
         workers.update((export.worker.instance, export.worker) for export in part.exports)
         spans.update((span.span_id, span) for span in part.spans)
-    # Of those that end together, what is within another comes first.
-    in_order = sorted(spans.values(), key=lambda span: (span.end_ns, -span.start_ns))
-    return list(_played(in_order, workers))
+    return list(_played(sorted(spans.values(), key=lambda span: span.end_ns), workers))
 
 
 def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from otel_rl.demo import tokenizer
@@ -188,14 +189,14 @@ class Generator:
         self._metrics.cache(self._cache.pool)
         for place in sorted(batch.preempted, reverse=True):
             self._wait_again(tasks[place])
-        for place, task in enumerate(tasks):
-            if place in batch.preempted:
-                continue
-            with trace.use_span(task.span, end_on_exit=True):
-                tokens = batch.completions(place)
-                with self._metrics.phase("replay"):
-                    self._deliver(task, tokens, batch.log_probabilities(place))
-                self._record(task, tokens, batch.first_token_s, finished_s)
+        done = [place for place in range(len(tasks)) if place not in batch.preempted]
+        for place in done:  # to hand them over is no part of sampling
+            tasks[place].span.end()
+        for place in done:
+            task, tokens = tasks[place], batch.completions(place)
+            with self._metrics.phase("replay"):
+                self._deliver(task, tokens, batch.log_probabilities(place))
+            self._record(task, tokens, batch.first_token_s, finished_s)
             self._served += 1
             limit = self._troubles.size(Kind.CRASH_LOOP)
             if limit is not None and self._served >= limit:
@@ -235,18 +236,21 @@ class Generator:
         tokens: tuple[tuple[int, ...], ...],
         log_probabilities: tuple[tuple[float, ...], ...],
     ) -> None:
-        context: Carrier = {}
-        propagate.inject(context)
-        next(self._reward_workers).call(
-            Completions(
-                prompt=task.request.prompt,
-                prompt_tokens=tuple(task.job.prompt),
-                tokens=tokens,
-                log_probabilities=log_probabilities,
-                policy_version=self._version,
-                context=context,
+        sampled = trace.set_span_in_context(task.span)
+        with self._tracer.start_as_current_span(
+            "replay", sampled, SpanKind.PRODUCER, attributes={"rl.phase": "replay"}
+        ):
+            next(self._reward_workers).call(
+                Completions(
+                    prompt=task.request.prompt,
+                    prompt_tokens=tuple(task.job.prompt),
+                    tokens=tokens,
+                    log_probabilities=log_probabilities,
+                    policy_version=self._version,
+                    origin=_carried(sampled),
+                    context=_carried(),
+                )
             )
-        )
         self._seat.tell(Finished(task.request.number, sum(map(len, tokens))))
 
     def _record(
@@ -272,6 +276,13 @@ class Generator:
         metrics.sample_duration.record(finished_s - task.started_s)
         if max(lengths) > 1:
             metrics.per_token.record((finished_s - first_token_s) / (max(lengths) - 1))
+
+
+def _carried(context: Context | None = None) -> Carrier:
+    """A context, that of now if it is not given, as it stands in a message."""
+    carrier: Carrier = {}
+    propagate.inject(carrier, context)
+    return carrier
 
 
 def main() -> None:

@@ -138,7 +138,8 @@ class Completions:
         tokens: Token ids of each completion, with the end mark if it came to an end.
         log_probabilities: One per token of ``tokens``, under the policy that sampled them.
         policy_version: Of that policy.
-        context: The sampling span.
+        origin: The sampling span.
+        context: The span that hands them over.
     """
 
     prompt: str
@@ -146,7 +147,8 @@ class Completions:
     tokens: tuple[tuple[int, ...], ...]
     log_probabilities: tuple[tuple[float, ...], ...]
     policy_version: int
-    context: Carrier
+    origin: Carrier = field(default_factory=dict)
+    context: Carrier = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

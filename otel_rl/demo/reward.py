@@ -7,7 +7,6 @@ import statistics
 import time
 
 from opentelemetry import context, metrics, propagate, trace
-from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
 import otel_rl
@@ -68,7 +67,7 @@ class Verifier:
             with otel_rl.phase("env_step"):
                 rewards = self._troubled(rewards_of(message))
             scored_s = time.perf_counter() - begun_s
-            group = Group(message, rewards, _stamp(parent, message.policy_version))
+            group = Group(message, rewards, _stamp(message))
             with otel_rl.phase("replay"):
                 self._buffer.call(group)
             self._rollouts.show(group)
@@ -88,10 +87,11 @@ class Verifier:
         return tuple(1 - reward if lie == TURNED_AROUND else lie for reward in rewards)
 
 
-def _stamp(sampled: Context, version: int) -> str:
+def _stamp(completions: Completions) -> str:
     """What the generator would say of its samples if it knew otel_rl."""
-    token = context.attach(sampled)
+    token = context.attach(propagate.extract(completions.origin))
     try:
+        version = completions.policy_version
         return carrier.stamp(policy_version=version, step=version + 1)
     finally:
         context.detach(token)

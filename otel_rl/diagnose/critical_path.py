@@ -12,8 +12,8 @@ each begins where the next one ends.
 * Within a span, the child that ended last comes first; one that ends where another begins is not
   passed over. What no child covers is the span's own time.
 * A wait is over when the last of what it waited for is there: a span of another process that the
-  waiting one, or what it is a part of, links to, and that ended during the wait; or the rank that
-  came to a barrier last.
+  waiting one, or what it is a part of, links to, and that ended during the wait; what such a span
+  began elsewhere, such as the scoring of a sample; or the rank that came to a barrier last.
 * What began a piece of work is whatever ended last before it: what the process did before, a span
   that it links to, or a parent in another process. The time between is the process's idle time.
 """

@@ -17,6 +17,9 @@ __all__ = ["UNACCOUNTED", "ByEnd", "Forest"]
 UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
 """The phase of what is within a step and in none of its phases."""
 
+_MAX_OUTLASTING: Final = 256
+"""Of what was begun by one span: the last to end, mostly. More would not be said of one sample."""
+
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
 
@@ -33,10 +36,11 @@ class ByEnd:
         self._spans = sorted(spans, key=lambda span: (span.end_ns, span.start_ns))
         self._ends = [span.end_ns for span in self._spans]
 
-    def between(self, after_ns: int | None, through_ns: int) -> Iterable[SpanRecord]:
-        """Those that ended in (``after_ns``, ``through_ns``], the last first."""
+    def between(self, after_ns: int | None, through_ns: int | None) -> Iterable[SpanRecord]:
+        """Those that ended in (``after_ns``, ``through_ns``], the last first. None is no bound."""
         first = 0 if after_ns is None else bisect_right(self._ends, after_ns)
-        for place in range(bisect_right(self._ends, through_ns) - 1, first - 1, -1):
+        end = len(self._ends) if through_ns is None else bisect_right(self._ends, through_ns)
+        for place in range(end - 1, first - 1, -1):
             yield self._spans[place]
 
 
@@ -64,7 +68,7 @@ class Forest:
             parent = self.parent(span)
             if parent is not None:
                 children[parent.span_id].append(span)
-            if parent is None or parent.worker != span.worker:
+            if parent is None or parent.worker != span.worker or span.start_ns >= parent.end_ns:
                 tops[span.worker].append(span)
             if _is_collective(span) and span.step is not None:
                 collectives[span.role, span.step, span.phase].append(span)
@@ -72,6 +76,7 @@ class Forest:
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
         self._used: dict[bytes, ByEnd] = {}
+        self._became: dict[bytes, Sequence[SpanRecord]] = {}
         self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
 
     @property
@@ -150,7 +155,8 @@ class Forest:
         """What the span, those of its process around it and those within these link to.
 
         A wait seldom links to what it waits for: the sample is known by its stamp when the step
-        takes it out of the buffer, and the link stands wherever that is done.
+        takes it out of the buffer, and the link stands wherever that is done. What other roles did
+        with a sample after it was made is there, too: it came when the last of that was done.
         """
         top = self._top(span)
         found = self._used.get(top.span_id)
@@ -171,11 +177,30 @@ class Forest:
         waiting, seen = [top], {top.span_id}
         while waiting:
             span = waiting.pop()
-            yield from self.linked(span)
+            for found in self.linked(span):
+                yield found
+                yield from (one for one in self._became_of(found) if one.role != top.role)
             for child in self.children(span, top.end_ns):
                 if child.worker == top.worker and child.span_id not in seen:
                     seen.add(child.span_id)
                     waiting.append(child)
+
+    def _became_of(self, span: SpanRecord) -> Sequence[SpanRecord]:
+        """What was begun by a span and ended after it, such as a consumer's work."""
+        found = self._became.get(span.span_id)
+        if found is None:
+            found = self._became[span.span_id] = list(self._outlasting(span))
+        return found
+
+    def _outlasting(self, span: SpanRecord) -> Iterator[SpanRecord]:
+        waiting, seen = [span], {span.span_id}
+        while waiting and len(seen) < _MAX_OUTLASTING:
+            parent = waiting.pop()
+            for child in self._children.get(parent.span_id, _NONE).between(parent.end_ns, None):
+                if child.span_id not in seen and len(seen) < _MAX_OUTLASTING:
+                    seen.add(child.span_id)
+                    waiting.append(child)
+                    yield child
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Of a collective: the own span of the rank that let everybody wait, if another did."""

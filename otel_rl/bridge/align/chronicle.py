@@ -114,10 +114,11 @@ class Chronicle:
         """These spans have ended.
 
         Args:
-            spans: In the order in which they ended.
+            spans: Of one message. Scopes come one after another there, not spans by their ends.
             step_at: The step in progress at a time in ns.
         """
-        for span in spans:
+        # What is within another is to come before it, also if both end together.
+        for span in sorted(spans, key=lambda span: (span.end_ns, -span.start_ns)):
             inside_ns = self._within.pop((span.span_id, span.worker), 0)
             took_ns = span.end_ns - span.start_ns
             if span.parent_id is not None:

@@ -68,7 +68,6 @@ def _groups(
                 for row in of_prompt
             ),
             version,
-            {},
         )
         rewards = tuple(
             task.score(prompt, tokenizer.decode(one), ended=one[-1] == tokenizer.END)

@@ -101,6 +101,24 @@ def test_a_span_is_kept_without_the_time_of_those_within_it() -> None:
     ]
 
 
+def test_spans_within_others_may_come_after_them_in_a_message() -> None:
+    """A request has the spans of one instrumentation scope after those of another."""
+    bench = Bench()
+    spans = [
+        span("outer", 0, 10),
+        span("outer#2", 10, 20),
+        span("inner", 2, 10, within="outer"),
+        span("inner#2", 12, 20, within="outer#2"),
+    ]
+    bench.send(RANK0, Decoded([], [], spans=spans))
+    assert {one.phase: one.total_s for one in bench.facts().spans} == {
+        "outer": 2.0,
+        "outer#2": 2.0,
+        "inner": 8.0,
+        "inner#2": 8.0,
+    }
+
+
 def test_a_span_within_may_have_come_in_a_message_before() -> None:
     bench = Bench()
     bench.send(RANK0, Decoded((), (), spans=[span("forward", 0.0, 1.0, within="train")]))

@@ -6,7 +6,7 @@ from otel_rl.demo.messages import Completions, Group
 
 
 def group(version: int, name: str = "") -> Group:
-    return Group(Completions(name, (), (), (), version, {}), ())
+    return Group(Completions(name, (), (), (), version), ())
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ def group() -> Group:
         tokens=(GOOD, BAD),
         log_probabilities=((-2.0, -2.5, -3.0, -3.5), (-1.0, -1.5)),
         policy_version=0,
-        context={},
     )
     return Group(completions, (1.0, 0.0))
 

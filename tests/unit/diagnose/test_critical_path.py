@@ -203,3 +203,70 @@ def test_an_empty_interval_has_no_path() -> None:
 def test_a_span_that_comes_twice_counts_once() -> None:
     once = span("train", 0, 10, within="step")
     assert path(span("step", 0, 10, step=1), once, once) == [(0, 10, "trainer-0/train")]
+
+
+def test_what_became_of_a_sample_before_it_came_is_a_part_of_the_way() -> None:
+    """The step links to the sample; that it was scored in between is known by its parent."""
+    assert path(
+        span("step", 0, 100, step=1, uses=["generate"]),
+        span("collector_wait", 0, 80, within="step", waits=True),
+        span("train", 80, 100, within="step"),
+        span("generate", 0, 30, worker="generator-0"),
+        span("reward", 35, 78, worker="reward-0", within="generate"),
+    ) == [
+        (0, 30, "generator-0/generate"),
+        (30, 35, "reward-0/idle"),
+        (35, 78, "reward-0/reward"),
+        (78, 80, "trainer-0/collector_wait"),
+        (80, 100, "trainer-0/train"),
+    ]
+
+
+def test_samples_that_are_handed_over_one_by_one_wait_for_each_other() -> None:
+    assert path(
+        span("step", 0, 100, step=1, uses=["generate#0", "generate#1"]),
+        span("collector_wait", 0, 90, within="step", waits=True),
+        span("train", 90, 100, within="step"),
+        span("generate#0", 0, 30, worker="generator-0"),
+        span("generate#1", 0, 30, worker="generator-0"),
+        span("replay#0", 30, 60, worker="generator-0", within="generate#0"),
+        span("reward#0", 31, 59, worker="reward-0", within="replay#0"),
+        span("replay#1", 60, 90, worker="generator-0", within="generate#1"),
+        span("reward#1", 61, 90, worker="reward-1", within="replay#1"),
+    ) == [
+        (0, 30, "generator-0/generate"),
+        (30, 31, "generator-0/replay"),
+        (31, 59, "reward-0/reward"),
+        (59, 60, "generator-0/replay"),
+        (60, 61, "generator-0/replay"),
+        (61, 90, "reward-1/reward"),
+        (90, 100, "trainer-0/train"),
+    ]
+
+
+def test_what_trainers_make_of_a_sample_is_no_part_of_its_way_to_them() -> None:
+    found = path(
+        span("step", 0, 100, step=1, uses=["generate"]),
+        span("collector_wait", 0, 80, within="step", waits=True),
+        span("generate", 0, 30, worker="generator-0"),
+        span("train#1", 35, 70, worker="trainer-1", within="generate"),
+    )
+    assert {who for _, _, who in found} == {
+        "trainer-0/collector_wait",
+        "trainer-0/unaccounted",
+        "generator-0/generate",
+    }
+
+
+def test_of_very_much_that_became_of_a_sample_the_last_counts() -> None:
+    scores = [
+        span(f"score#{n}", 30 + n, 31 + n, worker="reward-0", within="generate")
+        for n in range(2_000)
+    ]
+    found = path(
+        span("step", 0, 3_000, step=1, uses=["generate"]),
+        span("collector_wait", 0, 2_900, within="step", waits=True),
+        span("generate", 0, 30, worker="generator-0"),
+        *scores,
+    )
+    assert found[1:-2] == [(30 + n, 31 + n, "reward-0/score") for n in range(2_000)]
