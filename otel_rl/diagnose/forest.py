@@ -76,7 +76,6 @@ class Forest:
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
         self._used: dict[bytes, ByEnd] = {}
-        self._became: dict[bytes, Sequence[SpanRecord]] = {}
         self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
 
     @property
@@ -161,7 +160,7 @@ class Forest:
         top = self._top(span)
         found = self._used.get(top.span_id)
         if found is None:
-            found = self._used[top.span_id] = ByEnd(self._linked_within(top))
+            found = self._used[top.span_id] = ByEnd(self._used_within(top))
         return found
 
     def _top(self, span: SpanRecord) -> SpanRecord:
@@ -173,32 +172,34 @@ class Forest:
             seen.add(span.span_id)
         return span
 
+    def _used_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
+        linked = {found.span_id: found for found in self._linked_within(top)}
+        yield from linked.values()
+        known = set(linked)
+        for found in linked.values():
+            yield from (one for one in self._outlasting(found, known) if one.role != top.role)
+
     def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
         waiting, seen = [top], {top.span_id}
         while waiting:
             span = waiting.pop()
-            for found in self.linked(span):
-                yield found
-                yield from (one for one in self._became_of(found) if one.role != top.role)
+            yield from self.linked(span)
             for child in self.children(span, top.end_ns):
                 if child.worker == top.worker and child.span_id not in seen:
                     seen.add(child.span_id)
                     waiting.append(child)
 
-    def _became_of(self, span: SpanRecord) -> Sequence[SpanRecord]:
-        """What was begun by a span and ended after it, such as a consumer's work."""
-        found = self._became.get(span.span_id)
-        if found is None:
-            found = self._became[span.span_id] = list(self._outlasting(span))
-        return found
-
-    def _outlasting(self, span: SpanRecord) -> Iterator[SpanRecord]:
-        waiting, seen = [span], {span.span_id}
-        while waiting and len(seen) < _MAX_OUTLASTING:
+    def _outlasting(self, span: SpanRecord, known: set[bytes]) -> Iterator[SpanRecord]:
+        """What was begun by a span and ended after it, such as a consumer's work; none twice."""
+        waiting, left = [span], _MAX_OUTLASTING
+        while waiting:
             parent = waiting.pop()
             for child in self._children.get(parent.span_id, _NONE).between(parent.end_ns, None):
-                if child.span_id not in seen and len(seen) < _MAX_OUTLASTING:
-                    seen.add(child.span_id)
+                left -= 1
+                if left < 0:
+                    return
+                if child.span_id not in known:
+                    known.add(child.span_id)
                     waiting.append(child)
                     yield child
 
