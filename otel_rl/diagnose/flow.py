@@ -1,4 +1,4 @@
-"""What is wrong between processes: samples do not come, get lost or are old, weights not taken."""
+"""What is wrong between processes: samples do not come or get lost, messages are slow."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -11,7 +11,7 @@ from otel_rl.diagnose.levels import Level, level, medians, smoothed
 from otel_rl.diagnose.pace import step_time, traces_of
 from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
-__all__ = ["evictions", "slow_messages", "stale_policy", "staleness", "starvation"]
+__all__ = ["evictions", "slow_messages", "starvation"]
 
 _MIN_SHARE = 0.25
 _MIN_DELAY_S = 0.01
@@ -195,81 +195,6 @@ def _mean_since(track: Track, step: int) -> float:
         v for s, v in zip(track.steps, track.values, strict=True) if s >= step and isfinite(v)
     ]
     return fmean(values) if values else 0.0
-
-
-def stale_policy(history: History) -> Iterator[Cause]:
-    """Generators that fall behind the trainer's weights, though pulling them is no slower."""
-    versions: dict[str, dict[str, Track]] = {}
-    for key, worker, track in tracks_about(history, Subject.POLICY_VERSION):
-        if worker is not None:
-            versions.setdefault(key.partition("/")[0], {})[worker] = track
-    if len(versions) < 2:
-        return
-    leader = max(versions, key=lambda role: max(max(t.values) for t in versions[role].values()))
-    newest = max(versions[leader].values(), key=lambda track: len(track.values))
-    for role, of in versions.items():
-        if role == leader:
-            continue
-        behind: list[tuple[str, Level]] = []
-        for worker, track in of.items():
-            change = level(_gap(newest, track))
-            if (
-                change is not None
-                and change.after - change.before >= 2
-                and change.change.order > 0.7
-            ):
-                behind.append((worker, change))
-        if not behind:
-            continue
-        worst = max(behind, key=lambda one: one[1].after)
-        one = worst[0] if len(behind) == 1 and len(of) > 1 else None
-        yield Cause(
-            Kind.STALE_POLICY,
-            0.75 + 0.02 * min(5.0, worst[1].after - worst[1].before),
-            f"{one or role} works with old weights since step {worst[1].step}: "
-            f"{worst[1].after:.2g} versions behind {leader}, {worst[1].before:.2g} before",
-            role=role,
-            worker=one,
-            since=worst[1].step,
-            evidence=[
-                Evidence("versions behind", f"{role}/policy/version", worker, c.before, c.after)
-                for worker, c in behind[:4]
-            ],
-        )
-
-
-def staleness(history: History) -> Iterator[Cause]:
-    """Samples that are used later than before, in policy versions."""
-    for key, worker, track in tracks_about(history, Subject.STALENESS):
-        change = level(track)
-        if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
-            continue
-        if change.after - change.before < 1.5:
-            continue
-        yield Cause(
-            Kind.STALENESS_GROWTH,
-            0.4,
-            f"samples are {change.after:.2g} versions old since step {change.step}, "
-            f"{change.before:.2g} before",
-            role=key.partition("/")[0],
-            since=change.step,
-            evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
-        )
-        return
-
-
-def _gap(newest: Track, own: Track) -> Track:
-    """How many versions a worker is behind, at the times at which it said which it has."""
-    gap = Track()
-    place = 0
-    known = None
-    for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
-        while place < len(newest.times_s) and newest.times_s[place] <= time_s:
-            known = newest.values[place]
-            place += 1
-        if known is not None:
-            gap.add(step, time_s, max(0.0, known - value))
-    return gap
 
 
 def _is_wait_for_samples(place: PhaseKey) -> bool:

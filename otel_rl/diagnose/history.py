@@ -92,6 +92,7 @@ class History:
         oddities: By tracker key and worker, how many measurements were NaN or infinite.
         spans: By phase and worker, how long its spans took, on average in each moment, in s.
         counts: By phase and worker, how many spans ended in each moment.
+        unspanned: The phases that no span tells of: they were measured, as often as reported.
         waits: The phases in which nothing is done but wait.
         steps: What decided how long each step took, in order.
         lags: By worker, how much later than by its own clock it was heard of, in s.
@@ -108,6 +109,7 @@ class History:
         self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
         self.steps: list[StepFacts] = []
         self.lags: dict[str, Track] = defaultdict(Track)
@@ -163,6 +165,7 @@ class History:
             spec = names.PHASES.get(name)
             if spec is not None and spec.phase_class in AWAITING:
                 self.waits.add(phase)
+            self.unspanned.add(phase)
             self.spans[phase].update(_copied(self.workers[key]))
             self.counts[phase].update(_copied(self.measurements[key]))
 
@@ -183,7 +186,7 @@ class History:
         for into, source in ((part.spans, self.spans), (part.counts, self.counts)):
             for phase, tracks in source.items():
                 into[phase].update(_of_steps(tracks, first, last))
-        part.waits = self.waits
+        part.unspanned, part.waits = self.unspanned, self.waits
         part.steps = [step for step in self.steps if first <= step.step <= last]
         part.lags = _of_steps(self.lags, first, last)
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]

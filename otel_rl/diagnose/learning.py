@@ -14,11 +14,19 @@ from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.changes import spread
 from otel_rl.diagnose.history import History, Track
 from otel_rl.diagnose.levels import Level, level
+from otel_rl.diagnose.trends import Departure, beyond_trend, departure
 from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times what is usual from one step to the next
+
+# An entropy or a KL that left its trend is so many times off it, and the reward, which may be worth
+# it, is above its own trend by so many times its noise.
+_FAR = 4.0
+_WELL_SPENT = 2.0
+
+_DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
 
 def not_a_number(history: History) -> Iterator[Cause]:
@@ -122,46 +130,75 @@ def degeneration(history: History) -> Iterator[Cause]:
         ),
         None,
     )
-    if fall is None:
+    for kind, subject in _DEGENERATE.items():
+        for key, track in _of_rows(history, subject):
+            yield from _degenerate(history, kind, key, track, fall)
+    if fall is not None:
+        key, dropped = fall
+        words = f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g}"
+        yield Cause(
+            Kind.REWARD_DROP,
+            0.5,
+            f"{words} at step {dropped.step}",
+            role=key.partition("/")[0],
+            since=dropped.step,
+            evidence=[Evidence("reward", key, None, dropped.before, dropped.after)],
+        )
+
+
+def _degenerate(
+    history: History, kind: Kind, key: str, track: Track, fall: tuple[str, Level] | None
+) -> Iterator[Cause]:
+    """By a level that is worse before the reward falls, or by a trend that was left for nothing."""
+    what = "entropy collapsed" if kind is Kind.ENTROPY_COLLAPSE else "KL ran away"
+    found = level(track)
+    if fall is not None and found is not None and _is_worse(kind, found):
+        reward, dropped = fall
+        if found.step <= dropped.step + 3:
+            yield Cause(
+                kind,
+                0.7,
+                f"{what}: {key} went from {found.before:.3g} to {found.after:.3g} since "
+                f"step {found.step}, and the reward fell",
+                role=key.partition("/")[0],
+                since=found.step,
+                evidence=[
+                    Evidence(what, key, None, found.before, found.after),
+                    Evidence("reward", reward, None, dropped.before, dropped.after),
+                ],
+            )
+            return
+    left = departure(track)
+    if left is None or not left.is_sure or not _is_far_off(kind, left):
         return
-    key, dropped = fall
-    evidence = [Evidence("reward", key, None, dropped.before, dropped.after)]
-    for kind, subject, is_worse in (
-        (Kind.ENTROPY_COLLAPSE, Subject.ENTROPY, _has_collapsed),
-        (Kind.KL_GROWTH, Subject.KL, _has_run_away),
-    ):
-        for other, track in _of_rows(history, subject):
-            found = level(track)
-            if found is not None and is_worse(found) and found.step <= dropped.step + 3:
-                what = "entropy collapsed" if kind is Kind.ENTROPY_COLLAPSE else "KL ran away"
-                yield Cause(
-                    kind,
-                    0.7,
-                    f"{what}: {other} went from {found.before:.3g} to {found.after:.3g} since "
-                    f"step {found.step}, and the reward fell",
-                    role=other.partition("/")[0],
-                    since=found.step,
-                    evidence=[
-                        Evidence(what, other, None, found.before, found.after),
-                        *evidence,
-                    ],
-                )
+    rewards = [beyond_trend(one, left.step) for _, one in _of_rows(history, Subject.REWARD_MEAN)]
+    if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
+        return  # the policy becomes sure because it has learned
     yield Cause(
-        Kind.REWARD_DROP,
-        0.5,
-        f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g} at step {dropped.step}",
+        kind,
+        0.6,
+        f"{what}: {key} went from {left.before:.3g} to {left.after:.3g} since step "
+        f"{left.step}, faster than ever before, and the reward gained nothing by it",
         role=key.partition("/")[0],
-        since=dropped.step,
-        evidence=evidence,
+        since=left.step,
+        evidence=[Evidence(what, key, None, left.before, left.after)],
     )
 
 
-def _has_collapsed(entropy: Level) -> bool:
-    return entropy.is_fall(ratio=0.4)
+def _is_worse(kind: Kind, found: Level) -> bool:
+    is_entropy = kind is Kind.ENTROPY_COLLAPSE
+    return found.is_fall(ratio=0.4) if is_entropy else found.is_rise(ratio=3.0)
 
 
-def _has_run_away(kl: Level) -> bool:
-    return kl.is_rise(ratio=3.0)
+def _is_far_off(kind: Kind, left: Departure) -> bool:
+    """Whether it went where the trend would not have led, and stays there. Of what is above 0."""
+    if kind is Kind.ENTROPY_COLLAPSE:
+        return 0 <= _FAR * left.after < left.before and any(
+            _FAR * window.found < min(window.expected) for window in left.windows
+        )
+    return left.after > _FAR * left.before > 0 and any(
+        window.found > _FAR * max(window.expected) > 0 for window in left.windows
+    )
 
 
 def _of_rows(history: History, subject: Subject) -> Iterator[tuple[str, Track]]:

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from otel_rl.diagnose import flow, learning, pace, processes
+from otel_rl.diagnose import flow, learning, pace, processes, versions
 from otel_rl.diagnose.causes import Cause, Evidence, Kind, Report, Verdict
 from otel_rl.diagnose.critical_path import IDLE
 from otel_rl.diagnose.facts import StepFacts
@@ -26,9 +27,9 @@ _DETECTORS: Final[Sequence[Callable[[History], Iterable[Cause]]]] = (
     processes.throttling,
     pace.slow_work,
     flow.slow_messages,
-    flow.stale_policy,
+    versions.stale_policy,
     flow.evictions,
-    flow.staleness,
+    versions.staleness,
     flow.starvation,
 )
 
@@ -91,10 +92,19 @@ def diagnose(history: History, steps: tuple[int, int] | None = None) -> Report:
         if steps is not None:
             causes = [one for one in causes if one.since is None or one.since >= first - _SLACK]
     causes.sort(key=lambda cause: -cause.score)
-    causes = list(_unexplained(causes))
+    causes = [_with_worker(part, cause) for cause in _unexplained(causes)]
     symptoms = list(_symptoms(part))
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
     return Report(first, last, verdict, causes, symptoms, _bound(part, first))
+
+
+def _with_worker(history: History, cause: Cause) -> Cause:
+    """A role of one worker is that worker."""
+    if cause.worker is not None or cause.role is None:
+        return cause
+    known = (history.lags, *history.workers.values(), *history.spans.values())
+    workers = {name for of in known for name in of if name.startswith(f"{cause.role}/")}
+    return replace(cause, worker=workers.pop()) if len(workers) == 1 else cause
 
 
 def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:

@@ -1,5 +1,6 @@
 """From facts to causes: the right one first, the right worker, and none where nothing is wrong."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -132,6 +133,86 @@ def test_samples_that_are_thrown_away_are_named() -> None:
 def test_a_worker_that_keeps_its_old_weights_is_named() -> None:
     report = said(counted("policy/version", "actor/1", float(AT)))
     assert (report.causes[0].kind, report.causes[0].worker) == (Kind.STALE_POLICY, "actor/1")
+
+
+@pytest.mark.parametrize(
+    ("who", "named"), [("actor/", None), ("actor/2", "actor/2")], ids=["all", "one"]
+)
+def test_weights_that_are_taken_up_more_rarely_are_named_though_nobody_says_a_version(
+    who: str, named: str | None
+) -> None:
+    def pulls(worker: str, step: int) -> bool:
+        return step < AT or not worker.startswith(who) or step % 3 == 0
+
+    def counters(key: str, _worker: str, step: int, usual: float) -> float:
+        return float(step) if key in {"version", "policy/version"} else usual
+
+    report = said(World(pulls=pulls, counters=counters))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.STALE_POLICY, named)
+    assert abs((report.causes[0].since or 0) - AT) <= 3
+
+
+def of_learner(name: str, change: Callable[[int, float], float], *, reward: float) -> World:
+    """A world whose rewards come to so much more or less than they were, from AT on."""
+
+    def values(key: str, step: int, usual: float) -> float:
+        if step < AT:
+            return usual
+        if key.endswith("reward/mean"):
+            return usual + reward * min(1.0, (step - AT) / 10)
+        return change(step - AT, usual) if key.endswith(name) else usual
+
+    return World(values=values)
+
+
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    [
+        (
+            of_learner("entropy", lambda n, usual: usual * math.exp(-n / 4), reward=0),
+            Kind.ENTROPY_COLLAPSE,
+        ),
+        (of_learner("entropy", lambda _, usual: usual / 20, reward=0), Kind.ENTROPY_COLLAPSE),
+        (
+            of_learner("kl", lambda n, usual: usual * math.exp(min(3, n / 5)), reward=0),
+            Kind.KL_GROWTH,
+        ),
+    ],
+    ids=["fast", "at once", "KL"],
+)
+def test_a_policy_that_degenerates_for_nothing_is_named_though_the_reward_stays(
+    world: World, kind: Kind
+) -> None:
+    report = said(world)
+    assert report.causes[0].kind is kind
+    assert abs((report.causes[0].since or 0) - AT) <= 8
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        of_learner("entropy", lambda n, usual: usual * math.exp(-n / 4), reward=0.5),
+        of_learner("kl", lambda n, usual: usual * math.exp(min(3, n / 5)), reward=0.5),
+        World(values=lambda key, step, usual: 2.6 - step / 32 if "entropy" in key else usual),
+        World(values=lambda key, step, usual: 3 * 0.95**step if "entropy" in key else usual),
+        World(values=lambda key, step, usual: 0.01 * 1.08**step if "kl" in key else usual),
+    ],
+    ids=["entropy pays", "KL pays", "straight", "exponential", "exponential KL"],
+)
+def test_a_policy_that_becomes_sure_as_it_always_did_or_because_it_learns_is_healthy(
+    world: World,
+) -> None:
+    assert said(world).verdict is Verdict.HEALTHY
+
+
+def test_a_role_of_one_worker_is_that_worker() -> None:
+    def slower(role: str, _phase: str, _index: int, step: int) -> float:
+        return 20.0 if role == "judge" and step >= AT else 1.0
+
+    report = said(World(sizes={"actor": 4, "judge": 1, "learner": 2}, slower=slower))
+    assert (report.causes[0].kind, report.causes[0].worker) == (Kind.SLOW_REWARD, "judge/0")
+    both = said(World(slower=slower))
+    assert (both.causes[0].kind, both.causes[0].worker) == (Kind.SLOW_REWARD, None)
 
 
 def test_a_range_is_explained_by_what_is_different_in_it() -> None:

@@ -42,6 +42,7 @@ class World:
         lost: Step to the workers lost in it.
         ahead_s: Worker to how far its clock is ahead.
         counters: (key, worker, step) to what was counted, beside the usual.
+        pulls: (worker, step) to whether an actor takes up new weights, if it has a span for it.
     """
 
     seed: int = 0
@@ -54,6 +55,7 @@ class World:
     lost: dict[int, Sequence[str]] = field(default_factory=dict)
     ahead_s: dict[str, float] = field(default_factory=dict)
     counters: Callable[[str, str, int, float], float] = lambda key, worker, step, usual: usual
+    pulls: Callable[[str, int], bool] | None = None
 
     def facts(self) -> list[Facts]:
         chance = random.Random(self.seed)
@@ -104,6 +106,11 @@ class World:
                     SpanFacts(step, role, phase, worker, False, count, one * count, one, 0)
                 )
                 took.append((role, phase, worker, one * count))
+        for index in range(self.sizes["actor"] if self.pulls else 0):
+            worker = f"actor/{index}"
+            if self.pulls and self.pulls(worker, step):
+                one = 0.02 * load * math.exp(chance.gauss(0, self.noise))
+                spans.append(SpanFacts(step, "actor", "pull_weights", worker, True, 1, one, one, 0))
         by = dict.fromkeys(self.sizes, 0.0)
         for role, _, _, seconds in took:
             if role != "learner":
