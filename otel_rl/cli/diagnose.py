@@ -130,10 +130,15 @@ def _histories(settings: BridgeSettings) -> Mapping[ExperimentKey, Sequence[byte
 
 
 def _traced(jaeger: Jaeger, name: str | None) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    """Of the runs of an experiment, if that is what the name says first; else of every run."""
-    experiment = None if name is None else name.partition("/")[0]
-    found = jaeger.histories(experiment)
-    return found or (jaeger.histories(None) if name is not None else found)
+    """Of the run that was heard of last, or of those whose experiment is what the name begins with.
+
+    If there are none, of every run: it may be the name of a trial.
+    """
+    if name is None:
+        newest = jaeger.newest_run()
+        found = {} if newest is None else jaeger.histories(newest.experiment)
+        return {key: bodies for key, bodies in found.items() if key == newest}
+    return jaeger.histories(name.partition("/")[0]) or jaeger.histories(None)
 
 
 class _Source(NamedTuple):

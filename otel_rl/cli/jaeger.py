@@ -27,6 +27,9 @@ _MAX_TRACES: Final = 200
 _SHORTEST: Final = timedelta(milliseconds=1)
 """A time in which there are so many is not halved further."""
 
+_GLANCES: Final = (timedelta(minutes=10), timedelta(hours=1))
+"""In which the newest run is looked for first."""
+
 _TIMEOUT_S: Final = 60.0
 
 _NO_LIMIT: Final = 1 << 40
@@ -57,15 +60,29 @@ class Jaeger:
         self._lookback = lookback
         self._max_traces = max_traces
         self._session = requests.Session()
-        self._read: set[str] = set()
 
     @property
     def trace_url(self) -> str:
         """Where a person sees a trace, with ``{trace_id}`` in it."""
         return f"{self._url}/trace/{{trace_id}}"
 
+    def newest_run(self) -> ExperimentKey | None:
+        """The one that was heard of last; None if there is none.
+
+        Raises:
+            TraceStoreError: It does not answer, or not as a Jaeger does.
+        """
+        for lookback in (*_GLANCES, self._lookback):
+            ends_ns: dict[ExperimentKey, int] = {}
+            for key, decoded in self._decoded(None, min(lookback, self._lookback)):
+                end_ns = max((span.end_ns for span in decoded.spans), default=0)
+                ends_ns[key] = max(end_ns, ends_ns.get(key, 0))
+            if ends_ns:
+                return max(ends_ns, key=ends_ns.__getitem__)
+        return None
+
     def histories(self, experiment: str | None) -> Mapping[ExperimentKey, Sequence[bytes]]:
-        """What a diagnosis goes by, of every run; the one that was heard of last comes last.
+        """What a diagnosis goes by, of every run.
 
         Args:
             experiment: Of which runs; None for all.
@@ -74,47 +91,44 @@ class Jaeger:
             TraceStoreError: It does not answer, or not as a Jaeger does.
         """
         found: dict[ExperimentKey, list[Decoded]] = defaultdict(list)
-        newest_ns: dict[ExperimentKey, int] = defaultdict(int)
-        for resource_spans in self._traces(experiment):
-            for key, decoded in _decoded(resource_spans):
-                found[key].append(decoded)
-                ends_ns = (span.end_ns for span in decoded.spans)
-                newest_ns[key] = max(newest_ns[key], max(ends_ns, default=0))
-        return {key: retrace(found[key]) for key in sorted(found, key=newest_ns.__getitem__)}
+        for key, decoded in self._decoded(experiment, self._lookback):
+            found[key].append(decoded)
+        return {key: retrace(parts) for key, parts in found.items()}
 
-    def _traces(self, experiment: str | None) -> Iterator[Sequence[Json]]:
-        """The new spans of each answer, as ``resourceSpans``."""
+    def _decoded(
+        self, experiment: str | None, lookback: timedelta
+    ) -> Iterator[tuple[ExperimentKey, Decoded]]:
+        """The spans of all runs that may be meant, in parts. Some may come twice."""
         until = datetime.now(UTC) + timedelta(minutes=10)  # by clocks that are ahead
-        since = until - self._lookback
+        since = until - timedelta(minutes=10) - lookback
         query = {}
         if experiment is not None:
             query["query.attributes"] = json.dumps({str(names.RL_EXPERIMENT_NAME): experiment})
+        read: set[str] = set()  # a trace that several services have a part in comes with each
         for service in self._get("services", {}).get("services") or []:
-            # One that has traces in common with another does not give them twice.
-            yield from self._between(since, until, {"query.service_name": service, **query})
+            asked = [(since, until)]
+            while asked:
+                times = asked.pop()
+                spans = self._between(*times, {"query.service_name": service, **query})
+                traces = set[str]().union(*map(_trace_ids, spans))
+                if len(traces) >= self._max_traces and times[1] - times[0] > _SHORTEST:
+                    middle = times[0] + (times[1] - times[0]) / 2
+                    asked += [(times[0], middle), (middle, times[1])]
+                    continue
+                yield from _by_run([one for one in spans if _trace_ids(one) - read])
+                read |= traces
 
     def _between(
         self, since: datetime, until: datetime, query: Mapping[str, str]
-    ) -> Iterator[Sequence[Json]]:
-        asked = [(since, until)]
-        while asked:
-            since, until = asked.pop()
-            times = {
-                "query.start_time_min": _rfc3339(since),
-                "query.start_time_max": _rfc3339(until),
-                "query.num_traces": str(self._max_traces),
-            }
-            answer = self._get("traces", {**query, **times})
-            spans = answer.get("result", {}).get("resourceSpans") or []
-            new = [one for one in spans if _trace_ids(one) - self._read]
-            traces = set().union(*map(_trace_ids, spans))
-            if len(traces) >= self._max_traces and until - since > _SHORTEST:
-                middle = since + (until - since) / 2
-                asked += [(since, middle), (middle, until)]
-                continue
-            self._read |= traces
-            if new:
-                yield new
+    ) -> Sequence[Json]:
+        """``resourceSpans`` of the traces of some time, as many as may be asked for."""
+        times = {
+            "query.start_time_min": _rfc3339(since),
+            "query.start_time_max": _rfc3339(until),
+            "query.num_traces": str(self._max_traces),
+        }
+        answer = self._get("traces", {**query, **times})
+        return answer.get("result", {}).get("resourceSpans") or []
 
     def _get(self, path: str, query: Mapping[str, str]) -> Json:
         url = f"{self._url}/api/v3/{path}"
@@ -137,7 +151,7 @@ class Jaeger:
             raise TraceStoreError(f"{url} answers with no JSON.", hint=_ADDRESS) from error
 
 
-def _decoded(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Decoded]]:
+def _by_run(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Decoded]]:
     """By run, through the door that spans come to a bridge by."""
     payload = orjson.dumps({"resourceSpans": resource_spans})
     try:

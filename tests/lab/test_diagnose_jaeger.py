@@ -90,7 +90,6 @@ def test_more_traces_than_an_answer_may_have_are_all_read(jaeger: Jaeger) -> Non
 def test_what_is_older_than_the_lookback_is_not_found(
     jaeger: Jaeger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The ten minutes by which a clock may be ahead count.
     assert main(["diagnose", "--jaeger", jaeger.query_url, "--lookback", "0.17"]) == 2
     assert "--lookback" in capsys.readouterr().err
 
