@@ -11,8 +11,11 @@ __all__ = ["Level", "common_ratio", "level", "medians", "smoothed"]
 
 _CHANCE = 0.002
 
-# Few values cannot be less likely by chance than that, even if all are in order.
+# A few values at either end cannot be less likely by chance than that, even if all are in order.
 _PERFECT = 0.95
+
+# Of many workers one has that by chance.
+_MANY, _PERFECT_OF_MANY = 8, 0.99
 
 # Series by which a change of the whole machine is told.
 _ENOUGH = 3
@@ -28,11 +31,13 @@ class Level:
         step: Since when.
         change: By how much.
         jump: The part of the change that came at once: about 1 for a step, 0 for a slope.
+        among: How many like it were looked at.
     """
 
     step: int
     change: Change
     jump: float
+    among: int = 1
 
     @property
     def before(self) -> float:
@@ -52,7 +57,8 @@ class Level:
     @property
     def is_clear(self) -> bool:
         """Whether it can hardly be by chance, though many series are looked at."""
-        return self.change.chance < _CHANCE or abs(self.change.order) >= _PERFECT
+        perfect = _PERFECT if self.among <= _MANY else _PERFECT_OF_MANY
+        return self.change.chance < _CHANCE or abs(self.change.order) >= perfect
 
     def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Whether it is clearly higher: by a factor, of most values, and beyond the noise."""
@@ -67,8 +73,14 @@ class Level:
         return is_down and self.is_clear
 
 
-def level(track: Track, *, shortest: int = 4) -> Level | None:
-    """Where the level of a series changed most clearly; None if it is too short or constant."""
+def level(track: Track, *, shortest: int = 4, among: int = 1) -> Level | None:
+    """Where the level of a series changed most clearly; None if it is too short or constant.
+
+    Args:
+        track: The series.
+        shortest: How many values there must be on either side.
+        among: Of how many workers it is one, if each is looked at.
+    """
     track = track.finite()
     change = find_change(track.values, shortest=shortest)
     if change is None:
@@ -77,7 +89,7 @@ def level(track: Track, *, shortest: int = 4) -> Level | None:
     near = median(values[place : place + _NEAR]) - median(values[max(0, place - _NEAR) : place])
     whole = change.after - change.before
     jump = near / whole if whole else 0.0
-    return Level(track.steps[place], change, jump)
+    return Level(track.steps[place], change, jump, among)
 
 
 def smoothed(track: Track, width: int = 3) -> Track:

@@ -143,7 +143,8 @@ def _slower_than_peers(
     least_s: float,
 ) -> _Slow | None:
     """Whether a worker became slower than the others with the same work, in the same steps."""
-    found = level(_against(track, [one for name, one in tracks.items() if name != worker]))
+    peers = [one for name, one in tracks.items() if name != worker]
+    found = level(_against(track, peers), among=len(tracks))
     if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.65, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS

@@ -144,7 +144,7 @@ def gc_pauses(history: History) -> Iterator[Cause]:
     """Processes that the garbage collector stops for a good part of their time."""
     found: list[tuple[float, str, str | None, int, float, float]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        change = level(track, shortest=3)
+        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
         if change is None:
             continue
         if change.is_rise(ratio=3.0, order=0.6, size=1.5) and change.after >= _GC_SHARE:
@@ -171,7 +171,7 @@ def preemptions(history: History) -> Iterator[Cause]:
     evidence: list[tuple[float, int, Evidence]] = []
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
-            change = level(track, shortest=3)
+            change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:
@@ -201,7 +201,7 @@ def preemptions(history: History) -> Iterator[Cause]:
 def throttling(history: History) -> Iterator[Cause]:
     """Devices that are slowed down by heat or power."""
     for key, worker, track in tracks_about(history, Subject.THROTTLING):
-        change = level(track, shortest=3)
+        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
         if change and change.is_rise(ratio=2.0) and change.after > 0.05:
             yield Cause(
                 Kind.THROTTLED,

@@ -10,6 +10,8 @@ from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "staleness"]
 
+_SETTLED = 3  # times that new weights were taken up, until it is as it will be
+
 
 def stale_policy(history: History) -> Iterator[Cause]:
     """Generators that fall behind the trainer's weights, though pulling them is no slower."""
@@ -28,7 +30,8 @@ def stale_policy(history: History) -> Iterator[Cause]:
             rarer = [
                 (worker, change)
                 for worker in of
-                if (change := level(_between(history.counts[place][worker]))) is not None
+                if (change := level(_between(history.counts[place][worker]), among=len(of)))
+                is not None
                 and change.is_rise(ratio=1.8, order=0.7)
                 and change.after - change.before >= 1
             ]
@@ -52,7 +55,7 @@ def _behind(history: History) -> Iterator[Cause]:
             continue
         behind: list[tuple[str, Level]] = []
         for worker, track in of.items():
-            change = level(_gap(newest, track))
+            change = level(_gap(newest, track), among=len(of))
             if (
                 change is not None
                 and change.after - change.before >= 2
@@ -135,14 +138,19 @@ def staleness(history: History) -> Iterator[Cause]:
 
 
 def _gap(newest: Track, own: Track) -> Track:
-    """How many versions a worker is behind, at the times at which it said which it has."""
+    """How many versions a worker is behind, at the times at which it said which it has.
+
+    Once it has taken up some: nobody is far behind the first version.
+    """
     gap = Track()
-    place = 0
-    known = None
+    place = changes = 0
+    known = before = None
     for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
         while place < len(newest.times_s) and newest.times_s[place] <= time_s:
             known = newest.values[place]
             place += 1
-        if known is not None:
+        changes += before is not None and value != before
+        before = value
+        if known is not None and changes >= _SETTLED:
             gap.add(step, time_s, max(0.0, known - value))
     return gap

@@ -215,6 +215,23 @@ def test_a_role_of_one_worker_is_that_worker() -> None:
     assert (both.causes[0].kind, both.causes[0].worker) == (Kind.SLOW_REWARD, None)
 
 
+@pytest.mark.parametrize("seed", [33, 94])
+def test_of_many_workers_one_that_is_odd_by_chance_is_not_named_first(seed: int) -> None:
+    def slower(_role: str, phase: str, _index: int, step: int) -> float:
+        return 4.0 if phase in {"forward", "backward"} and step >= AT else 1.0
+
+    sizes = {"actor": 64, "judge": 16, "learner": 16}
+    report = said(World(seed, sizes=sizes, noise=0.2, slower=slower))
+    assert [cause.kind for cause in report.causes] == [Kind.SLOW_TRAINING]
+
+
+def test_that_generators_fall_behind_the_first_weights_is_how_every_run_begins() -> None:
+    def counters(key: str, _worker: str, step: int, usual: float) -> float:
+        return float(max(0, step - 5)) if key == "policy/version" else usual
+
+    assert said(World(counters=counters)).verdict is Verdict.HEALTHY
+
+
 def test_a_range_is_explained_by_what_is_different_in_it() -> None:
     world = slower("judge", "score", 20)
     assert diagnose(world.history(), (0, 30)).verdict is Verdict.HEALTHY
