@@ -165,9 +165,9 @@ class Watch:
         return told
 
     def _ask(self, key: ExperimentKey, timeout_s: float) -> Mapping[str, Any]:
-        command = [sys.executable, "-m", "otel_rl.cli", "diagnose", "--json", *self._arguments]
+        command = [sys.executable, "-m", "otel_rl.cli", "diagnose", "--now", "--json"]
         with subprocess.Popen(  # noqa: S603  # ourselves
-            [*command, "--", str(key)],
+            [*command, *self._arguments, "--", str(key)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -59,6 +59,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--steps", type=_steps, metavar="FIRST[:LAST]", help="the steps to explain (all)"
     )
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="only what is wrong now, not what made steps longer for a while",
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
         "--jaeger", metavar="URL", help="go by the traces of this Jaeger instead of a journal"
@@ -106,7 +111,7 @@ def _command(arguments: argparse.Namespace) -> int:
             f"--steps: {key} has come to step {history.last} (got {arguments.steps[0]}).",
             hint="Steps are those of rl.loop.iteration.",
         )
-    report = diagnose(history, arguments.steps)
+    report = diagnose(history, arguments.steps, passed=not arguments.now)
     if arguments.json:
         run = {"experiment": key.experiment, "trial": key.trial}
         print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))

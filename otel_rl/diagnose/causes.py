@@ -69,6 +69,7 @@ class Cause:
         worker: ``<role>/<index>``, if one is at fault and not its peers.
         phase: In which phase it shows, if in one.
         since: The step it began at, about; None if it was so from the beginning.
+        until: The step it has passed at, about; None if it goes on.
         answered_by: Of calls that are late, the roles that answer them.
         evidence: The strongest first.
     """
@@ -80,6 +81,7 @@ class Cause:
     worker: str | None = None
     phase: str | None = None
     since: int | None = None
+    until: int | None = None
     answered_by: frozenset[str] = frozenset()
     evidence: Sequence[Evidence] = ()
 

@@ -11,7 +11,7 @@ from otel_rl.diagnose.causes import Cause, Evidence, Kind, Report, Verdict
 from otel_rl.diagnose.critical_path import IDLE
 from otel_rl.diagnose.facts import StepFacts
 from otel_rl.diagnose.history import History, PhaseKey
-from otel_rl.diagnose.levels import level
+from otel_rl.diagnose.levels import Level, level
 
 __all__ = ["diagnose"]
 
@@ -72,30 +72,71 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 _SLACK: Final = 8  # steps by which the beginning of a change may be misjudged
 _FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # of a step, that something takes longer to explain it
+_SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # parts of a run in which trouble may have been the end
+_FEWEST_OF_PART: Final = 20  # steps
 _FEW: Final = 8  # steps in which nothing can be said to have changed
 
 
-def diagnose(history: History, steps: tuple[int, int] | None = None) -> Report:
+def diagnose(
+    history: History, steps: tuple[int, int] | None = None, *, passed: bool = False
+) -> Report:
     """Say what is wrong with a run, or that nothing is.
 
     Args:
         history: All that is known of the run.
         steps: The first and the last one to explain, by what was different in the steps before
             them; None for what has changed in the whole run.
+        passed: If nothing is wrong in the end of the whole run, say what had made steps longer for
+            a while.
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
     if steps is not None and last - first < _FEW:
-        causes = list(_of_few(part, first, last))
+        causes = _ranked(part, _of_few(part, first, last))
     else:
-        causes = [cause for detect in _DETECTORS for cause in detect(part)]
+        found = (cause for detect in _DETECTORS for cause in detect(part))
         if steps is not None:
-            causes = [one for one in causes if one.since is None or one.since >= first - _SLACK]
-    causes.sort(key=lambda cause: -cause.score)
-    causes = [_with_worker(part, cause) for cause in _unexplained(causes)]
+            found = (one for one in found if one.since is None or one.since >= first - _SLACK)
+        causes = _ranked(part, found)
     symptoms = list(_symptoms(part))
+    if passed and steps is None and not causes:
+        causes = _passed(history)
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
     return Report(first, last, verdict, causes, symptoms, _bound(part, first))
+
+
+def _passed(history: History) -> list[Cause]:
+    """What made steps longer for a while: what a shorter run would have ended with."""
+    for share in _SHORTER:
+        last = history.first + int(share * (history.last - history.first))
+        part = history.between(history.first, last)
+        longer = level(pace.step_time(part))
+        if last - history.first < _FEWEST_OF_PART or longer is None or not _is_longer(longer):
+            continue
+        over = level(pace.step_time(history.between(longer.step, history.last)))
+        if over is None or not over.is_fall(ratio=0.7):
+            continue
+        found = (cause for detect in _DETECTORS for cause in detect(part))
+        causes = _ranked(part, (one for one in found if _is_near(one.since, longer.step)))
+        if causes:
+            return [
+                replace(one, until=over.step, words=f"{one.words}; over since step {over.step}")
+                for one in causes
+            ]
+    return []
+
+
+def _is_near(since: int | None, step: int) -> bool:
+    return since is not None and abs(since - step) <= _SLACK
+
+
+def _is_longer(steps: Level) -> bool:
+    return steps.is_rise(ratio=1.5, order=0.75)
+
+
+def _ranked(history: History, causes: Iterable[Cause]) -> list[Cause]:
+    in_order = sorted(causes, key=lambda cause: -cause.score)
+    return [_with_worker(history, cause) for cause in _unexplained(in_order)]
 
 
 def _with_worker(history: History, cause: Cause) -> Cause:
@@ -145,7 +186,7 @@ def _is_before(cause: Cause, effect: Cause) -> bool:
 
 def _symptoms(history: History) -> Iterator[str]:
     steps = level(pace.step_time(history))
-    if steps is not None and steps.is_rise(ratio=1.5, order=0.75):
+    if steps is not None and _is_longer(steps):
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"

@@ -62,6 +62,7 @@ def _cause(cause: Cause) -> Mapping[str, object]:
         "worker": cause.worker,
         "phase": cause.phase,
         "since_step": cause.since,
+        "until_step": cause.until,
         "score": round(cause.score, 3),
         "words": cause.words,
         "evidence": [

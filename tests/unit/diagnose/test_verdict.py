@@ -232,6 +232,24 @@ def test_that_generators_fall_behind_the_first_weights_is_how_every_run_begins()
     assert said(World(counters=counters)).verdict is Verdict.HEALTHY
 
 
+def test_what_was_wrong_for_a_while_is_said_if_it_is_asked_for() -> None:
+    def slower(role: str, _phase: str, _index: int, step: int) -> float:
+        return 20.0 if role == "judge" and 30 <= step < 50 else 1.0
+
+    history = World(slower=slower).history()
+    assert diagnose(history).verdict is Verdict.HEALTHY
+    (cause,) = diagnose(history, passed=True).causes
+    assert cause.kind is Kind.SLOW_REWARD
+    assert abs((cause.since or 0) - 30) <= 2
+    assert abs((cause.until or 0) - 50) <= 2
+    assert "over since step" in cause.words
+
+
+@pytest.mark.parametrize("seed", range(60, 90))
+def test_nothing_was_ever_wrong_with_a_healthy_run(seed: int) -> None:
+    assert diagnose(healthy(seed).history(), passed=True).causes == []
+
+
 def test_a_range_is_explained_by_what_is_different_in_it() -> None:
     world = slower("judge", "score", 20)
     assert diagnose(world.history(), (0, 30)).verdict is Verdict.HEALTHY
