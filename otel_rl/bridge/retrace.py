@@ -17,6 +17,9 @@ __all__ = ["retrace"]
 
 _NS_PER_S: Final = 1_000_000_000
 
+# Each time, the spans of the last minute are put in order.
+_CLOSE_EVERY_NS: Final = 30 * _NS_PER_S
+
 # Nobody says goodbye in traces, so nobody is lost.
 _SETTINGS: Final = AlignSettings(lease_s=86_400.0)
 
@@ -37,13 +40,15 @@ def retrace(parts: Iterable[Decoded]) -> Sequence[bytes]:
 
 
 def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator[bytes]:
-    aligner, now_ns = Aligner(_SETTINGS), 0
+    aligner, now_ns, closed_ns = Aligner(_SETTINGS), 0, 0
     for second, some in groupby(spans, lambda span: span.end_ns // _NS_PER_S):
         now_ns, ended = (second + 1) * _NS_PER_S, list(some)
         exports = [Export(workers[name], 0) for name in {span.worker for span in ended}]
         steps = [_measured(span, span.step, workers) for span in ended if span.step is not None]
         aligner.add(Decoded(list(filter(None, steps)), exports, spans=ended), received_ns=now_ns)
-        aligner.close(now_ns)
+        if now_ns - closed_ns >= _CLOSE_EVERY_NS:
+            aligner.close(now_ns)
+            closed_ns = now_ns
         if (kept := aligner.take_history(now_ns)) is not None:
             yield kept.body
     aligner.close(now_ns, everything=True)
