@@ -16,6 +16,7 @@ __all__ = ["evictions", "slow_messages", "starvation"]
 _MIN_SHARE = 0.25
 _MIN_DELAY_S = 0.01
 _MIN_EVICTED = 0.1
+_MIN_PART_OF_STEP = 0.02  # that a call of one worker takes longer, if all others' take as long
 
 
 def starvation(history: History) -> Iterator[Cause]:
@@ -105,6 +106,8 @@ def slow_messages(history: History) -> Iterator[Cause]:
         return
     late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
     worst = late[0]
+    if len(late) == 1 and worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst):
+        return
     since = int(median(one.change.step for one in late))
     roles = {one.key.partition("/")[0] for one in late}
     workers = {one.worker for one in late}
@@ -201,6 +204,12 @@ def _is_wait_for_samples(place: PhaseKey) -> bool:
     words = ("collector", "replay", "batch", "sample", "data", "rollout", "queue", "fetch")
     learner = not any(word in place.role for word in ("generator", "reward", "env", "rollout"))
     return learner and any(word in place.phase for word in words)
+
+
+def _step_since(history: History, late: _Late) -> float:
+    """How long a step takes since then, in s."""
+    found = medians(step_time(history), late.change.step)
+    return found[1] if found is not None else 0.0
 
 
 def _slower_syncs(history: History) -> Iterator[tuple[str, Level]]:

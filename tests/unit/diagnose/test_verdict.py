@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_rl.diagnose.causes import Kind, Report, Verdict
-from otel_rl.diagnose.facts import Facts, WorkerFacts
+from otel_rl.diagnose.facts import Facts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history import History
 from otel_rl.diagnose.verdict import diagnose
 from tests.unit.diagnose.worlds import World, healthy
@@ -289,3 +289,43 @@ def test_a_run_that_makes_no_step_any_more_hangs_in_the_worker_that_does_not_wai
 
 def test_of_a_run_that_nothing_is_known_of_nothing_is_said() -> None:
     assert diagnose(World(steps=0).history()).verdict is Verdict.HEALTHY
+
+
+def calls_take(late_s: float, workers: int) -> History:
+    """Steps of a second; so many of four actors wait longer for answers, from AT on."""
+    steps = range(80)
+    return History(
+        Facts(
+            (1_000 + step) * 10**9,
+            step,
+            steps=[
+                StepFacts(
+                    step, (1_000 + step) * 10**9, [("learner", "train", "l", 1.0)], [], [], ""
+                )
+            ],
+            workers={
+                "actor/rpc/client/call/duration/Score": [
+                    WorkerFacts(f"actor/{n}", None, 1, took_s(step, n < workers, late_s), 0)
+                    for n in range(4)
+                ],
+                "judge/rpc/server/call/duration/Score": [
+                    WorkerFacts("judge/0", None, 1, took_s(step, False, 0.0), 0)
+                ],
+            },
+        )
+        for step in steps
+    )
+
+
+def took_s(step: int, is_late: bool, late_s: float) -> float:
+    return 0.005 + 0.0001 * (step % 7) + (late_s if is_late and step >= AT else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "workers", "is_told"), [(0.015, 1, False), (0.015, 3, True), (0.1, 1, True)]
+)
+def test_a_call_that_takes_longer_counts_by_what_a_step_takes_unless_all_do(
+    late_s: float, workers: int, is_told: bool
+) -> None:
+    kinds = [cause.kind for cause in diagnose(calls_take(late_s, workers)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
