@@ -60,6 +60,7 @@ def _behind(history: History) -> Iterator[Cause]:
                 change is not None
                 and change.after - change.before >= 2
                 and change.change.order > 0.7
+                and change.is_clear
             ):
                 behind.append((worker, change))
         if not behind:
