@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import Level, level, medians, smoothed
+from otel_rl.diagnose.levels import Level, level, levels, medians, smoothed
 from otel_rl.diagnose.pace import step_time, traces_of
 from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
@@ -159,8 +159,12 @@ def evictions(history: History) -> Iterator[Cause]:
     found: list[tuple[float, str, str | None, Level]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
         # Neighbours of a mean are alike, so they are in order by chance more often.
-        change = level(smoothed(track), shortest=6)
-        if change is not None and change.is_rise(ratio=4.0, order=0.75, size=1.5):
+        rises = (
+            one
+            for one in levels(smoothed(track), shortest=6)
+            if one.is_rise(ratio=4.0, order=0.75, size=1.5)
+        )
+        if (change := next(rises, None)) is not None:
             rate = _mean_since(track, change.step)
             if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
                 found.append((rate, key, worker, change))

@@ -1,13 +1,13 @@
 """Whether a series has another level than it had, and when that began, over the steps of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from otel_rl.diagnose.changes import Change, find_change
 from otel_rl.diagnose.history import Track
 
-__all__ = ["Level", "common_ratio", "level", "medians", "smoothed"]
+__all__ = ["Level", "common_ratio", "level", "levels", "medians", "smoothed"]
 
 _CHANCE = 0.002
 
@@ -90,6 +90,18 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> Level | None:
     whole = change.after - change.before
     jump = near / whole if whole else 0.0
     return Level(track.steps[place], change, jump, among)
+
+
+def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[Level]:
+    """The clearest change, then that of what was before it: a series may rise twice."""
+    track = track.finite()
+    for _ in range(most):
+        found = level(track, shortest=shortest)
+        if found is None:
+            return
+        yield found
+        place = found.change.place
+        track = Track(track.steps[:place], track.times_s[:place], track.values[:place])
 
 
 def smoothed(track: Track, width: int = 3) -> Track:

@@ -130,6 +130,16 @@ def test_samples_that_are_thrown_away_are_named() -> None:
     assert report.causes[0].kind is Kind.EVICTION
 
 
+def test_samples_that_are_thrown_away_more_and_more_are_named_from_the_first_on() -> None:
+    def counters(key: str, _worker: str, step: int, usual: float) -> float:
+        thrown = 60.0 if step < AT + 60 else 110.0
+        return usual + thrown if key == "evictions" and step >= AT else usual
+
+    report = said(World(steps=160, counters=counters))
+    assert report.causes[0].kind is Kind.EVICTION
+    assert abs((report.causes[0].since or 0) - AT) <= 3
+
+
 def test_a_worker_that_keeps_its_old_weights_is_named() -> None:
     report = said(counted("policy/version", "actor/1", float(AT)))
     assert (report.causes[0].kind, report.causes[0].worker) == (Kind.STALE_POLICY, "actor/1")
