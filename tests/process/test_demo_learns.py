@@ -398,7 +398,14 @@ def test_a_train_span_links_to_the_samples_that_it_trains_on(reported: Sink) -> 
     for train in trains:
         assert len(train.links) == SMALL["groups_per_rank"]
         assert {(link.trace_id, link.span_id) for link in train.links} <= samples
-    assert {(span.trace_id, span.parent_span_id) for span in rewards} <= samples
+    # A sample ends when it is made; to hand it over is a span of its own, in which it is scored.
+    handed_over = {
+        (span.trace_id, span.span_id): (span.trace_id, span.parent_span_id)
+        for span in spans
+        if span.name == "replay"
+    }
+    assert rewards
+    assert {handed_over[span.trace_id, span.parent_span_id] for span in rewards} <= samples
 
 
 def test_a_sample_leads_to_the_weights_that_it_was_made_with(reported: Sink) -> None:
