@@ -17,6 +17,8 @@ __all__ = ["Departure", "Window", "beyond_trend", "departure"]
 _FEWEST_BEFORE = 10
 _FEWEST_AFTER = 6
 
+_MOST = 700.0  # of which the exponential is finite
+
 
 class Window(NamedTuple):
     """Some values since a series left its way.
@@ -83,9 +85,9 @@ def departure(track: Track) -> Departure | None:
     def window(first: int, end: int) -> Window:
         middle = (first + end - 1) / 2
         line = straight.at(middle)
-        return Window(
-            (line, math.exp(curved.at(middle)) if is_positive else line), median(values[first:end])
-        )
+        # Far ahead, an exponential is soon more than a float can hold.
+        curve = math.exp(min(curved.at(middle), _MOST)) if is_positive else line
+        return Window((line, curve), median(values[first:end]))
 
     return Departure(
         track.steps[place],

@@ -28,8 +28,8 @@ class gpu_owner:  # noqa: N801  # reads like step() and phase()
 
     A span ``rl.gpu.owner`` says so, and an event of that name on the span around it, mostly that of
     the step; and the time is counted. Where GPUs are sampled, the time, the utilization, the energy
-    and the memory of each device are divided between the phases. Of blocks
-    within each other the innermost counts. Not to be entered within itself.
+    and the memory of each device are divided between the phases. Of blocks within each other the
+    innermost counts. Not to be entered within itself.
 
     Args:
         phase: ``train``, ``generate``, ``offload``, ``onload``, or any word.

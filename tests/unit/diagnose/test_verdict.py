@@ -215,6 +215,13 @@ def test_a_policy_that_becomes_sure_as_it_always_did_or_because_it_learns_is_hea
     assert said(world).verdict is Verdict.HEALTHY
 
 
+def test_a_trend_that_leads_beyond_all_numbers_is_none() -> None:
+    def values(key: str, step: int, usual: float) -> float:
+        return 10.0 ** min(step - 12, 0) if key.endswith("kl") else usual
+
+    assert said(World(steps=600, values=values)).verdict is Verdict.HEALTHY
+
+
 def test_a_role_of_one_worker_is_that_worker() -> None:
     def slower(role: str, _phase: str, _index: int, step: int) -> float:
         return 20.0 if role == "judge" and step >= AT else 1.0
