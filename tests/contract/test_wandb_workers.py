@@ -74,13 +74,15 @@ def test_a_worker_is_sampled_under_its_role_and_index_and_never_ends_the_run(
             assert line(owner) == "begun"
             with start(WORKER, server, tmp_path, json.dumps(SHARED), "trainer") as worker:
                 assert line(worker) == "[True, True]"
+                wait_until(
+                    lambda: (
+                        "/l:trainer_3" in "".join(server.run("mine").lines("wandb-events.jsonl"))
+                    ),
+                    "what W&B has sampled",
+                    timeout_s=TIMEOUT_S,
+                )
                 worker.communicate("\n", timeout=TIMEOUT_S)
             assert worker.returncode == 0
-            wait_until(
-                lambda: "/l:trainer_3" in "".join(server.run("mine").lines("wandb-events.jsonl")),
-                "what W&B has sampled",
-                timeout_s=TIMEOUT_S,
-            )
             assert server.run("mine").complete is None, "the owner says when it is over"
         finally:
             owner.kill()
