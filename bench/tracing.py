@@ -1,9 +1,10 @@
 """What spans cost the demo at full sampling.
 
 The demo runs with every span kept, against a receiver that counts. What a span costs is measured in
-steps that look like a trainer's, phases and links, with and without their spans: CPU of the thread
-that makes them, which is what a step is longer by, and CPU of the process, encoding and sending
-included. Beside that, runs of the demo with and without spans take turns.
+steps that look like a trainer's, phases and links, with and without their spans, and in a loop of
+spans by the plain API: CPU of the thread that makes them, which is what a step is longer by, and
+CPU of the process, encoding and sending included. Beside that, runs of the demo with and without
+spans take turns.
 """
 
 import json
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from opentelemetry import trace
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -26,6 +28,7 @@ from bench.figures import Figure, Limits
 from bench.sink import sink
 from otel_rl import carrier
 from otel_rl.semconv import names
+from otel_rl.worker.phase_spans import SCOPE_NAME as PHASES_SCOPE
 from tests.otlp_sink import Sink, pairs, serve
 
 GOAL_PERCENT = 2.0
@@ -41,17 +44,34 @@ COST_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class _Spans:
+    """How many of either kind a process makes in a step.
+
+    Attributes:
+        phases: Of steps and phases.
+        others: By the plain API.
+    """
+
+    phases: float
+    others: float
+
+    @property
+    def all(self) -> float:
+        return self.phases + self.others
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run of the demo.
 
     Attributes:
         step_s: Of a rank, the median.
-        spans: For each process, by its role and process id, how many it made a step.
+        spans: For each process, by its role and process id, those that it made a step.
         cpu_s: Of all processes, a step.
     """
 
     step_s: float
-    spans: Mapping[str, float]
+    spans: Mapping[str, _Spans]
     cpu_s: float
 
 
@@ -71,15 +91,32 @@ class _Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
+    phase: _Cost
     span: _Cost
     link: _Cost
+
+    def own_us(self, spans: "_Spans", links: int) -> float:
+        """In the threads that make them."""
+        return (
+            spans.phases * self.phase.own_us + spans.others * self.span.own_us
+        ) + links * self.link.own_us
+
+    def all_us(self, spans: "_Spans", links: int) -> float:
+        """With what it takes to send them."""
+        return (
+            spans.phases * self.phase.all_us + spans.others * self.span.all_us
+        ) + links * self.link.all_us
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
     """Share of a step for the process of each role that makes most spans, and side by side."""
     steps, rounds = (4, 1) if tiny else (STEPS, ROUNDS)
     costs = _costs(20 if tiny else COST_STEPS, 1 if tiny else COST_ROUNDS)
-    for name, cost in (("a span", costs.span), ("a link", costs.link)):
+    for name, cost in (
+        ("a phase", costs.phase),
+        ("a span by the API", costs.span),
+        ("a link", costs.link),
+    ):
         yield Figure(
             f"tracing: {name}, in the thread that makes it", "us", cost.own_us, None, "", None
         )
@@ -88,17 +125,20 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     first, _ = pairs[0]
     step_s = median(traced.step_s for traced, _ in pairs)
     for role in sorted({process.partition("/")[0] for process in first.spans}):
-        most = max(n for process, n in first.spans.items() if process.partition("/")[0] == role)
+        most = max(
+            (spans for process, spans in first.spans.items() if process.partition("/")[0] == role),
+            key=lambda spans: spans.all,
+        )
         name = f"tracing: {role}"
-        yield Figure(f"{name}, spans of a process", "/step", most, None, "", None)
-        links = LINKS if role == "trainer" else 0  # of the others, at most one for many spans
-        own_us = most * costs.span.own_us + links * costs.link.own_us
-        all_us = most * costs.span.all_us + links * costs.link.all_us
+        yield Figure(f"{name}, spans of a process", "/step", most.all, None, "", None)
+        links = LINKS if role == "trainer" else 1  # of the others, at most one for many spans
+        own_us, all_us = costs.own_us(most, links), costs.all_us(most, links)
         goal = GOAL_PERCENT if role == "trainer" else None  # whose step it is
         yield _percent(f"{name}, of the time of a step", own_us / step_s / 1e4, goal)
         yield _percent(f"{name}, of a core", all_us / step_s / 1e4, None)
     ranks = sum(process.partition("/")[0] == "trainer" for process in first.spans)
-    sent_us = sum(first.spans.values()) * costs.span.all_us + ranks * LINKS * costs.link.all_us
+    sent_us = sum(costs.all_us(spans, 0) for spans in first.spans.values())
+    sent_us += ranks * LINKS * costs.link.all_us
     cpu_s = median(traced.cpu_s for traced, _ in pairs)
     yield _percent("tracing: all processes, of their CPU", sent_us / cpu_s / 1e4, None)
     for name, unit, ours, theirs in (
@@ -133,20 +173,26 @@ def _demo(steps: int, extra: Mapping[str, str]) -> Run:
         ]
         return Run(
             median(walls),
-            {process: n / steps for process, n in _spans(receiver.traces).items()},
+            _spans(receiver.traces, steps),
             _cpu_s(receiver.metrics) / steps,
         )
 
 
-def _spans(requests: Sequence[ExportTraceServiceRequest]) -> Counter[str]:
-    """How many each process has made, by role and process id."""
-    found: Counter[str] = Counter()
+def _spans(requests: Sequence[ExportTraceServiceRequest], steps: int) -> Mapping[str, _Spans]:
+    """Those of each process, by role and process id."""
+    phases: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     for request in requests:
         for part in request.resource_spans:
             process = pairs(part.resource.attributes)
             name = f"{process['rl.worker.role']}/{process['process.pid']}"
-            found[name] += sum(len(scope.spans) for scope in part.scope_spans)
-    return found
+            for scope in part.scope_spans:
+                kind = phases if scope.scope.name == PHASES_SCOPE else others
+                kind[name] += len(scope.spans)
+    return {
+        name: _Spans(phases[name] / steps, others[name] / steps)
+        for name in phases.keys() | others.keys()
+    }
 
 
 def _cpu_s(requests: Sequence[ExportMetricsServiceRequest]) -> float:
@@ -165,25 +211,27 @@ def _cpu_s(requests: Sequence[ExportMetricsServiceRequest]) -> float:
 
 def _costs(steps: int, rounds: int) -> _Costs:
     """Medians over rounds in which steps without spans, with them, and with links take turns."""
-    spans, links = [], []
+    phases, spans, links = [], [], []
     for _ in range(rounds):
-        bare, with_spans, with_both = (
-            _loop_s(steps, *how) for how in ((0, WITHOUT), (0, {}), (LINKS, {}))
+        bare, with_phases, with_links = (
+            _loop_s(steps, "phases", *how) for how in ((0, WITHOUT), (0, {}), (LINKS, {}))
         )
-        bare_links = _loop_s(steps, LINKS, WITHOUT)  # the ages of samples are measured anyway
-        spans.append(with_spans.less(bare).by(steps * (PHASES + 1)))
-        links.append(with_both.less(with_spans).less(bare_links.less(bare)).by(steps * LINKS))
-    return _Costs(_median(spans), _median(links))
+        bare_links = _loop_s(steps, "phases", LINKS, WITHOUT)  # ages are measured anyway
+        phases.append(with_phases.less(bare).by(steps * (PHASES + 1)))
+        links.append(with_links.less(with_phases).less(bare_links.less(bare)).by(steps * LINKS))
+        made, not_made = (_loop_s(steps, "spans", 0, extra) for extra in ({}, WITHOUT))
+        spans.append(made.less(not_made).by(steps * PHASES))
+    return _Costs(_median(phases), _median(spans), _median(links))
 
 
 def _median(costs: Sequence[_Cost]) -> _Cost:
     return _Cost(median(c.own_us for c in costs), median(c.all_us for c in costs))
 
 
-def _loop_s(steps: int, links: int, extra: Mapping[str, str]) -> _Cost:
+def _loop_s(steps: int, of: str, links: int, extra: Mapping[str, str]) -> _Cost:
     with sink() as url:
         done = subprocess.run(
-            [sys.executable, "-m", "bench.tracing", str(steps), str(links)],
+            [sys.executable, "-m", "bench.tracing", str(steps), of, str(links)],
             env={**os.environ, **extra, "OTEL_EXPORTER_OTLP_ENDPOINT": url},
             check=True,
             capture_output=True,
@@ -192,22 +240,23 @@ def _loop_s(steps: int, links: int, extra: Mapping[str, str]) -> _Cost:
     return _Cost(*json.loads(done.stdout))
 
 
-def _loop(steps: int, links: int) -> Sequence[float]:
+def _loop(steps: int, of: str, links: int) -> Sequence[float]:
     """CPU microseconds of making steps, and of that and delivering all that is said of them."""
     otel_rl.init(experiment="bench", role="trainer")
     stamps = []
     for sample in range(LINKS):
         with otel_rl.phase("generate"):
             stamps.append(carrier.stamp(policy_version=sample))
+    tracer = trace.get_tracer("bench")
+    if os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        tracer = trace.NoOpTracer()
     begun_s, own_s = time.process_time(), 0.0
     for step in range(steps):
         step_s = time.thread_time()
-        with otel_rl.step(step):
-            for _ in range(PHASES - 1):
-                with otel_rl.phase("batch_create"):
-                    pass
-            with otel_rl.phase("train"):
-                carrier.link(stamps[:links], policy_version=LINKS)
+        if of == "spans":
+            _spans_of_a_step(tracer, step)
+        else:
+            _phases_of_a_step(step, stamps[:links])
         own_s += time.thread_time() - step_s
         if step % 50 == 0:  # faster than any training, so it has to wait for its exporter
             otel_rl.flush(timeout_s=30)
@@ -215,5 +264,22 @@ def _loop(steps: int, links: int) -> Sequence[float]:
     return own_s * 1e6, (time.process_time() - begun_s) * 1e6
 
 
+def _phases_of_a_step(step: int, stamps: Sequence[str]) -> None:
+    with otel_rl.step(step):
+        for _ in range(PHASES - 1):
+            with otel_rl.phase("batch_create"):
+                pass
+        with otel_rl.phase("train"):
+            carrier.link(stamps, policy_version=LINKS)
+
+
+def _spans_of_a_step(tracer: trace.Tracer, step: int) -> None:
+    """As the demo's generators make them for a sample."""
+    for sample in range(PHASES):
+        said = {"rl.loop.iteration": step, "rl.policy.version": step, "rl.sample": sample}
+        with tracer.start_as_current_span("rl.sample", attributes=said) as span:
+            span.set_attribute("rl.tokens", 40)
+
+
 if __name__ == "__main__":
-    print(json.dumps(_loop(int(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(_loop(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

@@ -137,6 +137,15 @@ def create_otel_rl_worker_measurements_dropped(meter: Meter) -> Counter:
     )
 
 
+def create_otel_rl_worker_spans_dropped(meter: Meter) -> Counter:
+    """Spans that a worker could not deliver."""
+    return meter.create_counter(
+        name=names.OTEL_RL_WORKER_SPANS_DROPPED,
+        unit="{span}",
+        description="Spans that a worker could not deliver.",
+    )
+
+
 def create_process_cpu_time(meter: Meter) -> Counter:
     """CPU time that the process used. Its rate is the number of busy cores."""
     return meter.create_counter(

@@ -151,6 +151,9 @@ Says that the worker lives, and that it has sent all it recorded up to a time.
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements that a worker could not deliver."""
 
+OTEL_RL_WORKER_SPANS_DROPPED: Final = "otel_rl.worker.spans.dropped"
+"""Metric (counter, {span}). Spans that a worker could not deliver."""
+
 PROCESS_CPU_TIME: Final = "process.cpu.time"
 """Metric (counter, s). CPU time that the process used. Its rate is the number of busy cores."""
 
@@ -1365,6 +1368,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             instrument=Instrument.COUNTER,
             unit="{measurement}",
             brief="Measurements that a worker could not deliver.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+        ),
+        OTEL_RL_WORKER_SPANS_DROPPED: MetricSpec(
+            name=OTEL_RL_WORKER_SPANS_DROPPED,
+            instrument=Instrument.COUNTER,
+            unit="{span}",
+            brief="Spans that a worker could not deliver.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",

@@ -31,6 +31,7 @@ __all__ = [
     "Stream",
     "encode_heartbeat",
     "encode_resource",
+    "encode_scope",
 ]
 
 MAX_EXEMPLARS_PER_POINT: Final = 1024
@@ -75,18 +76,18 @@ class Stream:
         scope, name = _scope(self.scope), _text(1, self.name)
         set_once = object.__setattr__
         set_once(self, "identity", scope + name)
-        set_once(self, "scope_head", scope + _text(3, self.scope.schema_url))
+        set_once(self, "scope_head", encode_scope(self.scope))
         set_once(self, "head", name + _text(2, self.description) + _text(3, self.unit))
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A serialized ``Export{Metrics,Logs}ServiceRequest``.
+    """A serialized ``Export{Metrics,Logs,Trace}ServiceRequest``.
 
     Attributes:
         payload: Uncompressed protobuf.
-        measurements: How many measurements, or events, are lost if this request is.
-        signal: Which of the two it is.
+        measurements: How many measurements, events or spans are lost if this request is.
+        signal: Which of the three it is.
     """
 
     payload: bytes
@@ -276,11 +277,16 @@ def _scope_metrics(scope_head: bytes, streams: Mapping[Stream, Sequence[bytes]])
 
 
 def encode_resource(resource: Resource) -> bytes:
-    """``ResourceMetrics`` as far as it is the same in every request: resource and schema URL."""
+    """``ResourceMetrics`` or ``ResourceSpans`` as far as it is the same in every request."""
     encoded = wire.field(1, wire.attributes(1, resource.attributes))
     if resource.schema_url:
         encoded += wire.field(3, resource.schema_url.encode())
     return encoded
+
+
+def encode_scope(scope: InstrumentationScope) -> bytes:
+    """``ScopeMetrics`` or ``ScopeSpans`` without what it holds: scope and schema URL."""
+    return _scope(scope) + _text(3, scope.schema_url)
 
 
 def encode_heartbeat(resource: bytes, stream: Stream, time_ns: int) -> Request:

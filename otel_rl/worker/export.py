@@ -27,6 +27,19 @@ __all__ = ["Exporter", "Source"]
 
 THREAD_NAME: Final = "otel-rl-export"
 
+_NOUNS: Final = {Signal.METRICS: "measurements", Signal.TRACES: "spans"}
+_LOST: Final = {
+    Signal.METRICS: "measurements and events, and the latest totals of counters",
+    Signal.TRACES: "spans",
+}
+_MISSING: Final = {
+    Signal.LOGS: "The endpoint takes no log events: {}. The run goes without config, samples and "
+    "the workers' ends; measurements are not affected.",
+    Signal.TRACES: "The endpoint takes no spans: {}. There are no traces of this worker; "
+    "measurements are not affected. OTEL_TRACES_EXPORTER=none makes none.",
+}
+"""What is missing where an endpoint takes no such signal."""
+
 _BEAT_EVERY_S: Final = 0.5
 """With a short export interval, how often an idle worker says that it lives. A bridge takes one for
 dead after 15 s."""
@@ -52,7 +65,8 @@ class Source:
         collect: Takes what was recorded since the last call.
         abandon: Forgets it, and returns how many measurements that were.
         is_crowded: Whether to collect before the interval is over.
-        flush_spans: Sends the spans that have ended, within the seconds given.
+        flush_beside: Called with the seconds that are left when all was delivered that somebody
+            waits for, before the goodbye: what another exporter has belongs before that.
         close: Called once, last.
         heartbeat: What to send if there was nothing to collect; None to be silent.
         greeting: What to send before anything else.
@@ -62,8 +76,8 @@ class Source:
     collect: Callable[[], list[Request]]
     abandon: Callable[[], int]
     is_crowded: Callable[[], bool]
-    flush_spans: Callable[[float], None]
-    close: Callable[[], None]
+    flush_beside: Callable[[float], object] = lambda _timeout_s: None
+    close: Callable[[], None] = lambda: None
     heartbeat: Callable[[], Request | None] = lambda: None
     greeting: Callable[[], list[Request]] = list
     goodbye: Callable[[], Request | None] = lambda: None
@@ -79,6 +93,7 @@ class Exporter:
         interval_s: Between two collections.
         guard: Counts what is lost.
         max_queue_bytes: Of bodies that wait for the endpoint of a signal.
+        main: What is exported mostly: measurements, or spans.
     """
 
     def __init__(
@@ -88,7 +103,10 @@ class Exporter:
         interval_s: float,
         guard: Guard,
         max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,
+        main: Signal = Signal.METRICS,
     ) -> None:
+        self._main = main
+        self._noun = _NOUNS[main]
         self._source = source
         self._open_transport = open_transport
         self._interval_s = interval_s
@@ -110,11 +128,12 @@ class Exporter:
         self._stop_unreached_at_s = 0.0
         self._has_delivered = False
         self._has_ended = False
-        self._lanes = Lanes(self._open_transport, self._max_queue_bytes)
+        self._lanes = Lanes(self._open_transport, self._max_queue_bytes, self._main)
         self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
         self._next_beat_s = 0.0
-        self._look_every_s = _FIRST_LOOK_S
+        is_waited_for = self._main is Signal.METRICS
+        self._look_every_s = _FIRST_LOOK_S if is_waited_for else _LOOK_EVERY_S
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
@@ -168,12 +187,12 @@ class Exporter:
                 self._condition.wait_for(lambda: self._has_ended, timeout_s)
         lost = self._lanes.waiting() + self._source.abandon()
         delivered = self._has_delivered and not lost
-        if first and not delivered:
+        # The latest totals of counters may be lost without being counted.
+        if first and not delivered and (lost or self._main is Signal.METRICS):
             self._guard.drop(
                 DropReason.SHUTDOWN,
                 "The endpoint did not take the last of what was recorded before the end; lost are "
-                f"{lost} measurements and events, and the latest totals of counters "
-                f"({self._last_failure}).",
+                f"{lost} {_LOST[self._main]} ({self._last_failure}).",
                 lost,
             )
         return delivered
@@ -264,7 +283,7 @@ class Exporter:
             self._guard.drop(
                 DropReason.QUEUE_FULL,
                 "The endpoint has been away for longer than the queue lasts; the oldest "
-                "measurements are dropped.",
+                f"{self._noun} are dropped.",
                 oldest.measurements,
             )
 
@@ -274,7 +293,7 @@ class Exporter:
         Never queued: the next one says as much.
         """
         now_s = time.monotonic()
-        lane = self._lanes.measurements
+        lane = self._lanes.main
         if now_s < max(self._next_beat_s, lane.not_before_s):
             return
         request = self._source.heartbeat()
@@ -313,7 +332,7 @@ class Exporter:
             delivered = self._send_all()
         remaining_s = self._deadline_s() - time.monotonic()
         if remaining_s > 0:
-            self._source.flush_spans(remaining_s)
+            self._source.flush_beside(remaining_s)
         return delivered
 
     def _send_all(self) -> bool:
@@ -377,7 +396,7 @@ class Exporter:
         elif reply.rejected:
             self._guard.drop(
                 DropReason.REJECTED,
-                f"The endpoint did not take {reply.rejected} points: {reply.message}",
+                f"The endpoint did not take {reply.rejected} {self._noun}: {reply.message}",
                 reply.rejected,
             )
         elif reply.message:
@@ -385,7 +404,8 @@ class Exporter:
         return True
 
     def _refused(self, lane: Lane, reply: Reply, lost: int) -> None:
-        if lane is self._lanes.measurements:
+        missing = _MISSING.get(lane.signal)
+        if missing is None:
             self._guard.drop(
                 DropReason.REJECTED,
                 f"The endpoint refuses measurements: {reply.message}. They are dropped.",
@@ -395,11 +415,7 @@ class Exporter:
         self._guard.drops.add(DropReason.REJECTED, lost)
         if not lane.is_refused:  # said once: a collector without logs will go on having none
             lane.is_refused = True
-            self._guard.warn(
-                "no_events",
-                f"The endpoint takes no log events: {reply.message}. The run goes without config, "
-                "samples and the workers' ends; measurements are not affected.",
-            )
+            self._guard.warn(f"no_{lane.signal}", missing.format(reply.message))
 
     def _back_off(self, lane: Lane, reply: Reply) -> None:
         self._last_failure = reply.message

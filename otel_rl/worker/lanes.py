@@ -4,7 +4,7 @@
     measurements  1 2 4 6      keeps nothing of the other lane
 
 Events never overtake measurements, so that an end is the last that one hears of what has ended.
-Measurements overtake events whose endpoint fails.
+Measurements overtake events whose endpoint fails. Spans have lanes of their own, with one lane.
 """
 
 from collections import deque
@@ -18,7 +18,11 @@ from otel_rl.worker.transport import Transport
 
 __all__ = ["MAX_QUEUE_BYTES", "Lane", "Lanes", "Queued"]
 
-MAX_QUEUE_BYTES: Final[Mapping[Signal, int]] = {Signal.METRICS: 64 << 20, Signal.LOGS: 16 << 20}
+MAX_QUEUE_BYTES: Final[Mapping[Signal, int]] = {
+    Signal.METRICS: 64 << 20,
+    Signal.LOGS: 16 << 20,
+    Signal.TRACES: 16 << 20,
+}
 """For measurements about a quarter of an hour of 1,000 a second, uncompressed."""
 
 
@@ -29,7 +33,7 @@ class Queued:
     Attributes:
         number: Its place among the requests of all lanes.
         body: As the transport prepared it.
-        measurements: How many measurements or events are lost if it is.
+        measurements: How many measurements, events or spans are lost if it is.
     """
 
     number: int
@@ -75,25 +79,27 @@ class Lanes:
         open_transport: Called at the first use of a signal, with the transport of the other one, if
             that is open.
         max_queue_bytes: Of each lane.
+        main: What there is most of: measurements or spans.
     """
 
     def __init__(
         self,
         open_transport: Callable[[Signal, Transport | None], Transport],
         max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,
+        main: Signal = Signal.METRICS,
     ) -> None:
         self._open_transport = open_transport
         self._last_number = 0
-        self.measurements = Lane(Signal.METRICS, max_queue_bytes[Signal.METRICS])
+        self.main = Lane(main, max_queue_bytes[main])
         self.events = Lane(Signal.LOGS, max_queue_bytes[Signal.LOGS])
-        self._lanes = {lane.signal: lane for lane in (self.measurements, self.events)}
+        self._lanes = {lane.signal: lane for lane in (self.main, self.events)}
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
         return any(lane.queue for lane in self._lanes.values())
 
     def waiting(self) -> int:
-        """How many measurements and events wait."""
+        """How many measurements and events, or spans, wait."""
         return sum(item.measurements for lane in self._lanes.values() for item in tuple(lane.queue))
 
     def put(self, request: Request) -> Sequence[Queued]:
@@ -126,17 +132,17 @@ class Lanes:
 
     def _candidates(self) -> list[Lane]:
         """The lanes whose turn it may be, the one to be preferred first."""
-        events, measurements = self.events, self.measurements
-        if not measurements.queue:
+        events, main = self.events, self.main
+        if not main.queue:
             return [events] if events.queue else []
-        if not events.queue or events.queue[0].number > measurements.queue[0].number:
-            return [measurements]
-        return [measurements, events] if events.failures else [events, measurements]
+        if not events.queue or events.queue[0].number > main.queue[0].number:
+            return [main]
+        return [main, events] if events.failures else [events, main]
 
     def transport(self, lane: Lane) -> Transport:
         """The transport of ``lane``, opened if it was not."""
         if lane.transport is None:
-            other = self.events if lane is self.measurements else self.measurements
+            other = self.events if lane is self.main else self.main
             lane.transport = self._open_transport(lane.signal, other.transport)
         return lane.transport
 

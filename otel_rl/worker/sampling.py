@@ -16,7 +16,7 @@ from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_POLICY_VERSION
@@ -60,15 +60,25 @@ class StepSampler(Sampler):
     ) -> SamplingResult:
         """See ``Sampler``."""
         parent = get_current_span(parent_context).get_span_context()
+        is_kept, state = self.decide(parent, attributes)
+        decision = Decision.RECORD_AND_SAMPLE if is_kept else Decision.DROP
+        return SamplingResult(decision, attributes if is_kept else None, state)
+
+    def decide(self, parent: SpanContext, attributes: Attributes) -> tuple[bool, TraceState | None]:
+        """Whether a span within ``parent`` is kept, and the trace state that it has.
+
+        Args:
+            parent: Not valid if it begins a trace.
+            attributes: That it begins with.
+        """
         if parent.is_valid:
-            is_kept = parent.trace_flags.sampled
-            return _result(attributes, parent.trace_state, is_kept=is_kept)
+            return parent.trace_flags.sampled, parent.trace_state
         blocks = _blocks(attributes)
         if blocks is None:
-            return _result(attributes, None, is_kept=True)
+            return True, None
         number = max(_number(self.run_id, block) for block in blocks)
         is_kept = number >= self._threshold
-        return _result(attributes, self._state(number) if is_kept else None, is_kept=is_kept)
+        return is_kept, self._state(number) if is_kept else None
 
     def get_description(self) -> str:
         """See ``Sampler``."""
@@ -77,13 +87,6 @@ class StepSampler(Sampler):
     def _state(self, number: int) -> TraceState:
         threshold = f"{self._threshold:014x}".rstrip("0") or "0"
         return TraceState([("ot", f"rv:{number:014x};th:{threshold}")])
-
-
-def _result(
-    attributes: Attributes, trace_state: TraceState | None, *, is_kept: bool
-) -> SamplingResult:
-    decision = Decision.RECORD_AND_SAMPLE if is_kept else Decision.DROP
-    return SamplingResult(decision, attributes if is_kept else None, trace_state)
 
 
 def _blocks(attributes: Attributes) -> tuple[int, ...] | None:

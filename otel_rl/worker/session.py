@@ -25,6 +25,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
 from otel_rl.semconv.names import (
     ERROR_TYPE,
+    OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
     RL_WORKER_COUNT,
     RL_WORKER_INDEX,
@@ -50,6 +51,7 @@ from otel_rl.worker.open_spans import show_open_spans
 from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.said import Said, what_is_said
 from otel_rl.worker.settings import Settings, SignalSettings, read_settings
+from otel_rl.worker.span_buffer import SpanBuffer
 from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
 from otel_rl.worker.transport import open_transport
 
@@ -109,8 +111,7 @@ class Session:
         self.providers = providers
         self._spans: SpanSender | None = None
         if settings.traces.enabled:
-            self._spans = SpanSender(settings.traces)
-            providers.tracer.add_span_processor(self._spans.processor)
+            self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         buffer = providers.meter.buffer
         crowded = int(buffer.capacity * _CROWDED)
         events = providers.events
@@ -258,12 +259,11 @@ class Session:
 
     def _flush_spans(self, timeout_s: float) -> None:
         if self._spans is not None:
-            self._spans.processor.force_flush(int(timeout_s * 1000))
+            self._spans.flush(timeout_s)
 
     def _close(self) -> None:
-        # Without this a later session's spans would be sent by this one too.
         if self._spans is not None:
-            self._spans.processor.shutdown()  # type: ignore[no-untyped-call]  # SDK has no types
+            self._spans.close()
 
 
 class _Providers:
@@ -277,7 +277,14 @@ class _Providers:
         self.gpus = GpuSampler(meter, GUARD)
         self.events = Events(resource)
         keeps_steps = settings.trace_steps is not None
-        self.tracer = WorkerTracerProvider(resource, keeps_steps=keeps_steps)
+        self.spans = SpanBuffer(settings.span_capacity)
+        self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
+        meter.create_observable_counter(
+            OTEL_RL_WORKER_SPANS_DROPPED,
+            [self.spans.guard.drops.observe],
+            unit="{span}",
+            description="Spans that this worker could not deliver.",
+        )
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         self.meter.restart(resource, keep_buffer=keep_buffer)

@@ -17,6 +17,12 @@ __all__ = ["Protocol", "Settings", "SignalSettings", "read_settings"]
 DEFAULT_INTERVAL_S: Final = 1.0
 """A chart that is a second old feels live; the SDK's default of a minute does not."""
 
+DEFAULT_SPAN_INTERVAL_S: Final = 5.0
+"""The SDK's: a step is explained when it is over, in any case."""
+
+DEFAULT_SPAN_CAPACITY: Final = 1 << 14
+"""About 30 MB if they all wait; an export comes before, at a quarter of it."""
+
 DEFAULT_TIMEOUT_S: Final = 10.0
 """OTEL_EXPORTER_OTLP_TIMEOUT's default in the specification."""
 
@@ -93,6 +99,8 @@ class Settings:
         traces: See ``SignalSettings``.
         logs: See ``SignalSettings``. Where events go.
         interval_s: Between two metric exports.
+        span_interval_s: Between two exports of spans.
+        span_capacity: How many spans may wait for the next.
         disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
         gpu: Whether and how the process's GPUs are sampled.
         trace_steps: Share of all steps whose spans are kept; None if OpenTelemetry's own
@@ -103,6 +111,8 @@ class Settings:
     traces: SignalSettings
     logs: SignalSettings
     interval_s: float
+    span_interval_s: float
+    span_capacity: int
     disabled: bool
     gpu: GpuSettings
     trace_steps: float | None
@@ -133,6 +143,8 @@ def read_settings(
         traces=_signal(Signal.TRACES, environ, endpoint),
         logs=_signal(Signal.LOGS, environ, endpoint),
         interval_s=_interval_s(environ, export_interval_s),
+        span_interval_s=_milliseconds(environ, "OTEL_BSP_SCHEDULE_DELAY", DEFAULT_SPAN_INTERVAL_S),
+        span_capacity=_span_capacity(environ),
         disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
         gpu=read_gpu_settings(environ, given=gpu),
         trace_steps=_trace_steps(environ),
@@ -268,17 +280,37 @@ def _interval_s(environ: Mapping[str, str], given: object) -> float:
                 hint="Leave it out for 1 second.",
             )
         return float(given)
-    text = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
+    return _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", DEFAULT_INTERVAL_S)
+
+
+def _milliseconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+    """Seconds, from a variable that says milliseconds."""
+    text = environ.get(variable, "").strip()
     if not text:
-        return DEFAULT_INTERVAL_S
+        return default_s
     try:
         interval_s = float(text) / 1000
     except ValueError:
         interval_s = 0
     if not 0 < interval_s < 1e9:
         raise ConfigError(
-            f"OTEL_METRIC_EXPORT_INTERVAL: must be a positive number of milliseconds "
-            f"(got {text!r}).",
+            f"{variable}: must be a positive number of milliseconds (got {text!r}).",
             hint="Correct or unset it.",
         )
     return interval_s
+
+
+def _span_capacity(environ: Mapping[str, str]) -> int:
+    text = environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "").strip()
+    if not text:
+        return DEFAULT_SPAN_CAPACITY
+    try:
+        capacity = int(text)
+    except ValueError:
+        capacity = 0
+    if capacity < 1:
+        raise ConfigError(
+            f"OTEL_BSP_MAX_QUEUE_SIZE: must be a positive number of spans (got {text!r}).",
+            hint="Correct or unset it.",
+        )
+    return capacity

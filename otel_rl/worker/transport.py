@@ -48,6 +48,7 @@ _GRPC_UNCONNECTED: Final = "failed to connect"
 _GRPC_METHODS: Final = {
     Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 }
 
 
@@ -66,7 +67,7 @@ class Reply:
     Attributes:
         outcome: Accepted, to be retried, or never to be taken.
         message: For people, empty if there is nothing to say.
-        rejected: Of an accepted request, the points or log records that were not taken.
+        rejected: Of an accepted request, the points, log records or spans that were not taken.
         retry_after_s: What the endpoint asked for, or None.
         unreachable: There was no connection: as far as one can tell, nobody listens.
     """

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["attributes", "field", "head", "key_value", "varint"]
+__all__ = ["attributes", "field", "head", "key_value", "number", "utf8", "varint"]
 
 _LENGTH_DELIMITED: Final = 2
 _ONE_BYTE: Final = [bytes((n,)) for n in range(128)]
@@ -47,6 +47,11 @@ def head(number: int, length: int) -> bytes:
     return varint(tag) + varint(length)
 
 
+def number(field_number: int, value: int) -> bytes:
+    """A field that is an integer or an enum."""
+    return varint(field_number << 3) + varint(value)
+
+
 def attributes(number: int, pairs: Mapping[str, object]) -> bytes:
     """Repeated ``KeyValue`` in field ``number``, sorted by key so that equal sets encode equal."""
     return b"".join(
@@ -56,7 +61,7 @@ def attributes(number: int, pairs: Mapping[str, object]) -> bytes:
 
 def key_value(key: str, value: object) -> bytes:
     """``KeyValue {key = 1, value = 2}`` without its own tag."""
-    return field(1, _utf8(key)) + field(2, _any_value(value))
+    return field(1, utf8(key)) + field(2, _any_value(value))
 
 
 def _any_value(value: object) -> bytes:
@@ -67,7 +72,7 @@ def _any_value(value: object) -> bytes:
         case bool():
             return b"\x10\x01" if value else b"\x10\x00"
         case str():
-            return field(1, _utf8(value))
+            return field(1, utf8(value))
         case int() if -(1 << 63) <= value < 1 << 63:
             return b"\x18" + varint(value)
         case float():
@@ -79,9 +84,9 @@ def _any_value(value: object) -> bytes:
         case Sequence():
             return field(5, b"".join(field(1, _any_value(item)) for item in value))
         case _:
-            return field(1, _utf8(str(value)))
+            return field(1, utf8(str(value)))
 
 
-def _utf8(text: str) -> bytes:
-    # Protobuf strings must be valid UTF-8, and a lone surrogate in a label is no reason to fail.
+def utf8(text: str) -> bytes:
+    """Text as protobuf has it: a lone surrogate in a label is no reason to fail."""
     return text.encode("utf-8", "replace")

@@ -26,13 +26,7 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
     drops = Drops()
     provider = BufferedMeterProvider(Resource({"service.instance.id": "i"}), Guard(drops))
     exporter = Exporter(
-        Source(
-            provider.collect,
-            provider.buffer.abandon,
-            lambda: False,
-            lambda _timeout_s: None,
-            lambda: None,
-        ),
+        Source(provider.collect, provider.buffer.abandon, lambda: False),
         lambda *_: open_transport(read_settings({}, endpoint=sink.url).metrics),
         3600.0,
         Guard(drops),

@@ -61,7 +61,6 @@ class Rig:
                 lambda: sum(request.measurements for request in self._collect()),
                 self.is_crowded.is_set,
                 lambda _timeout_s: self.spans_flushed.set(),
-                lambda: None,
             ),
             lambda _signal, _beside: self.endpoint,
             interval_s,

@@ -58,12 +58,12 @@ def test_measurements_overtake_events_that_cannot_be_sent() -> None:
 def test_measurements_are_tried_before_events_whose_endpoint_failed_last() -> None:
     made = lanes("start", "m1")
     made.events.failures = 1
-    assert made.next(lambda _lane: True) is made.measurements
+    assert made.next(lambda _lane: True) is made.main
 
 
 def test_nothing_wakes_for_an_event_that_may_not_be_sent_yet() -> None:
     made = lanes("m1", "end")
-    made.measurements.not_before_s = 50.0
+    made.main.not_before_s = 50.0
     assert made.wake_s() == 50.0
 
 

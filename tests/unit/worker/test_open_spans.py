@@ -7,10 +7,11 @@ from opentelemetry.sdk.resources import Resource
 
 import otel_rl
 from otel_rl.worker.open_spans import FIRST_AGE_NS, show_open_spans
+from otel_rl.worker.span_buffer import SpanBuffer
 from otel_rl.worker.tracing import WorkerTracerProvider
 from tests.otlp_sink import Sink, pairs
 
-OWN = WorkerTracerProvider(Resource({}))
+OWN = WorkerTracerProvider(Resource({}), SpanBuffer(1))
 
 
 def spans(sink: Sink) -> list[Span]:

@@ -20,6 +20,7 @@ import otel_rl
 from otel_rl.worker import carrier
 from otel_rl.worker.sampling import BLOCK_STEPS, StepSampler
 from otel_rl.worker.settings import read_settings
+from otel_rl.worker.span_buffer import SpanBuffer
 from otel_rl.worker.tracing import WorkerTracerProvider
 from tests.otlp_sink import Sink
 
@@ -153,5 +154,5 @@ def test_opentelemetrys_own_sampler_decides_where_it_is_named_alone(
     assert read_settings({**environ, "OTEL_RL_TRACE_STEPS": "0.5"}).trace_steps == 0.5
     assert read_settings({}).trace_steps == 1.0
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    tracer = WorkerTracerProvider(Resource({}), keeps_steps=False).get_tracer("x")
+    tracer = WorkerTracerProvider(Resource({}), SpanBuffer(1), keeps_steps=False).get_tracer("x")
     assert not tracer.start_span("x").is_recording()

@@ -1,0 +1,215 @@
+"""Spans to OTLP bytes, as the SDK's own encoder writes them, in a fraction of its time.
+
+Field numbers are those of opentelemetry/proto/trace/v1/trace.proto:
+
+    ExportTraceServiceRequest { resource_spans = 1 }
+    ResourceSpans { resource = 1, scope_spans = 2, schema_url = 3 }
+    ScopeSpans { scope = 1, spans = 2, schema_url = 3 }
+    Span { trace_id = 1, span_id = 2, trace_state = 3, parent_span_id = 4, name = 5, kind = 6,
+           start = 7, end = 8, attributes = 9, dropped_attributes = 10, events = 11,
+           dropped_events = 12, links = 13, dropped_links = 14, status = 15, flags = 16 }
+    Event { time = 1, name = 2, attributes = 3, dropped_attributes = 4 }
+    Link { trace_id = 1, span_id = 2, trace_state = 3, attributes = 4, dropped_attributes = 5,
+           flags = 6 }
+    Status { message = 2, code = 3 }
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, TraceState
+
+from otel_rl.records import Signal
+from otel_rl.worker import wire
+from otel_rl.worker.encode import MAX_REQUEST_BYTES, Request, encode_resource, encode_scope
+from otel_rl.worker.light_span import LightSpan
+
+__all__ = ["encode_span", "span_requests"]
+
+_IDS = struct.Struct("BB16sBB8s").pack  # trace_id = 1, span_id = 2
+_KIND_AND_TIMES = struct.Struct("<BBBQBQ").pack  # kind = 6, start = 7, end = 8
+_TIME = struct.Struct("<BQ").pack
+_NESTING_BYTES: Final = 16
+"""Tags and lengths of a span's parents."""
+
+# SpanFlags: whether the parent is of another process is known, and whether it is.
+_LOCAL: Final = 0x100
+_REMOTE: Final = 0x300
+_FLAGS = struct.Struct("<I").pack
+_SPAN_FLAGS: Final = {flags: b"\x85\x01" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE)}
+_LINK_FLAGS: Final = {flags: b"\x35" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE)}
+
+_UNSET_STATUS: Final = wire.field(15, b"")
+
+_CACHED_CHARS: Final = 64
+"""Longer texts are seldom said twice."""
+
+
+def span_requests(
+    spans: Iterable[ReadableSpan | LightSpan], *, max_request_bytes: int = MAX_REQUEST_BYTES
+) -> tuple[list[Request], int]:
+    """Spans in as many requests as their resources and the size limit need, in order.
+
+    Args:
+        spans: That have ended.
+        max_request_bytes: No request is larger.
+
+    Returns:
+        The requests, and how many spans are too large for any.
+    """
+    # By identity: to hash a resource costs more than to encode a span.
+    grouped: dict[int, tuple[Resource, list[ReadableSpan | LightSpan]]] = {}
+    for span in spans:
+        grouped.setdefault(id(span.resource), (span.resource, []))[1].append(span)
+    requests: list[Request] = []
+    too_large = 0
+    for resource, own in grouped.values():
+        page = _Page(resource, max_request_bytes)
+        for span in own:
+            encoded = encode_span(span)
+            scope = span.instrumentation_scope
+            if page.take(scope, encoded):
+                continue
+            if page.spans:
+                requests.append(page.request())
+                page = _Page(resource, max_request_bytes)
+            too_large += not page.take(scope, encoded)
+        if page.spans:
+            requests.append(page.request())
+    return requests, too_large
+
+
+class _Page:
+    """The spans of one request, with an upper bound of its size."""
+
+    def __init__(self, resource: Resource, max_bytes: int) -> None:
+        self._resource = encode_resource(resource)
+        self._room = max_bytes - len(self._resource) - _NESTING_BYTES
+        # By the identity of the scope, as in span_requests: its head, and the spans behind it.
+        self._scopes: dict[int, tuple[bytes, list[bytes]]] = {}
+        self.spans = 0
+
+    def take(self, scope: InstrumentationScope | None, span: bytes) -> bool:
+        """Add a span if there is room for it."""
+        found = self._scopes.get(id(scope))
+        is_new = found is None
+        head, spans = found or (b"" if scope is None else encode_scope(scope), [])
+        size = len(span) + (len(head) + _NESTING_BYTES if is_new else 0)
+        if size > self._room:
+            return False
+        self._room -= size
+        if is_new:
+            self._scopes[id(scope)] = head, spans
+        spans.append(span)
+        self.spans += 1
+        return True
+
+    def request(self) -> Request:
+        parts = [self._resource]
+        for head, spans in self._scopes.values():
+            parts += (wire.head(2, len(head) + sum(map(len, spans))), head, *spans)
+        payload = b"".join((wire.head(1, sum(map(len, parts))), *parts))
+        return Request(payload, self.spans, Signal.TRACES)
+
+
+def encode_span(span: ReadableSpan | LightSpan) -> bytes:
+    """A ``Span`` in the field that ``ScopeSpans`` has for it."""
+    context, parent, status = span.context, span.parent, span.status
+    parts = [_ids(context)]
+    if context.trace_state:
+        parts.append(_trace_state(context.trace_state))
+    if parent is not None:
+        parts.append(wire.field(4, parent.span_id.to_bytes(8)))
+    parts += (
+        _name(span.name),
+        # The protocol's kinds begin with "not said".
+        _KIND_AND_TIMES(
+            0x30, span.kind.value + 1, 0x39, span.start_time or 0, 0x41, span.end_time or 0
+        ),
+    )
+    if span.attributes:
+        parts += _attributes(9, span.attributes)
+    _count(parts, 10, span.dropped_attributes)
+    for event in span.events:
+        parts.append(wire.field(11, _event(event)))
+    _count(parts, 12, span.dropped_events)
+    for link in span.links:
+        parts.append(wire.field(13, _link(link)))
+    _count(parts, 14, span.dropped_links)
+    parts += (
+        _UNSET_STATUS if status.is_unset else wire.field(15, _status(status)),
+        _SPAN_FLAGS[_REMOTE if parent is not None and parent.is_remote else _LOCAL],
+    )
+    return wire.field(2, b"".join(parts))
+
+
+def _ids(context: SpanContext) -> bytes:
+    return _IDS(0x0A, 16, context.trace_id.to_bytes(16), 0x12, 8, context.span_id.to_bytes(8))
+
+
+_last_state: tuple[TraceState, bytes] = (TraceState(), b"")
+
+
+def _trace_state(state: TraceState) -> bytes:
+    """As the last span had it, mostly: the spans of a trace have the same object."""
+    global _last_state  # a cache
+    known, encoded = _last_state
+    if known is not state:
+        encoded = wire.field(3, wire.utf8(state.to_header()))
+        _last_state = state, encoded
+    return encoded
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> bytes:
+    return wire.field(5, wire.utf8(name))
+
+
+def _attributes(number: int, attributes: Mapping[str, object]) -> list[bytes]:
+    if isinstance(attributes, MappingProxyType):  # the SDK's way around a lock for each key
+        attributes = attributes.copy()
+    return [
+        _known(number, key, value)
+        if type(value) is int or (type(value) is str and len(value) <= _CACHED_CHARS)
+        else wire.field(number, wire.key_value(key, value))
+        for key, value in attributes.items()
+    ]
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _known(number: int, key: str, value: str | int) -> bytes:
+    """An attribute that many spans have."""
+    return wire.field(number, wire.key_value(key, value))
+
+
+def _event(event: Event) -> bytes:
+    parts = [_TIME(0x09, event.timestamp), wire.field(2, wire.utf8(event.name))]
+    if event.attributes:
+        parts += _attributes(3, event.attributes)
+    _count(parts, 4, event.dropped_attributes)
+    return b"".join(parts)
+
+
+def _link(link: Link) -> bytes:
+    parts = [_ids(link.context)]
+    if link.attributes:
+        parts += _attributes(4, link.attributes)
+    _count(parts, 5, link.dropped_attributes)
+    parts.append(_LINK_FLAGS[_REMOTE if link.context.is_remote else _LOCAL])
+    return b"".join(parts)
+
+
+def _status(status: Status) -> bytes:
+    said = wire.field(2, wire.utf8(status.description)) if status.description else b""
+    return said + wire.number(3, status.status_code.value)
+
+
+def _count(parts: list[bytes], number: int, count: int) -> None:
+    if count:
+        parts.append(wire.number(number, count))
