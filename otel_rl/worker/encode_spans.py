@@ -23,7 +23,7 @@ from typing import Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, Status, TraceState
+from opentelemetry.trace import Link, SpanKind, Status, TraceState
 
 from otel_rl.records import Signal
 from otel_rl.worker import wire
@@ -42,8 +42,8 @@ _NESTING_BYTES: Final = 16
 _LOCAL: Final = 0x100
 _REMOTE: Final = 0x300
 _FLAGS = struct.Struct("<I").pack
-_SPAN_FLAGS: Final = {flags: b"\x85\x01" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE)}
-_LINK_FLAGS: Final = {flags: b"\x35" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE)}
+_LOCAL_SPAN, _REMOTE_SPAN = (b"\x85\x01" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE))
+_LOCAL_LINK, _REMOTE_LINK = (b"\x35" + _FLAGS(flags) for flags in (_LOCAL, _REMOTE))
 
 _UNSET_STATUS: Final = wire.field(15, b"")
 
@@ -120,49 +120,46 @@ class _Page:
 
 def encode_span(span: ReadableSpan | LightSpan) -> bytes:
     """A ``Span`` in the field that ``ScopeSpans`` has for it."""
-    context, parent, status = span.context, span.parent, span.status
-    parts = [_ids(context)]
-    if context.trace_state:
-        parts.append(_trace_state(context.trace_state))
+    # Taken apart as the tuples that they are: their properties cost as much as all the rest.
+    trace_id, span_id, _, _, state, _ = span.context
+    parent, kind, attributes = span.parent, span.kind, span.attributes
+    parts = [_IDS(0x0A, 16, trace_id.to_bytes(16), 0x12, 8, span_id.to_bytes(8))]
+    known_state, encoded_state = _last_state
+    parts.append(encoded_state if state is known_state else _trace_state(state))
+    flags = _LOCAL_SPAN
     if parent is not None:
-        parts.append(wire.field(4, parent.span_id.to_bytes(8)))
-    parts += (
-        _name(span.name),
-        # The protocol's kinds begin with "not said".
-        _KIND_AND_TIMES(
-            0x30, span.kind.value + 1, 0x39, span.start_time or 0, 0x41, span.end_time or 0
-        ),
-    )
-    if span.attributes:
-        parts += _attributes(9, span.attributes)
-    _count(parts, 10, span.dropped_attributes)
-    for event in span.events:
-        parts.append(wire.field(11, _event(event)))
-    _count(parts, 12, span.dropped_events)
-    for link in span.links:
-        parts.append(wire.field(13, _link(link)))
-    _count(parts, 14, span.dropped_links)
-    parts += (
-        _UNSET_STATUS if status.is_unset else wire.field(15, _status(status)),
-        _SPAN_FLAGS[_REMOTE if parent is not None and parent.is_remote else _LOCAL],
-    )
-    return wire.field(2, b"".join(parts))
-
-
-def _ids(context: SpanContext) -> bytes:
-    return _IDS(0x0A, 16, context.trace_id.to_bytes(16), 0x12, 8, context.span_id.to_bytes(8))
+        parent_id, is_remote = parent[1], parent[2]
+        parts.append(b"\x22\x08" + parent_id.to_bytes(8))
+        if is_remote:
+            flags = _REMOTE_SPAN
+    # The protocol's kinds begin with "not said".
+    number = 1 if kind is SpanKind.INTERNAL else kind.value + 1
+    times = _KIND_AND_TIMES(0x30, number, 0x39, span.start_time or 0, 0x41, span.end_time or 0)
+    parts += (_name(span.name), times)
+    if attributes:
+        parts += _attributes(9, attributes)
+    if span.links:
+        parts += [wire.field(13, _link(link)) for link in span.links]
+    if type(span) is LightSpan:
+        parts += (_UNSET_STATUS, flags)
+    else:
+        _count(parts, 10, span.dropped_attributes)
+        parts += [wire.field(11, _event(event)) for event in span.events]
+        _count(parts, 12, span.dropped_events)
+        _count(parts, 14, span.dropped_links)
+        parts += (wire.field(15, _status(span.status)), flags)
+    encoded = b"".join(parts)
+    return wire.head(2, len(encoded)) + encoded
 
 
 _last_state: tuple[TraceState, bytes] = (TraceState(), b"")
 
 
 def _trace_state(state: TraceState) -> bytes:
-    """As the last span had it, mostly: the spans of a trace have the same object."""
+    """Encoded, and remembered: the spans of a trace have the same object."""
     global _last_state  # a cache
-    known, encoded = _last_state
-    if known is not state:
-        encoded = wire.field(3, wire.utf8(state.to_header()))
-        _last_state = state, encoded
+    encoded = wire.field(3, wire.utf8(state.to_header())) if state else b""
+    _last_state = state, encoded
     return encoded
 
 
@@ -197,17 +194,18 @@ def _event(event: Event) -> bytes:
 
 
 def _link(link: Link) -> bytes:
-    parts = [_ids(link.context)]
+    trace_id, span_id, is_remote, _, _, _ = link.context
+    parts = [_IDS(0x0A, 16, trace_id.to_bytes(16), 0x12, 8, span_id.to_bytes(8))]
     if link.attributes:
         parts += _attributes(4, link.attributes)
     _count(parts, 5, link.dropped_attributes)
-    parts.append(_LINK_FLAGS[_REMOTE if link.context.is_remote else _LOCAL])
+    parts.append(_REMOTE_LINK if is_remote else _LOCAL_LINK)
     return b"".join(parts)
 
 
 def _status(status: Status) -> bytes:
     said = wire.field(2, wire.utf8(status.description)) if status.description else b""
-    return said + wire.number(3, status.status_code.value)
+    return said if status.is_unset else said + wire.number(3, status.status_code.value)
 
 
 def _count(parts: list[bytes], number: int, count: int) -> None:

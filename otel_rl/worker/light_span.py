@@ -26,7 +26,9 @@ from opentelemetry.util.types import Attributes, AttributeValue
 __all__ = ["LightLimits", "LightSpan"]
 
 _TEXTS: Final = frozenset({str})
-_SCALARS: Final = frozenset({str, bool, int, float})
+
+_plain_types: Final[set[type]] = {str, bool, int, float}
+"""And what was seen of their subclasses, such as enums of texts."""
 
 OnEnd = Callable[["LightSpan | ReadableSpan"], None]
 
@@ -86,13 +88,16 @@ def _at_most(limit: int | None) -> int:
 
 
 def _are_plain(attributes: dict[str, AttributeValue]) -> bool:
-    if (  # the same of most, in a third of the time
-        _TEXTS.issuperset(map(type, attributes))
-        and _SCALARS.issuperset(map(type, attributes.values()))
+    if (
+        _plain_types.issuperset(map(type, attributes.values()))
+        and _TEXTS.issuperset(map(type, attributes))
         and "" not in attributes
     ):
         return True
-    return all(_is_plain(key, value) for key, value in attributes.items())
+    if not all(_is_plain(key, value) for key, value in attributes.items()):
+        return False
+    _plain_types.update(map(type, attributes.values()))
+    return True
 
 
 def _is_plain(key: object, value: object) -> bool:
