@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from opentelemetry import trace
-
 import otel_rl
 from bench.figures import Figure, Limits
 from bench.sink import sink
+from bench.stock import stock_tracing
 from bench.timing import Rounds, Turn
 from otel_rl.worker import session
 
@@ -38,7 +37,8 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
         if current is None:
             raise SystemExit("Unset OTEL_SDK_DISABLED to measure otel_rl.")
         buffer = current.providers.meter.buffer
-        tracer = trace.get_tracer("bench")
+        stock = stock_tracing(url)
+        tracer = stock.get_tracer("bench")
 
         def turn(
             block: Callable[[], AbstractContextManager[object]], *, in_step: bool = False
@@ -68,6 +68,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             },
             rounds,
         )
+        stock.shutdown()
         otel_rl.shutdown(timeout_s=5)
 
     def figure(

@@ -1,8 +1,11 @@
 """The stock OpenTelemetry SDK, as a program would set it up."""
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import otel_rl
 
@@ -18,3 +21,10 @@ def stock_sdk(reader: MetricReader, *, exact: bool) -> MeterProvider:
         exemplar_filter=AlwaysOnExemplarFilter() if exact else None,
         shutdown_on_exit=False,
     )
+
+
+def stock_tracing(url: str, resource: Resource = RESOURCE) -> TracerProvider:
+    """A provider that sends every span to ``url``."""
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+    return provider

@@ -22,12 +22,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rl
 from bench.figures import Figure, Limits
 from bench.sink import sink
+from bench.stock import stock_tracing
 from otel_rl import carrier
 from otel_rl.semconv import names
+from otel_rl.worker import session
 from otel_rl.worker.phase_spans import SCOPE_NAME as PHASES_SCOPE
 from tests.otlp_sink import Sink, pairs, serve
 
@@ -93,6 +97,7 @@ class _Cost:
 class _Costs:
     phase: _Cost
     span: _Cost
+    stock: _Cost
     link: _Cost
 
     def own_us(self, spans: "_Spans", links: int) -> float:
@@ -112,15 +117,19 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     """Share of a step for the process of each role that makes most spans, and side by side."""
     steps, rounds = (4, 1) if tiny else (STEPS, ROUNDS)
     costs = _costs(20 if tiny else COST_STEPS, 1 if tiny else COST_ROUNDS)
-    for name, cost in (
-        ("a phase", costs.phase),
-        ("a span by the API", costs.span),
-        ("a link", costs.link),
+    stock = costs.stock
+    for name, cost, beside in (
+        ("a phase", costs.phase, None),
+        ("a span by the API", costs.span, stock),
+        ("a link", costs.link, None),
     ):
-        yield Figure(
-            f"tracing: {name}, in the thread that makes it", "us", cost.own_us, None, "", None
-        )
-        yield Figure(f"tracing: {name}, sent", "us", cost.all_us, None, "", None)
+        for what, ours_us, theirs_us in (
+            ("in the thread that makes it", cost.own_us, beside and beside.own_us),
+            ("sent", cost.all_us, beside and beside.all_us),
+        ):
+            ratio = None if theirs_us is None else ours_us / theirs_us
+            against = "" if beside is None else "the stock SDK"
+            yield Figure(f"tracing: {name}, {what}", "us", ours_us, theirs_us, against, ratio)
     pairs = [(_demo(steps, {}), _demo(steps, WITHOUT)) for _ in range(rounds)]
     first, _ = pairs[0]
     step_s = median(traced.step_s for traced, _ in pairs)
@@ -140,7 +149,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     sent_us = sum(costs.all_us(spans, 0) for spans in first.spans.values())
     sent_us += ranks * LINKS * costs.link.all_us
     cpu_s = median(traced.cpu_s for traced, _ in pairs)
-    yield _percent("tracing: all processes, of their CPU", sent_us / cpu_s / 1e4, None)
+    yield _percent("tracing: all processes, of their CPU", sent_us / cpu_s / 1e4, GOAL_PERCENT)
     for name, unit, ours, theirs in (
         ("time of a step", "s", [t.step_s for t, _ in pairs], [b.step_s for _, b in pairs]),
         ("CPU of all", "s/step", [t.cpu_s for t, _ in pairs], [b.cpu_s for _, b in pairs]),
@@ -211,7 +220,7 @@ def _cpu_s(requests: Sequence[ExportMetricsServiceRequest]) -> float:
 
 def _costs(steps: int, rounds: int) -> _Costs:
     """Medians over rounds in which steps without spans, with them, and with links take turns."""
-    phases, spans, links = [], [], []
+    phases, spans, stock, links = [], [], [], []
     for _ in range(rounds):
         bare, with_phases, with_links = (
             _loop_s(steps, "phases", *how) for how in ((0, WITHOUT), (0, {}), (LINKS, {}))
@@ -219,9 +228,13 @@ def _costs(steps: int, rounds: int) -> _Costs:
         bare_links = _loop_s(steps, "phases", LINKS, WITHOUT)  # ages are measured anyway
         phases.append(with_phases.less(bare).by(steps * (PHASES + 1)))
         links.append(with_links.less(with_phases).less(bare_links.less(bare)).by(steps * LINKS))
-        made, not_made = (_loop_s(steps, "spans", 0, extra) for extra in ({}, WITHOUT))
+        not_made, made, by_stock = (
+            _loop_s(steps, of, 0, extra)
+            for of, extra in (("spans", WITHOUT), ("spans", {}), ("stock", WITHOUT))
+        )
         spans.append(made.less(not_made).by(steps * PHASES))
-    return _Costs(_median(phases), _median(spans), _median(links))
+        stock.append(by_stock.less(not_made).by(steps * PHASES))
+    return _Costs(*map(_median, (phases, spans, stock, links)))
 
 
 def _median(costs: Sequence[_Cost]) -> _Cost:
@@ -247,19 +260,31 @@ def _loop(steps: int, of: str, links: int) -> Sequence[float]:
     for sample in range(LINKS):
         with otel_rl.phase("generate"):
             stamps.append(carrier.stamp(policy_version=sample))
-    tracer = trace.get_tracer("bench")
-    if os.environ.get("OTEL_TRACES_EXPORTER") == "none":
-        tracer = trace.NoOpTracer()
+    stock: TracerProvider | None = None
+    tracer: trace.Tracer = trace.NoOpTracer()
+    if of == "stock":
+        worker = session.running()
+        stock = stock_tracing(
+            os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"],
+            worker.providers.tracer.resource if worker is not None else Resource({}),
+        )
+        tracer = stock.get_tracer("bench")
+    elif os.environ.get("OTEL_TRACES_EXPORTER") != "none":
+        tracer = trace.get_tracer("bench")
     begun_s, own_s = time.process_time(), 0.0
     for step in range(steps):
         step_s = time.thread_time()
-        if of == "spans":
-            _spans_of_a_step(tracer, step)
-        else:
+        if of == "phases":
             _phases_of_a_step(step, stamps[:links])
+        else:
+            _spans_of_a_step(tracer, step)
         own_s += time.thread_time() - step_s
         if step % 50 == 0:  # faster than any training, so it has to wait for its exporter
             otel_rl.flush(timeout_s=30)
+            if stock is not None:
+                stock.force_flush()
+    if stock is not None:
+        stock.shutdown()
     otel_rl.shutdown(timeout_s=60)
     return own_s * 1e6, (time.process_time() - begun_s) * 1e6
 

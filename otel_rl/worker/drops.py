@@ -13,10 +13,10 @@ __all__ = ["DropReason", "Drops"]
 
 
 class DropReason(StrEnum):
-    """Why a measurement was dropped. A closed set: each is documented.
+    """Why a measurement, an event or a span was dropped. A closed set: each is documented.
 
     Attributes:
-        BUFFER_FULL: More measurements between two exports than the buffer holds.
+        BUFFER_FULL: More measurements, or spans, between two exports than the buffer holds.
         QUEUE_FULL: The endpoint was away for longer than the queue of requests lasts.
         NOT_A_NUMBER: The value was no number: text, None, an array of several elements.
         NOT_ADDABLE: A counter or histogram was given NaN, infinity, or less than zero.
@@ -24,8 +24,8 @@ class DropReason(StrEnum):
         BAD_REDUCE: The reduction is not one of ``Reduction``.
         BAD_NAME: The name was no text of 1 to 255 characters.
         BAD_ATTRIBUTES: The attributes, or a config, were no mapping.
-        TOO_LARGE: One point alone was larger than a request may be, or one setting of a config
-            larger than a config.
+        TOO_LARGE: One point or span alone was larger than a request may be, or one setting of a
+            config larger than a config.
         TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
             ``carrier.link``.
         BAD_SAMPLE: The sample was no mapping, or an empty one; or there was no list of them.

@@ -16,6 +16,7 @@ Field numbers are those of opentelemetry/proto/trace/v1/trace.proto:
 
 import struct
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +28,9 @@ from opentelemetry.trace import Link, SpanKind, Status, TraceState
 
 from otel_rl.records import Signal
 from otel_rl.worker import wire
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.encode import MAX_REQUEST_BYTES, Request, encode_resource, encode_scope
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.light_span import LightSpan
 
 __all__ = ["encode_span", "span_requests"]
@@ -52,37 +55,42 @@ _CACHED_CHARS: Final = 64
 
 
 def span_requests(
-    spans: Iterable[ReadableSpan | LightSpan], *, max_request_bytes: int = MAX_REQUEST_BYTES
-) -> tuple[list[Request], int]:
+    spans: Iterable[ReadableSpan | LightSpan],
+    guard: Guard,
+    *,
+    max_request_bytes: int = MAX_REQUEST_BYTES,
+) -> list[Request]:
     """Spans in as many requests as their resources and the size limit need, in order.
 
     Args:
         spans: That have ended.
+        guard: Counts those that no request can hold, or that cannot be encoded.
         max_request_bytes: No request is larger.
-
-    Returns:
-        The requests, and how many spans are too large for any.
     """
     # By identity: to hash a resource costs more than to encode a span.
     grouped: dict[int, tuple[Resource, list[ReadableSpan | LightSpan]]] = {}
     for span in spans:
         grouped.setdefault(id(span.resource), (span.resource, []))[1].append(span)
     requests: list[Request] = []
-    too_large = 0
     for resource, own in grouped.values():
         page = _Page(resource, max_request_bytes)
         for span in own:
-            encoded = encode_span(span)
+            try:
+                encoded = encode_span(span)
+            except Exception as error:  # noqa: BLE001  # one span costs no other
+                guard.caught(error)
+                continue
             scope = span.instrumentation_scope
             if page.take(scope, encoded):
                 continue
             if page.spans:
                 requests.append(page.request())
                 page = _Page(resource, max_request_bytes)
-            too_large += not page.take(scope, encoded)
+            if not page.take(scope, encoded):
+                guard.drop(DropReason.TOO_LARGE, "A span alone is larger than a request may be.")
         if page.spans:
             requests.append(page.request())
-    return requests, too_large
+    return requests
 
 
 class _Page:
@@ -173,7 +181,9 @@ def _attributes(number: int, attributes: Mapping[str, object]) -> list[bytes]:
         attributes = attributes.copy()
     return [
         _known(number, key, value)
-        if type(value) is int or (type(value) is str and len(value) <= _CACHED_CHARS)
+        if type(value) is int
+        or (type(value) is str and len(value) <= _CACHED_CHARS)
+        or isinstance(value, StrEnum)
         else wire.field(number, wire.key_value(key, value))
         for key, value in attributes.items()
     ]

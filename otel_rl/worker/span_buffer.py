@@ -70,13 +70,7 @@ class SpanBuffer(SpanProcessor):
 
     def collect(self) -> list[Request]:
         """The spans that have ended since the last call, ready to send."""
-        ended = self._take_all()
-        requests, too_large = span_requests(ended)
-        if too_large:
-            self.guard.drop(
-                DropReason.TOO_LARGE, "A span alone is larger than a request may be.", too_large
-            )
-        return requests
+        return span_requests(self._take_all(), self.guard)
 
     def abandon(self) -> int:
         """Forget everything. Returns how many spans that were."""

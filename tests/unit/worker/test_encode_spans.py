@@ -10,8 +10,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceState
 
 from otel_rl.records import Signal
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request
 from otel_rl.worker.encode_spans import span_requests
+from otel_rl.worker.guard import Guard
 from tests.otlp_sink import pairs
 
 times = st.integers(1, 2**63 - 1)
@@ -89,8 +91,9 @@ def said(
 
 @given(st.lists(spans, max_size=6))
 def test_it_is_what_the_sdk_would_have_sent(ended: list[ReadableSpan]) -> None:
-    requests, too_large = span_requests(ended)
-    assert too_large == 0
+    guard = Guard(Drops())
+    requests = span_requests(ended, guard)
+    assert not guard.drops.counts()
     assert said(read(requests)) == said([encode_spans(ended)])
     assert sum(request.measurements for request in requests) == len(ended)
 
@@ -110,7 +113,9 @@ def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
         )
         for number, size in enumerate(sizes)
     ]
-    requests, too_large = span_requests(ended, max_request_bytes=300)
+    guard = Guard(Drops())
+    requests = span_requests(ended, guard, max_request_bytes=300)
+    too_large = guard.drops.counts().get(DropReason.TOO_LARGE, 0)
     assert all(len(request.payload) <= 300 for request in requests)
     arrived = [
         span.start_time_unix_nano
@@ -126,12 +131,29 @@ def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
 
 def test_text_that_is_no_utf8_is_sent_as_far_as_it_is() -> None:
     context = SpanContext(1, 1, is_remote=False)
-    (request,), _ = span_requests(
-        [ReadableSpan("a\ud800b", context, attributes={"k": "\udfff"}, start_time=1, end_time=2)]
-    )
-    ((span,),) = (
+    span = ReadableSpan("a\ud800b", context, attributes={"k": "\udfff"}, start_time=1, end_time=2)
+    (request,) = span_requests([span], Guard(Drops()))
+    ((found,),) = (
         scope.spans
         for part in ExportTraceServiceRequest.FromString(request.payload).resource_spans
         for scope in part.scope_spans
     )
-    assert (span.name, pairs(span.attributes)) == ("a?b", {"k": "?"})
+    assert (found.name, pairs(found.attributes)) == ("a?b", {"k": "?"})
+
+
+def test_a_span_that_cannot_be_encoded_costs_no_other() -> None:
+    class Broken(str):
+        __slots__ = ()
+
+        def encode(self, *_arguments: object) -> bytes:
+            raise UnicodeError("broken")
+
+    context = SpanContext(1, 1, is_remote=False)
+    broken, whole = (
+        ReadableSpan("s", context, attributes={"k": value}, start_time=1, end_time=2)
+        for value in (Broken("x"), "x")
+    )
+    guard = Guard(Drops())
+    (request,) = span_requests([broken, whole], guard)
+    assert request.measurements == 1
+    assert guard.drops.counts() == {DropReason.INTERNAL: 1}
