@@ -124,8 +124,8 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
         ("a link", costs.link, None),
     ):
         for what, ours_us, theirs_us in (
-            ("in the thread that makes it", cost.own_us, beside and beside.own_us),
-            ("sent", cost.all_us, beside and beside.all_us),
+            ("in the thread that makes it", cost.own_us, beside.own_us if beside else None),
+            ("sent", cost.all_us, beside.all_us if beside else None),
         ):
             ratio = None if theirs_us is None else ours_us / theirs_us
             against = "" if beside is None else "the stock SDK"
