@@ -51,8 +51,8 @@ class WorkerTracerProvider(TracerProvider):
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
         self._tracers_made: dict[SdkTracer, _WorkerTracer] = {}
-        # Without a provider of its own the SDK would ask for the global one from inside a lock.
         limits = SpanLimits()
+        # Without a provider of its own the SDK would ask for the global one from inside a lock.
         super().__init__(
             sampler=self.steps if keeps_steps else None,
             span_limits=limits,
