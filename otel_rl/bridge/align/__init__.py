@@ -402,7 +402,7 @@ class Aligner:
             self._fold(stream, _part(measured, map(operator.not_, has_step)), received_ns)
             return
         if measured.series.name == names.RL_POLICY_VERSION and self._axis.leads(
-            stream.worker, received_ns
+            stream.worker, received_ns, is_step=False
         ):
             self._axis.versions.observe(
                 (time_ns, int(value))
@@ -421,7 +421,7 @@ class Aligner:
         self.tally.late += self._steps.add(
             stream, steps, values, times_ns, received_ns, self.settings
         )
-        if self._axis.leads(stream.worker, received_ns):
+        if self._axis.leads(stream.worker, received_ns, is_step=True):
             self._axis.steps.observe(zip(times_ns, steps, strict=True))
 
     def _add_sample(self, sample: TextSample, received_ns: int) -> None:

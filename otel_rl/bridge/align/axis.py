@@ -55,9 +55,10 @@ class StepAxis:
 
     One worker, because two ranks never report the same step at the same instant and an axis must
     not jump back and forth between them. That worker is the first of the ``trainer`` role; in a run
-    without trainers, the first of the role that reported a step first. A worker that was first
-    heard of after that one was last heard of takes its place: without an index, a restarted process
-    has another label. The axis may go back: a run that is resumed from a checkpoint repeats steps.
+    without trainers, the first of the role that reported a step first, and until one did, a policy
+    version. A worker that was first heard of after that one was last heard of takes its place:
+    without an index, a restarted process has another label. The axis may go back: a run that is
+    resumed from a checkpoint repeats steps.
 
     Attributes:
         role: Of the worker that tells the steps.
@@ -73,11 +74,13 @@ class StepAxis:
     steps: Timeline = field(default_factory=Timeline)
     versions: Timeline = field(default_factory=Timeline)
 
-    def leads(self, worker: WorkerState, received_ns: int) -> bool:
-        """Whether ``worker``, heard of at ``received_ns``, tells the steps."""
+    def leads(self, worker: WorkerState, received_ns: int, *, is_step: bool) -> bool:
+        """Whether ``worker`` tells the steps, which told one or a version at ``received_ns``."""
         role, label = worker.role, worker.label
         first_ns = worker.first_ns or received_ns
-        if not self.role or (role == "trainer" and self.role != "trainer"):
+        # A generator may well have a version before anybody has made a step.
+        is_first_step = is_step and role != self.role and not self.steps.values
+        if not self.role or (self.role != "trainer" and (role == "trainer" or is_first_step)):
             self.steps, self.versions = Timeline(), Timeline()
             self.role, self.label = role, label
         elif role == self.role and (_rank(label) < _rank(self.label) or first_ns > self.heard_ns):

@@ -263,6 +263,17 @@ def test_time_driven_rows_carry_the_step_in_progress() -> None:
     assert [row.step for row in rows] == [0, 7, 8]
 
 
+def test_who_tells_its_policy_version_before_anybody_steps_does_not_lead() -> None:
+    bench = Bench(window_s=1)
+    sampler, learner = (Worker(role, role, index=0, count=1) for role in ("sampler", "learner"))
+    bench.export(sampler, levels(sampler, {0.1: 3}, name="rl.policy.version"))
+    bench.export(learner, steps(learner, {7: 0.0}, at_s=1.05))
+    bench.export(learner, steps(learner, {7: 4.0}, name="rl.policy.version", at_s=1.1))
+    bench.export(sampler, levels(sampler, {2.1: 1}))
+    (row,) = (row for row in bench.rows(everything=True) if "sampler/depth" in row.values)
+    assert (row.step, row.policy_version) == (7, 4)
+
+
 def test_rows_carry_the_policy_version() -> None:
     bench = Bench(window_s=1)
     bench.export(
