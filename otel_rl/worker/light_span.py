@@ -14,10 +14,11 @@ becomes the SDK's span from there on, with its rules and limits: nothing of the 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
-from typing import Final
+from types import TracebackType
+from typing import Final, final
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
@@ -59,7 +60,9 @@ class LightLimits:
         """A copy of links that are plain; None if they are not, or too many."""
         if not given:
             return []
-        if len(given) > self._links or not all(map(self._is_plain, given)):
+        if not isinstance(given, list | tuple) or len(given) > self._links:
+            return None
+        if not all(map(self._is_plain, given)):
             return None
         return list(given)
 
@@ -71,7 +74,9 @@ class LightLimits:
         """Whether a span may have another link."""
         return len(links) < self._links and self._is_plain(link)
 
-    def _is_plain(self, link: Link) -> bool:
+    def _is_plain(self, link: object) -> bool:
+        if not isinstance(link, Link) or not isinstance(link.context, SpanContext):
+            return False
         attributes = link.attributes
         return link.context.is_valid and (
             not attributes
@@ -119,8 +124,9 @@ class _Ending(SpanProcessor):
         self._on_end(span)
 
 
+@final
 class LightSpan(Span):
-    """A span of which only plain things have been said. Its attributes are as of ``ReadableSpan``.
+    """A span of which only plain things have been said. It can be read as a ``ReadableSpan``.
 
     Args:
         name: As the tracer was given it.
@@ -153,12 +159,6 @@ class LightSpan(Span):
         "start_time",
     )
 
-    status: Final = Status()
-    events: Final[Sequence[Event]] = ()
-    dropped_attributes: Final = 0
-    dropped_events: Final = 0
-    dropped_links: Final = 0
-
     def __init__(
         self,
         name: str,
@@ -189,6 +189,25 @@ class LightSpan(Span):
         self.end_time: int | None = None
         self._full: SdkSpan | None = None
 
+    def __getattr__(self, name: str) -> object:
+        """What this one does not know itself, the SDK's span says."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._become_full(), name)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        """See ``opentelemetry.sdk.trace.Span``: an exception that leaves it is said, and passes."""
+        if exc_val is not None and self.is_recording():
+            self.record_exception(exc_val, escaped=True)
+            said = f"{type(exc_val).__name__}: {exc_val}"
+            self.set_status(Status(StatusCode.ERROR, said))
+        self.end()
+
     def get_span_context(self) -> SpanContext:
         """See ``Span``."""
         return self.context
@@ -213,10 +232,9 @@ class LightSpan(Span):
         """See ``Span``."""
         if _is_plain(key, value):
             with self._lock:
-                attributes = self.attributes
-                if self._is_light and self._limits.has_room_for(attributes, key):
-                    attributes.pop(key, None)  # what is said last stands last
-                    attributes[key] = value
+                if self._is_light and self._limits.has_room_for(self.attributes, key):
+                    self.attributes.pop(key, None)  # what is said last stands last
+                    self.attributes[key] = value
                     return
         self._become_full().set_attribute(key, value)
 
@@ -283,4 +301,6 @@ class LightSpan(Span):
                 full.start(self.start_time)
                 if is_over:  # nobody gets it: it is there to say that this comes too late
                     full.end(self.end_time)
+                else:  # from now on these are asked of it
+                    del self.name, self.attributes, self.links
             return full

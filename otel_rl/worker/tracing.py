@@ -137,6 +137,12 @@ class _WorkerTracer(Tracer):
         self._sdk = tracer
         self._scope = scope
 
+    def __getattr__(self, name: str) -> object:
+        """What libraries ask the SDK's, such as ``id_generator``."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._sdk, name)
+
     # As the SDK has it, with our own start_span.
     start_as_current_span = SdkTracer.start_as_current_span
 
@@ -155,7 +161,8 @@ class _WorkerTracer(Tracer):
         provider = self._provider
         buffer, limits = provider.light_buffer, provider.light_limits
         plain, plain_links = limits.attributes(attributes), limits.links(links)
-        if buffer is None or plain is None or plain_links is None:
+        is_usual = record_exception and set_status_on_exception
+        if buffer is None or plain is None or plain_links is None or not is_usual:
             return self._sdk.start_span(
                 name,
                 context,

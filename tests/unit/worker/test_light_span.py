@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from threading import Barrier
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,9 @@ from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace import Span as SdkSpan
-from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
@@ -53,6 +55,7 @@ DEEDS: dict[str, Callable[[Span], None]] = {
     "event": lambda span: span.add_event("e", {"x": True}, SAID_NS),
     "link": lambda span: span.add_link(OTHER, {"n": 1}),
     "a link to nothing": lambda span: span.add_link(trace.INVALID_SPAN_CONTEXT),
+    "no link": lambda span: span.add_link(None),  # type: ignore[arg-type]
     "a link that lists": lambda span: span.add_link(OTHER, {"n": [1, 2]}),
     "many links": link_often,
     "name": lambda span: span.update_name("renamed"),
@@ -111,22 +114,44 @@ def sent(buffer: SpanBuffer) -> list[SpanMessage]:
     ]
 
 
-@given(attributes, st.booleans(), deeds)
+LINKS: dict[str, Callable[[], Iterable[Link | None] | None]] = {
+    "none": lambda: None,
+    "one": lambda: [Link(OTHER, {"a": "b"})],
+    "a tuple": lambda: (Link(OTHER), Link(OTHER)),
+    "some missing": lambda: [None, Link(OTHER)],
+    "no sequence": lambda: iter([Link(OTHER)]),
+}
+
+
+def what_it_says(span: Span) -> list[object]:
+    """What a library may read of the SDK's span."""
+    seen = cast(ReadableSpan, span)
+    events = [event.name for event in seen.events]
+    links = [(link.context, dict(link.attributes or {})) for link in seen.links]
+    dropped = [seen.dropped_attributes, seen.dropped_events, seen.dropped_links]
+    status = seen.status.status_code, seen.status.description
+    return [seen.name, dict(seen.attributes or {}), events, links, dropped, status]
+
+
+@given(attributes, st.sampled_from(sorted(LINKS)), deeds)
 def test_it_is_what_the_sdk_makes_of_the_same_calls(
-    begun_with: dict[str, AttributeValue], is_linked: bool, done: list[str]
+    begun_with: dict[str, AttributeValue], linked: str, done: list[str]
 ) -> None:
-    links = [Link(OTHER, {"a": "b"})] if is_linked else None
+    said: list[list[object]] = []
 
     def play(tracer: trace.Tracer) -> None:
         around = tracer.start_span("step", Context(), attributes={"rl.loop.iteration": 1})
         context = trace.set_span_in_context(around, Context())
+        links = cast(list[Link] | None, LINKS[linked]())
         span = tracer.start_span(
             "phase", context, attributes=begun_with, links=links, start_time=BEGUN_NS
         )
         assert span.is_recording()
         for deed in done:
             DEEDS[deed](span)
+        said.append(what_it_says(span))
         span.end(ENDED_NS)
+        said.append(what_it_says(span))
         assert not span.is_recording()
 
     one, its_buffer = provider()
@@ -139,6 +164,30 @@ def test_it_is_what_the_sdk_makes_of_the_same_calls(
     for event in (*mine.events, *theirs.events):  # a stack trace tells where it was made
         del event.attributes[:]
     assert mine == theirs
+    assert said[:2] == said[2:]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("is_error", [True, False])
+@pytest.mark.parametrize("error", [ValueError("why"), KeyboardInterrupt()])
+def test_an_exception_that_leaves_it_is_said_as_the_sdk_says_it(
+    error: BaseException, is_recorded: bool, is_error: bool
+) -> None:
+    one, its_buffer = provider()
+    other, others_buffer = provider()
+    other.light_buffer = None
+    for made in (one, other):
+        span = light(made).start_span(
+            "s", record_exception=is_recorded, set_status_on_exception=is_error
+        )
+        with pytest.raises(type(error)), span:
+            raise error
+        assert not span.is_recording()
+    (mine,), (theirs,) = sent(its_buffer), sent(others_buffer)
+    assert mine.status == theirs.status
+    assert [{pair.key for pair in event.attributes} for event in mine.events] == [
+        {pair.key for pair in event.attributes} for event in theirs.events
+    ]
 
 
 def test_spans_of_steps_that_are_not_kept_are_not_sent_and_nothing_within_them() -> None:
@@ -262,3 +311,10 @@ def test_a_tracer_is_the_same_each_time() -> None:
     made, _buffer = provider()
     assert made.get_tracer("a") is made.get_tracer("a")
     assert made.get_tracer("a") is not made.get_tracer("b")
+
+
+def test_a_library_may_ask_a_tracer_what_it_asks_the_sdks() -> None:
+    made, _buffer = provider()
+    tracer = cast(SdkTracer, made.get_tracer("a"))
+    assert tracer.id_generator is made.id_generator
+    assert tracer.resource is made.resource
