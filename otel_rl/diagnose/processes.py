@@ -1,21 +1,30 @@
 """What is wrong with a process: it dies, stops, thrashes, is throttled, or its clock is off."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
-from otel_rl.diagnose.history import History, Track
+from otel_rl.diagnose.history import History, Loss, Track
 from otel_rl.diagnose.levels import level
 from otel_rl.diagnose.vocabulary import Subject, tracks_about
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["clock_skew", "crash_loops", "gc_pauses", "preemptions", "stalls", "throttling"]
+__all__ = [
+    "clock_skew",
+    "crash_loops",
+    "gc_pauses",
+    "lost_at_the_end",
+    "preemptions",
+    "stalls",
+    "throttling",
+]
 
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
+_AT_ONCE_S = 10.0
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
 _GC_SHARE = 0.05
@@ -26,9 +35,9 @@ _STALL = 10  # times what a step usually takes
 
 def crash_loops(history: History) -> Iterator[Cause]:
     """Workers of a role that fail again and again. One failure is an accident."""
-    of_role: dict[str, list[tuple[int, str]]] = {}
+    of_role: dict[str, list[Loss]] = {}
     for loss in history.losses:
-        of_role.setdefault(loss.worker.partition("/")[0], []).append((loss.step, loss.worker))
+        of_role.setdefault(loss.worker.partition("/")[0], []).append(loss)
     roles = {
         key.split("/")[1]: track
         for key, track in history.rows.items()
@@ -38,12 +47,14 @@ def crash_loops(history: History) -> Iterator[Cause]:
         lost = of_role.get(role, [])
         counted = _grown(roles.get(role, Track()))
         failures = max(len(lost), int(counted))
-        workers = Counter(worker for _, worker in lost)
+        workers = Counter(loss.worker for loss in lost)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
         if failures < _CRASHES and most < _CRASHES_OF_ONE:
             continue
+        if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
+            continue  # the run was killed, or they failed because one did
         one = worker if most > failures / 2 else None
-        since = min((step for step, _ in lost), default=_first_rise(roles.get(role, Track())))
+        since = min((loss.step for loss in lost), default=_first_rise(roles.get(role, Track())))
         yield Cause(
             Kind.CRASH_LOOP,
             min(0.99, 0.9 + 0.02 * failures),
@@ -61,6 +72,14 @@ def crash_loops(history: History) -> Iterator[Cause]:
                 )
             ],
         )
+
+
+def lost_at_the_end(history: History) -> Iterator[str]:
+    """How many workers of a role were lost in the last step of a run, if they are several."""
+    lost = {loss.worker for loss in history.losses if loss.step >= history.last}
+    for role, count in sorted(Counter(worker.partition("/")[0] for worker in lost).items()):
+        if count >= _CRASHES:
+            yield f"{count} workers of {role} were lost in step {history.last}, the last one"
 
 
 def stalls(history: History) -> Iterator[Cause]:
@@ -212,6 +231,10 @@ def throttling(history: History) -> Iterator[Cause]:
                 since=change.step,
                 evidence=[Evidence("throttled", key, worker, change.before, change.after)],
             )
+
+
+def _at_once(lost: Sequence[Loss]) -> bool:
+    return lost[-1].time_s - lost[0].time_s <= _AT_ONCE_S
 
 
 def _grown(track: Track) -> float:

@@ -191,6 +191,7 @@ def _symptoms(history: History) -> Iterator[str]:
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"
         )
+    yield from processes.lost_at_the_end(history)
 
 
 def _bound(history: History, first: int) -> tuple[str, str, float] | None:

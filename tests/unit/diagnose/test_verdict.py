@@ -103,6 +103,13 @@ def test_one_failure_is_an_accident_and_three_are_a_loop() -> None:
     assert (again.causes[0].kind, again.causes[0].worker) == (Kind.CRASH_LOOP, "actor/1")
 
 
+def test_a_run_whose_workers_are_all_lost_in_its_last_step_has_no_crash_loop() -> None:
+    learners = [f"learner/{index}" for index in range(4)]
+    report = said(World(sizes={"actor": 4, "judge": 2, "learner": 4}, lost={79: learners}))
+    assert report.causes == []
+    assert list(report.symptoms) == ["4 workers of learner were lost in step 79, the last one"]
+
+
 def test_a_clock_that_is_off_is_named() -> None:
     report = said(World(ahead_s={"judge/1": 20.0}))
     assert (report.causes[0].kind, report.causes[0].worker) == (Kind.CLOCK_SKEW, "judge/1")
