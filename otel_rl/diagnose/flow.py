@@ -1,5 +1,7 @@
 """What is wrong between processes: samples do not come or get lost, messages are slow."""
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean, median
@@ -16,6 +18,7 @@ __all__ = ["evictions", "slow_messages", "starvation"]
 _MIN_SHARE = 0.25
 _MIN_DELAY_S = 0.01
 _MIN_EVICTED = 0.1
+_ANSWERED = 0.8  # of all calls, the rest being on their way or in another export
 _MIN_PART_OF_STEP = 0.02  # that a call of one worker takes longer, if all others' take as long
 
 
@@ -82,15 +85,19 @@ def _idle_others(history: History, role: str) -> Iterator[Evidence]:
 
 def slow_messages(history: History) -> Iterator[Cause]:
     """Calls that take longer for their callers, and not for those who answer them."""
-    answered: dict[str, list[tuple[str, Track]]] = {}
+    answered: dict[str, list[tuple[str, Track]]] = defaultdict(list)
+    answered_all = {one for one in ("http", "rpc") if _are_all_answered(history, one)}
     for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
-        answered.setdefault(_method(key), []).append((key.partition("/")[0], track))
+        for like in (_method(key), _protocol(key)):
+            answered[like].append((key.partition("/")[0], track))
     late: list[_Late] = []
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         change = level(track)
         if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
         servers = answered.get(_method(key), [])
+        if not servers and _protocol(key) in answered_all:
+            servers = answered[_protocol(key)]
         served = [
             found[1] - found[0]
             for _, one in servers
@@ -238,3 +245,25 @@ def _is_of_a_sync(late: _Late, syncs: list[tuple[str, Level]]) -> bool:
 def _method(key: str) -> str:
     """What follows the name of the metric: the method, as an attribute stands in a key."""
     return key.partition("duration")[2]
+
+
+def _protocol(key: str) -> str:
+    return "http" if re.search(r"(^|/)http/(client|server)/", key) else "rpc"
+
+
+def _are_all_answered(history: History, protocol: str) -> bool:
+    """Whether about as many calls were answered as made: nobody else was called.
+
+    Who calls and who answers need not say the same of a call. Of HTTP one says to which port it
+    was, the other on which route.
+    """
+    made, answered = (
+        sum(
+            sum(counts.values)
+            for key, of in history.measurements.items()
+            if re.search(subject, key) and _protocol(key) == protocol
+            for counts in of.values()
+        )
+        for subject in (Subject.CLIENT_CALLS, Subject.SERVER_CALLS)
+    )
+    return answered >= _ANSWERED * made

@@ -315,8 +315,18 @@ def test_of_a_run_that_nothing_is_known_of_nothing_is_said() -> None:
     assert diagnose(World(steps=0).history()).verdict is Verdict.HEALTHY
 
 
-def calls_take(late_s: float, workers: int) -> History:
+RPC = ("rpc/client/call/duration/Score", "rpc/server/call/duration/Score")
+HTTP = (
+    "http/client/request/duration/POST/200/10.0.0.7/8000",
+    "http/server/request/duration/POST/200/score/1.1/http",
+)
+
+
+def calls_take(
+    late_s: float, workers: int, keys: tuple[str, str] = RPC, answered: int = 4
+) -> History:
     """Steps of a second; so many of four actors wait longer for answers, from AT on."""
+    client, server = keys
     steps = range(80)
     return History(
         Facts(
@@ -328,12 +338,12 @@ def calls_take(late_s: float, workers: int) -> History:
                 )
             ],
             workers={
-                "actor/rpc/client/call/duration/Score": [
+                f"actor/{client}": [
                     WorkerFacts(f"actor/{n}", None, 1, took_s(step, n < workers, late_s), 0)
                     for n in range(4)
                 ],
-                "judge/rpc/server/call/duration/Score": [
-                    WorkerFacts("judge/0", None, 1, took_s(step, False, 0.0), 0)
+                f"judge/{server}": [
+                    WorkerFacts("judge/0", None, answered, answered * took_s(step, False, 0.0), 0)
                 ],
             },
         )
@@ -352,4 +362,12 @@ def test_a_call_that_takes_longer_counts_by_what_a_step_takes_unless_all_do(
     late_s: float, workers: int, is_told: bool
 ) -> None:
     kinds = [cause.kind for cause in diagnose(calls_take(late_s, workers)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+@pytest.mark.parametrize(("answered", "is_told"), [(4, True), (1, False)])
+def test_calls_are_late_on_their_way_if_those_who_answer_any_have_answered_them_all(
+    answered: int, is_told: bool
+) -> None:
+    kinds = [cause.kind for cause in diagnose(calls_take(0.1, 4, HTTP, answered)).causes]
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
