@@ -65,8 +65,9 @@ class Source:
         collect: Takes what was recorded since the last call.
         abandon: Forgets it, and returns how many measurements that were.
         is_crowded: Whether to collect before the interval is over.
-        flush_beside: Called with the seconds that are left when all was delivered that somebody
-            waits for, before the goodbye: what another exporter has belongs before that.
+        flush_beside: Called when all was delivered that somebody waits for, before the goodbye:
+            what another exporter has belongs before that. With half of the seconds that are left,
+            so that if that one's endpoint is away there is time for the goodbye and the answer.
         close: Called once, last.
         heartbeat: What to send if there was nothing to collect; None to be silent.
         greeting: What to send before anything else.
@@ -332,7 +333,7 @@ class Exporter:
             delivered = self._send_all()
         remaining_s = self._deadline_s() - time.monotonic()
         if remaining_s > 0:
-            self._source.flush_beside(remaining_s)
+            self._source.flush_beside(remaining_s / 2)
         return delivered
 
     def _send_all(self) -> bool:

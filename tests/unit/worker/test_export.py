@@ -53,14 +53,16 @@ class Rig:
         self.endpoint = Endpoint()
         self.recorded: deque[Request] = deque()
         self.drops = Drops()
-        self.spans_flushed = Event()
+        self.span_patience_s: list[float] = []
+        self.goodbye: Request | None = None
         self.is_crowded = Event()
         self.exporter = Exporter(
             Source(
                 self._collect,
                 lambda: sum(request.measurements for request in self._collect()),
                 self.is_crowded.is_set,
-                lambda _timeout_s: self.spans_flushed.set(),
+                self.span_patience_s.append,
+                goodbye=lambda: self.goodbye,
             ),
             lambda _signal, _beside: self.endpoint,
             interval_s,
@@ -89,7 +91,7 @@ def test_flush_returns_when_the_endpoint_has_everything(rig: Rig) -> None:
     rig.record(b"b")
     assert rig.exporter.flush(PATIENCE_S)
     assert rig.endpoint.accepted == [b"a", b"b"]
-    assert rig.spans_flushed.is_set()
+    assert len(rig.span_patience_s) == 1
 
 
 def test_an_interval_exports_without_being_asked() -> None:
@@ -175,6 +177,15 @@ def test_shutdown_delivers_the_rest_and_ends_the_thread(rig: Rig) -> None:
     assert rig.endpoint.closed.is_set()
     assert not rig.exporter.flush(PATIENCE_S)
     assert rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_spans_that_cannot_be_delivered_leave_time_for_the_goodbye(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.goodbye = Request(b"goodbye", 0)
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"goodbye"]
+    (patience_s,) = rig.span_patience_s
+    assert patience_s <= PATIENCE_S / 2
 
 
 def test_what_shutdown_could_not_deliver_is_counted(rig: Rig) -> None:
