@@ -28,9 +28,9 @@ class NotANumber:
     __slots__ = ("description",)
 
     def __init__(self, value: object) -> None:
-        shape = getattr(value, "shape", None)
-        kind = type(value).__name__
-        self.description = kind if shape is None else f"{kind} of shape {tuple(shape)}"
+        self.description = type(value).__name__
+        with suppress(Exception):  # what is broken may fail to say its shape
+            self.description += f" of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
 
 
 @runtime_checkable
@@ -51,10 +51,17 @@ class _OnDevice:
 def hold(value: object) -> object:
     """Return something that ``number`` reads as ``value`` is now, whatever happens to it later.
 
-    Copies single elements only, and enqueues a device copy without waiting for it.
+    Copies single elements only, and enqueues a device copy without waiting for it. Never raises.
     """
     if type(value) in PLAIN or value is None or isinstance(value, str | bytes):
         return value
+    try:
+        return _copy(value)
+    except Exception:  # noqa: BLE001  # what is broken is no number, and costs no other; counted
+        return NotANumber(value)
+
+
+def _copy(value: object) -> object:
     if _element_count(value) != 1:
         return NotANumber(value)
     detach = getattr(value, "detach", None)

@@ -101,9 +101,18 @@ def test_bad_calls_never_raise_and_are_counted(
     assert session.GUARD.drops.counts() == counted
 
 
-def test_a_bad_value_does_not_cost_its_neighbours(started: Sink) -> None:
-    otel_rl.mlogger.log({"bad": "text", "good": 1.0}, step=1)  # type: ignore[dict-item]
+class Broken:
+    """A tensor whose device is gone: every question fails."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"no {name}: device lost")
+
+
+@pytest.mark.parametrize("bad", ["text", Broken()], ids=["text", "broken"])
+def test_a_bad_value_does_not_cost_its_neighbours(started: Sink, bad: object) -> None:
+    otel_rl.mlogger.log({"bad": bad, "good": 1.0}, step=1)  # type: ignore[dict-item]
     assert [m.name for m in logged(started)] == ["good"]
+    assert session.GUARD.drops.counts() == {DropReason.NOT_A_NUMBER: 1}
 
 
 def test_before_init_a_call_is_counted_and_said_once(
