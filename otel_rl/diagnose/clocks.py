@@ -93,7 +93,9 @@ def _messages(forest: Forest, span: SpanRecord) -> Iterator[tuple[str, int, int]
     """Where what a span uses of other hosts came from, when it was sent and when received."""
     for producer in forest.linked(span):
         if producer.host != span.host:
-            yield producer.host, producer.end_ns, span.end_ns
+            # Who waits for those it sends to has sent long before it ends.
+            sent_ns = producer.start_ns if producer.is_wait else producer.end_ns
+            yield producer.host, sent_ns, span.end_ns
     parent = forest.parent(span)
     if parent is not None and parent.host != span.host:
         yield parent.host, parent.start_ns, span.start_ns

@@ -122,7 +122,8 @@ def stalls(history: History) -> Iterator[Cause]:
 def clock_skew(history: History) -> Iterator[Cause]:
     """Workers by whose clock an export comes much earlier or later than those of all others.
 
-    What links of spans prove is told from much smaller differences on.
+    What links of spans prove is told from much smaller differences on, unless exports say that it
+    is not so: what was sent long before its span ended proves nothing.
     """
     least = {
         worker: min(track.values)
@@ -139,6 +140,8 @@ def clock_skew(history: History) -> Iterator[Cause]:
             continue
         ahead_s = median(others) - lag_s
         if abs(ahead_s) < _SKEW_S:
+            if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
+                proven.pop(worker)
             continue
         yield _skewed(worker, ahead_s, "exports come before their time by the bridge's clock")
         proven.pop(worker, None)

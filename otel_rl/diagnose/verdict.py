@@ -70,6 +70,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 }
 
 _SLACK: Final = 8  # steps by which the beginning of a change may be misjudged
+_AS_MUCH: Final = (0.6, 1.6)  # times as many seconds longer, to be the same ones
 _FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # of a step, that something takes longer to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # parts of a run in which trouble may have been the end
@@ -166,6 +167,8 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 
 
 def _explains(cause: Cause, effect: Cause) -> bool:
+    if _is_answer_to(cause, effect):
+        return _is_before(cause, effect)
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
     if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
@@ -178,6 +181,24 @@ def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
+
+
+def _is_answer_to(answer: Cause, call: Cause) -> bool:
+    """Whether work of one role takes as much longer as what it is a part of, of another role.
+
+    Not that of weights, which are waited for, whoever pushes or pulls them.
+    """
+    if not {answer.kind, call.kind} <= _SLOW - {Kind.SLOW_SYNC} or answer.role == call.role:
+        return False
+    (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
+    is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
+    return is_as_much and before_s < call_before_s
+
+
+def _slower_by(cause: Cause) -> tuple[float, float]:
+    """(seconds of one before, by how many it takes longer) of who became slower the most."""
+    before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
+    return before, after - before
 
 
 def _is_before(cause: Cause, effect: Cause) -> bool:

@@ -57,6 +57,15 @@ def test_with_messages_of_one_way_only_the_impossible_is_corrected() -> None:
     assert clocks["b"] == Clock(30, 30, None)
 
 
+def test_who_waits_for_those_it_has_sent_to_may_have_sent_before_it_ends() -> None:
+    early = [
+        span("step", 0, 100, step=1, host="a"),
+        span("weight_sync", 0, 90, within="step", waits=True, host="a"),
+        span("weight_pull", 20, 30, worker="generator-0", uses=["weight_sync"], host="b"),
+    ]
+    assert estimate_clocks(Forest(early), "a")["b"] == Clock(0, None, 30)
+
+
 def test_a_clock_is_compared_over_others() -> None:
     spans = [
         span("step", 0, 100, step=1, uses=["reward"], host="a"),

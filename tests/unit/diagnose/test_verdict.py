@@ -52,6 +52,14 @@ def test_who_works_slower_is_named(world: World, kind: Kind, worker: str | None)
     assert abs(first.since - AT) <= 2
 
 
+def test_who_calls_is_not_named_if_calls_take_as_much_longer_as_their_answers() -> None:
+    def of(role: str, phase: str, index: int, step: int) -> float:
+        return {"score": 8.0, "forward": 2.2}.get(phase, 1.0) if step >= AT else 1.0
+
+    report = said(World(slower=of))
+    assert [(cause.kind, cause.role) for cause in report.causes] == [(Kind.SLOW_REWARD, "judge")]
+
+
 def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None:
     def odd(name: str, index: int, step: int) -> bool:
         own = name == "grad_norm" and index == 1 and step == AT
@@ -108,6 +116,18 @@ def test_a_run_whose_workers_are_all_lost_in_its_last_step_has_no_crash_loop() -
     report = said(World(sizes={"actor": 4, "judge": 2, "learner": 4}, lost={79: learners}))
     assert report.causes == []
     assert list(report.symptoms) == ["4 workers of learner were lost in step 79, the last one"]
+
+
+@pytest.mark.parametrize(("by_exports_s", "is_told"), [(-0.3, True), (0.0, False)])
+def test_what_links_say_of_a_clock_counts_unless_its_exports_come_in_time(
+    by_exports_s: float, is_told: bool
+) -> None:
+    facts = [
+        one._replace(steps=[step._replace(clocks=[("actor/1", -0.3)]) for step in one.steps])
+        for one in World(ahead_s={"actor/1": by_exports_s}).facts()
+    ]
+    workers = [cause.worker for cause in diagnose(History(facts)).causes]
+    assert workers == (["actor/1"] if is_told else [])
 
 
 def test_a_clock_that_is_off_is_named() -> None:
