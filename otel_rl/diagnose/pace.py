@@ -26,6 +26,12 @@ _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
 
+# Who takes longer from the first step on is told by peers that are alike, and in most steps.
+_FEWEST_ALIKE = 3
+_FEWEST_STEPS = 10
+_ALIKE = 1.3
+_MIN_OFTEN = 0.75
+
 # Of a worker that was not there before, or is not any more, nothing can be said.
 _NO_LEVELS = (0.0, 0.0)
 
@@ -111,6 +117,7 @@ def slow_work(history: History) -> Iterator[Cause]:
             continue
         found = level(pooled[place])
         if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.7, size=1.2):
+            yield from _always_slower(history, place, tracks, usual_s)
             continue
         others = [track for other, track in pooled.items() if other != place]
         excess = found.ratio / common_ratio(others, found.step)
@@ -152,6 +159,53 @@ def _slower_than_peers(
     if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
         return None
     return _Slow(worker, found.step, before, after, found.ratio, share)
+
+
+def _always_slower(
+    history: History, place: PhaseKey, tracks: Mapping[str, Track], usual_s: float
+) -> Iterator[Cause]:
+    """The one worker that takes longer than all of its peers from the first step on.
+
+    Of work that all of a role do alike: what is the others' time is then known without a before.
+    """
+    kind = slow_kind(place)
+    if kind in {Kind.SLOW_SYNC, Kind.SLOW_PHASE} or len(tracks) < _FEWEST_ALIKE:
+        return
+    typical = {name: median(track.values) for name, track in tracks.items()}
+    worker = max(typical, key=lambda name: typical[name])
+    peers = [time for name, time in typical.items() if name != worker]
+    relative = _against(tracks[worker], [t for name, t in tracks.items() if name != worker]).values
+    if len(relative) < _FEWEST_STEPS or max(peers) > _ALIKE * min(peers):
+        return
+    usually_s, longer_s = median(peers), typical[worker] - median(peers)
+    share = _more_of(history, place, worker, history.first, usually_s, typical[worker])
+    if (
+        sum(one >= _MIN_RATIO for one in relative) < _MIN_OFTEN * len(relative)
+        or share < _MIN_SHARE
+        or longer_s < _MIN_SHARE * usual_s
+    ):
+        return
+    ratio = typical[worker] / usually_s
+    yield Cause(
+        Kind.STRAGGLER if kind in _IN_STEP else kind,
+        0.4,
+        f"{place.phase} of {worker} takes {ratio:.1f} times as long as that of its peers, in all "
+        f"steps: {_seconds(typical[worker])}, and {_seconds(usually_s)}",
+        role=place.role,
+        worker=worker,
+        phase=place.phase,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}, of its peers and its own",
+                key=f"phase/{place}",
+                worker=worker,
+                before=usually_s,
+                after=typical[worker],
+                unit="s",
+                traces=traces_of(history, history.first),
+            )
+        ],
+    )
 
 
 def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:

@@ -167,6 +167,8 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 
 
 def _explains(cause: Cause, effect: Cause) -> bool:
+    if cause.kind in _SLOW and cause.since is None and effect.since is not None:
+        return False  # what always was explains no change
     if _is_answer_to(cause, effect):
         return _is_before(cause, effect)
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):

@@ -60,6 +60,21 @@ def test_who_calls_is_not_named_if_calls_take_as_much_longer_as_their_answers() 
     assert [(cause.kind, cause.role) for cause in report.causes] == [(Kind.SLOW_REWARD, "judge")]
 
 
+@pytest.mark.parametrize(
+    ("role", "phase", "kind"),
+    [("learner", "backward", Kind.STRAGGLER), ("actor", "rollout", Kind.SLOW_GENERATION)],
+)
+def test_who_is_slower_than_its_peers_from_the_first_step_on_is_named(
+    role: str, phase: str, kind: Kind
+) -> None:
+    def of(a_role: str, a_phase: str, index: int, _: int) -> float:
+        return 2.5 if (a_role, a_phase, index) == (role, phase, 1) else 1.0
+
+    causes = said(World(sizes={"actor": 4, "judge": 2, "learner": 3}, slower=of)).causes
+    found = [(cause.kind, cause.worker, cause.since) for cause in causes]
+    assert found == [(kind, f"{role}/1", None)]
+
+
 def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None:
     def odd(name: str, index: int, step: int) -> bool:
         own = name == "grad_norm" and index == 1 and step == AT
