@@ -1,25 +1,19 @@
-"""What is wrong between processes: samples do not come or get lost, messages are slow."""
+"""What is wrong between processes: samples do not come, or get lost."""
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean, median
-from typing import NamedTuple
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.history import History, PhaseKey, Track
-from otel_rl.diagnose.levels import Level, level, levels, medians, smoothed
+from otel_rl.diagnose.levels import Level, level, levels, smoothed
 from otel_rl.diagnose.pace import step_time, traces_of
-from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.vocabulary import Subject, tracks_about
 
-__all__ = ["evictions", "slow_messages", "starvation"]
+__all__ = ["evictions", "starvation"]
 
 _MIN_SHARE = 0.25
-_MIN_DELAY_S = 0.01
 _MIN_EVICTED = 0.1
-_ANSWERED = 0.8  # of all calls, the rest being on their way or in another export
-_MIN_PART_OF_STEP = 0.02  # that a call of one worker takes longer, if all others' take as long
 
 
 def starvation(history: History) -> Iterator[Cause]:
@@ -83,84 +77,6 @@ def _idle_others(history: History, role: str) -> Iterator[Evidence]:
                 yield Evidence(what, key, worker, moved.before, moved.after)
 
 
-def slow_messages(history: History) -> Iterator[Cause]:
-    """Calls that take longer for their callers, and not for those who answer them."""
-    answered: dict[str, list[tuple[str, Track]]] = defaultdict(list)
-    answered_all = {one for one in ("http", "rpc") if _are_all_answered(history, one)}
-    for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
-        for like in (_method(key), _protocol(key)):
-            answered[like].append((key.partition("/")[0], track))
-    late: list[_Late] = []
-    for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
-        change = level(track)
-        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
-            continue
-        servers = answered.get(_method(key), [])
-        if not servers and _protocol(key) in answered_all:
-            servers = answered[_protocol(key)]
-        served = [
-            found[1] - found[0]
-            for _, one in servers
-            if (found := medians(one, change.step)) is not None
-        ]
-        on_the_way = change.after - change.before - max(served, default=0.0)
-        if on_the_way >= max(_MIN_DELAY_S, 0.5 * (change.after - change.before)):
-            late.append(_Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers)))
-    syncs = list(_slower_syncs(history))
-    late = [one for one in late if not _is_of_a_sync(one, syncs)]
-    # Where nobody says how long it took to answer, it may have been the answer.
-    if not any(one.answered_by for one in late):
-        return
-    late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
-    worst = late[0]
-    if len(late) == 1 and worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst):
-        return
-    since = int(median(one.change.step for one in late))
-    roles = {one.key.partition("/")[0] for one in late}
-    workers = {one.worker for one in late}
-    yield Cause(
-        Kind.NETWORK_DELAY,
-        0.8 + 0.02 * min(5, len(late)),
-        f"messages take {worst.on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
-        f"{worst.key} of {worst.worker or 'its callers'} went from "
-        f"{worst.change.before * 1e3:.3g} to {worst.change.after * 1e3:.3g} ms, and those who "
-        "answer are as fast as before",
-        role=next(iter(roles)) if len(roles) == 1 else None,
-        worker=worst.worker if len(workers) == 1 else None,
-        since=since,
-        answered_by=frozenset().union(*(one.answered_by for one in late)),
-        evidence=[
-            Evidence(
-                "time of a call, for its caller",
-                one.key,
-                one.worker,
-                one.change.before,
-                one.change.after,
-                "s",
-            )
-            for one in late[:6]
-        ],
-    )
-
-
-class _Late(NamedTuple):
-    """Calls that take longer for their caller than for those who answer.
-
-    Attributes:
-        on_the_way: How much longer, in s.
-        change: Of the time for the caller.
-        key: Of that, for a person to look at.
-        worker: The caller, if that is known.
-        answered_by: The roles that say how long they take to answer.
-    """
-
-    on_the_way: float
-    change: Level
-    key: str
-    worker: str | None
-    answered_by: frozenset[str]
-
-
 def evictions(history: History) -> Iterator[Cause]:
     """Samples leave the buffer unused, more than they did, and a good part of all."""
     found: list[tuple[float, str, str | None, Level]] = []
@@ -215,55 +131,3 @@ def _is_wait_for_samples(place: PhaseKey) -> bool:
     words = ("collector", "replay", "batch", "sample", "data", "rollout", "queue", "fetch")
     learner = not any(word in place.role for word in ("generator", "reward", "env", "rollout"))
     return learner and any(word in place.phase for word in words)
-
-
-def _step_since(history: History, late: _Late) -> float:
-    """How long a step takes since then, in s."""
-    found = medians(step_time(history), late.change.step)
-    return found[1] if found is not None else 0.0
-
-
-def _slower_syncs(history: History) -> Iterator[tuple[str, Level]]:
-    """(worker, level) of transfers of weights that take longer: their calls are no messages."""
-    for place, of in history.spans.items():
-        if work_of(place) is Work.SYNC:
-            for worker, track in of.items():
-                change = level(track)
-                if change is not None and change.is_rise(ratio=1.7):
-                    yield worker, change
-
-
-def _is_of_a_sync(late: _Late, syncs: list[tuple[str, Level]]) -> bool:
-    """Whether the calls became slower by what a transfer of weights of that worker did."""
-    more = late.change.after - late.change.before
-    return any(
-        late.worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
-        for by, change in syncs
-    )
-
-
-def _method(key: str) -> str:
-    """What follows the name of the metric: the method, as an attribute stands in a key."""
-    return key.partition("duration")[2]
-
-
-def _protocol(key: str) -> str:
-    return "http" if re.search(r"(^|/)http/(client|server)/", key) else "rpc"
-
-
-def _are_all_answered(history: History, protocol: str) -> bool:
-    """Whether about as many calls were answered as made: nobody else was called.
-
-    Who calls and who answers need not say the same of a call. Of HTTP one says to which port it
-    was, the other on which route.
-    """
-    made, answered = (
-        sum(
-            sum(counts.values)
-            for key, of in history.measurements.items()
-            if re.search(subject, key) and _protocol(key) == protocol
-            for counts in of.values()
-        )
-        for subject in (Subject.CLIENT_CALLS, Subject.SERVER_CALLS)
-    )
-    return answered >= _ANSWERED * made

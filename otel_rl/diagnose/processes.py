@@ -12,15 +12,7 @@ from otel_rl.diagnose.vocabulary import Subject, tracks_about
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = [
-    "clock_skew",
-    "crash_loops",
-    "gc_pauses",
-    "lost_at_the_end",
-    "preemptions",
-    "stalls",
-    "throttling",
-]
+__all__ = ["clock_skew", "crash_loops", "gc_pauses", "preemptions", "stalls", "throttling"]
 
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
@@ -52,7 +44,7 @@ def crash_loops(history: History) -> Iterator[Cause]:
         if failures < _CRASHES and most < _CRASHES_OF_ONE:
             continue
         if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
-            continue  # the run was killed, or they failed because one did
+            continue  # the run was over, or was killed, or they failed because one did
         one = worker if most > failures / 2 else None
         since = min((loss.step for loss in lost), default=_first_rise(roles.get(role, Track())))
         yield Cause(
@@ -72,14 +64,6 @@ def crash_loops(history: History) -> Iterator[Cause]:
                 )
             ],
         )
-
-
-def lost_at_the_end(history: History) -> Iterator[str]:
-    """How many workers of a role were lost in the last step of a run, if they are several."""
-    lost = {loss.worker for loss in history.losses if loss.step >= history.last}
-    for role, count in sorted(Counter(worker.partition("/")[0] for worker in lost).items()):
-        if count >= _CRASHES:
-            yield f"{count} workers of {role} were lost in step {history.last}, the last one"
 
 
 def stalls(history: History) -> Iterator[Cause]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from otel_rl.diagnose import flow, learning, pace, processes, versions
+from otel_rl.diagnose import flow, learning, messages, pace, processes, versions
 from otel_rl.diagnose.causes import Cause, Evidence, Kind, Report, Verdict
 from otel_rl.diagnose.critical_path import IDLE
 from otel_rl.diagnose.facts import StepFacts
@@ -26,7 +26,7 @@ _DETECTORS: Final[Sequence[Callable[[History], Iterable[Cause]]]] = (
     processes.preemptions,
     processes.throttling,
     pace.slow_work,
-    flow.slow_messages,
+    messages.slow_messages,
     versions.stale_policy,
     flow.evictions,
     versions.staleness,
@@ -214,7 +214,6 @@ def _symptoms(history: History) -> Iterator[str]:
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"
         )
-    yield from processes.lost_at_the_end(history)
 
 
 def _bound(history: History, first: int) -> tuple[str, str, float] | None:
