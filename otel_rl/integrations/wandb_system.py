@@ -13,7 +13,8 @@ W&B, and counts a device that several workers share once.
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -28,6 +29,7 @@ __all__ = ["SystemMetrics", "join", "leave"]
 _log = logging.getLogger("otel_rl")
 
 _SHARED: Final = "shared"
+_SERVICE: Final = "WANDB_SERVICE"
 _OPTIONS: Final = ("enabled", "roles", "gpu_device_ids")
 
 
@@ -134,7 +136,8 @@ def join(
         if _joined is None:
             try:
                 label = role if index is None else f"{role}_{index}"
-                _joined = _join(place, run_id, label, settings, interval_s, timeout_s)
+                with _without_inherited_service():
+                    _joined = _join(place, run_id, label, settings, interval_s, timeout_s)
             except Exception as error:  # noqa: BLE001  # nothing may raise into training code
                 _log.warning(
                     "W&B does not sample this worker: %s: %s. Training is not affected.",
@@ -154,6 +157,21 @@ def leave() -> None:
                 run.finish()
             except Exception as error:  # noqa: BLE001  # see join
                 _log.warning("W&B did not let this worker go well: %s", error)
+
+
+@contextmanager
+def _without_inherited_service() -> Iterator[None]:
+    """Let W&B start a service for this process.
+
+    One that the run's owner has started inherits the owner's, which refuses a second client of the
+    same run.
+    """
+    inherited = os.environ.pop(_SERVICE, None)
+    try:
+        yield
+    finally:
+        if inherited is not None:
+            os.environ.setdefault(_SERVICE, inherited)
 
 
 def _join(

@@ -18,10 +18,11 @@ TIMEOUT_S = 90.0
 SHARED = {"mode": "shared", "system_metrics": {"enabled": True, "roles": ["trainer"]}}
 
 OWNER = """
+import os
 import wandb
 settings = wandb.Settings(x_primary=True, x_disable_stats=True, console="off")
 run = wandb.init(id="mine", project="theirs", mode="shared", settings=settings)
-print("begun", flush=True)
+print(os.environ["WANDB_SERVICE"], flush=True)
 input()
 """
 
@@ -45,11 +46,15 @@ def server() -> Iterator[WandbServer]:
         yield server
 
 
-def start(script: str, server: WandbServer, home: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(
+    script: str, server: WandbServer, home: Path, *arguments: str, service: str = ""
+) -> "subprocess.Popen[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     own = {"HOME": str(home), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
     environment = {**clean, **server.environment(), **own}
     del environment["WANDB_MODE"]
+    if service:
+        environment["WANDB_SERVICE"] = service
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         env=environment,
@@ -71,8 +76,9 @@ def test_a_worker_is_sampled_under_its_role_and_index_and_never_ends_the_run(
 ) -> None:
     with start(OWNER, server, tmp_path) as owner:
         try:
-            assert line(owner) == "begun"
-            with start(WORKER, server, tmp_path, json.dumps(SHARED), "trainer") as worker:
+            service = line(owner)  # whoever the owner starts inherits it
+            arguments = json.dumps(SHARED), "trainer"
+            with start(WORKER, server, tmp_path, *arguments, service=service) as worker:
                 assert line(worker) == "[True, True]"
                 wait_until(
                     lambda: (
