@@ -140,8 +140,15 @@ def _part_of_answers(history: History, protocol: str) -> float | None:
     """Of what calls take longer in all, the part that answers do; None if not all say so.
 
     Who calls and who answers need not say the same of a call: of HTTP one says to which port it
-    was, the other on which route. But if as many calls were answered as made, it adds up.
+    was, the other on which route. But if as many calls were answered as made, it adds up. Where
+    some say the same, it is known which answers nobody tells of.
     """
+    made_to, answered_by = (
+        {_method(key) for key, *_ in tracks_about(history, subject) if _protocol(key) == protocol}
+        for subject in (Subject.CLIENT_CALLS, Subject.SERVER_CALLS)
+    )
+    if made_to & answered_by:
+        return None
     calls = dict.fromkeys((Subject.CLIENT_CALLS, Subject.SERVER_CALLS), 0.0)
     longer_s = dict(calls)
     for key, of in history.workers.items():

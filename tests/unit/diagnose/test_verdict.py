@@ -1,7 +1,7 @@
 """From facts to causes: the right one first, the right worker, and none where nothing is wrong."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -359,10 +359,15 @@ HTTP = (
 def calls_take(
     late_s: float, workers: int, keys: tuple[str, str] = RPC, answered: int = 4
 ) -> History:
+    return History(calls_facts(late_s, workers, keys, answered))
+
+
+def calls_facts(
+    late_s: float, workers: int, keys: tuple[str, str], answered: int
+) -> Iterable[Facts]:
     """Steps of a second; so many of four actors wait longer for answers, from AT on."""
     client, server = keys
-    steps = range(80)
-    return History(
+    return (
         Facts(
             (1_000 + step) * 10**9,
             step,
@@ -389,7 +394,7 @@ def calls_take(
                 f"judge/{server}": [WorkerFacts("judge/0", None, 1, took_s(step, False, 0.0), 0)],
             },
         )
-        for step in steps
+        for step in range(80)
     )
 
 
@@ -413,3 +418,12 @@ def test_calls_are_late_on_their_way_if_those_who_answer_any_have_answered_them_
 ) -> None:
     kinds = [cause.kind for cause in diagnose(calls_take(0.1, 4, HTTP, answered)).causes]
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+def test_calls_that_nobody_tells_the_answer_of_are_not_late_on_their_way_if_others_are_told() -> (
+    None
+):
+    facts = calls_facts(0.1, 4, ("rpc/client/call/duration/Pull", RPC[1]), 40)
+    told = {f"actor/{RPC[0]}": [WorkerFacts("actor/0", None, 1, 0.005, 0)]}
+    history = History(one._replace(workers={**one.workers, **told}) for one in facts)
+    assert [cause.kind for cause in diagnose(history).causes] == []
