@@ -195,8 +195,12 @@ class Driver:
             except self.nvml.NVMLError as error:
                 _log.debug("NVML did not end well: %s", error)
 
-    def devices(self, wanted: str | None) -> tuple[list[Device], bool]:
-        """Those that ``wanted`` shows, see ``choose``, and the GPUs that instances are parts of.
+    def devices(self, visible: str | None, named: str | None = None) -> tuple[list[Device], bool]:
+        """Those to be sampled, and the GPUs that instances are parts of.
+
+        Args:
+            visible: What the process can see, see ``choose``.
+            named: Those that are asked for instead, each by itself.
 
         Returns:
             The devices, and whether those are all: one that does not answer is left out.
@@ -216,7 +220,19 @@ class Driver:
             except self.nvml.NVMLError as error:
                 listed.append(Listed(""))  # the numbers after it stay what they are
                 self.say(f"gpu{number}", f"GPU {number} does not answer ({error}).")
-        chosen = [known[uuid] for uuid in choose(listed, wanted) if uuid]
+        if named is None:
+            uuids = choose(listed, visible)
+        else:
+            by_word = {word: choose(listed, word) for word in named.split(",")}
+            uuids = tuple(uuid for found in by_word.values() for uuid in found)
+            missing = [word for word, found in by_word.items() if not found]
+            if missing and all(gpu.uuid for gpu in listed):
+                self.say(
+                    "missing",
+                    f"GPUs that were asked for are not there: {', '.join(missing)}.",
+                    level=logging.WARNING,
+                )
+        chosen = [known[uuid] for uuid in uuids if uuid]
         parents = [known[device.parent] for device in chosen if device.parent]
         found = [*dict.fromkeys((*chosen, *parents))]
         self._watch_errors(found)
@@ -255,11 +271,11 @@ class Driver:
             f"{error}. The rest is recorded.",
         )
 
-    def say(self, key: str, message: str) -> None:
+    def say(self, key: str, message: str, *, level: int = logging.INFO) -> None:
         """Log a fact once in the life of the process."""
         if key not in self._memory.said:
             self._memory.said.add(key)
-            _log.info(message)
+            _log.log(level, message)
 
     def _list(self, number: int, known: dict[str, Device]) -> Listed:
         nvml = self.nvml

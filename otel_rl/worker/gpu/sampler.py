@@ -169,10 +169,8 @@ class GpuSampler:
     def _sample_with(
         self, driver: Driver, settings: GpuSettings, stopping: threading.Event
     ) -> bool:
-        wanted = settings.devices
-        if wanted is None:
-            wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-        devices, are_all = driver.devices(wanted)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices, are_all = driver.devices(visible, settings.devices)
         if are_all and not devices:
             driver.say("none", "No GPU is sampled: the process can see none.")
             self._has_devices = False
