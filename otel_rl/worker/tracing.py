@@ -25,7 +25,6 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes
 
-from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_RUN_ID
 from otel_rl.worker.export import Exporter, Source
@@ -45,9 +44,6 @@ class WorkerTracerProvider(TracerProvider):
         resource: Whose spans these are.
         buffer: Where they wait when they have ended.
         keeps_steps: Whether spans are kept by their steps, not as ``OTEL_TRACES_SAMPLER`` says.
-
-    Raises:
-        ConfigError: A limit in the environment is none.
     """
 
     def __init__(self, resource: Resource, buffer: SpanBuffer, *, keeps_steps: bool = True) -> None:
@@ -55,7 +51,7 @@ class WorkerTracerProvider(TracerProvider):
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
         self._tracers_made: dict[SdkTracer, _WorkerTracer] = {}
-        limits = _limits()
+        limits = SpanLimits()
         # Without a provider of its own the SDK would ask for the global one from inside a lock.
         super().__init__(
             sampler=self.steps if keeps_steps else None,
@@ -206,14 +202,6 @@ class _WorkerTracer(Tracer):
             limits,
             buffer.on_end,
         )
-
-
-def _limits() -> SpanLimits:
-    """Those of the environment."""
-    try:
-        return SpanLimits()
-    except ValueError as exc:
-        raise ConfigError(f"{exc}.", hint="Correct or unset it.") from exc
 
 
 def _run_id(resource: Resource) -> str:

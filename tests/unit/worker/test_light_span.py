@@ -23,7 +23,6 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from otel_rl.errors import ConfigError
 from otel_rl.worker.light_span import LightSpan
 from otel_rl.worker.span_buffer import SpanBuffer
 from otel_rl.worker.tracing import WorkerTracerProvider
@@ -292,14 +291,6 @@ def test_the_limits_of_the_environment_hold(
         span.add_link(OTHER, {"c": "longer", "d": "text"})
         span.end(ENDED_NS)
     assert sent(buffer) == sent(others)
-
-
-def test_a_limit_of_the_environment_that_is_none_is_a_wrong_configuration(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
-    with pytest.raises(ConfigError, match="OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"):
-        provider()
 
 
 def test_an_async_function_may_be_a_span() -> None:
