@@ -12,10 +12,10 @@ from statistics import median
 
 from otel_rl.diagnose.causes import Cause, Evidence, Kind
 from otel_rl.diagnose.changes import spread
-from otel_rl.diagnose.history import History, Track
+from otel_rl.diagnose.history import History, PhaseKey, Track
 from otel_rl.diagnose.levels import Level, level
 from otel_rl.diagnose.trends import Departure, beyond_trend, departure
-from otel_rl.diagnose.vocabulary import Subject, tracks_about
+from otel_rl.diagnose.vocabulary import Subject, Work, tracks_about, work_of
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
@@ -249,4 +249,5 @@ def _lasting_fall(track: Track) -> Level | None:
 def _scorer(history: History, key: str) -> str:
     """The role that makes rewards, if one is called so."""
     roles = {place.role for place in history.spans}
-    return next((r for r in sorted(roles) if "reward" in r or "env" in r), key.partition("/")[0])
+    scorers = (r for r in sorted(roles) if "env" in r or work_of(PhaseKey(r, "")) is Work.REWARD)
+    return next(scorers, key.partition("/")[0])

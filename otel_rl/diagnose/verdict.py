@@ -188,9 +188,10 @@ def _explains(cause: Cause, effect: Cause) -> bool:
 def _is_answer_to(answer: Cause, call: Cause) -> bool:
     """Whether work of one role takes as much longer as what it is a part of, of another role.
 
-    Not that of weights, which are waited for, whoever pushes or pulls them.
+    Not if both are of weights, which are waited for, whoever pushes or pulls them.
     """
-    if not {answer.kind, call.kind} <= _SLOW - {Kind.SLOW_SYNC} or answer.role == call.role:
+    kinds = {answer.kind, call.kind}
+    if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
         return False
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s

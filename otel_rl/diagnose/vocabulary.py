@@ -24,7 +24,10 @@ class Work(StrEnum):
 
 
 _WORK = (
-    (Work.SYNC, r"weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull"),
+    (
+        Work.SYNC,
+        r"(^|\.)sync$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+    ),
     (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
     (
         Work.GENERATION,

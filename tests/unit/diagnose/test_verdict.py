@@ -52,12 +52,22 @@ def test_who_works_slower_is_named(world: World, kind: Kind, worker: str | None)
     assert abs(first.since - AT) <= 2
 
 
-def test_who_calls_is_not_named_if_calls_take_as_much_longer_as_their_answers() -> None:
-    def of(role: str, phase: str, index: int, step: int) -> float:
-        return {"score": 8.0, "forward": 2.2}.get(phase, 1.0) if step >= AT else 1.0
+@pytest.mark.parametrize(
+    ("factors", "kind", "role"),
+    [
+        ({"score": 8.0, "forward": 2.2}, Kind.SLOW_REWARD, "judge"),
+        ({"push_weights": 10.0, "rollout": 2.35}, Kind.SLOW_SYNC, "learner"),
+    ],
+    ids=["scores", "weights"],
+)
+def test_who_calls_is_not_named_if_calls_take_as_much_longer_as_their_answers(
+    factors: dict[str, float], kind: Kind, role: str
+) -> None:
+    def of(a_role: str, phase: str, index: int, step: int) -> float:
+        return factors.get(phase, 1.0) if step >= AT else 1.0
 
     report = said(World(slower=of))
-    assert [(cause.kind, cause.role) for cause in report.causes] == [(Kind.SLOW_REWARD, "judge")]
+    assert [(cause.kind, cause.role) for cause in report.causes] == [(kind, role)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,7 @@ def of_value(name: str, change: Callable[[int, float], float]) -> World:
 )
 def test_rewards_that_jump_while_the_policy_does_not_are_wrong(world: World) -> None:
     report = said(world)
-    assert report.causes[0].kind is Kind.REWARD_BUG
+    assert (report.causes[0].kind, report.causes[0].role) == (Kind.REWARD_BUG, "judge")
     assert abs((report.causes[0].since or 0) - AT) <= 1
 
 
