@@ -202,8 +202,13 @@ class Drain:
         for run in self._runs.values():
             run.aligner.go_on(now_ns)
 
-    def finish(self, now_ns: int) -> None:
+    def finish(self, now_ns: int, *, failed: bool | None = None) -> None:
         """Make rows of everything that waits or is open, complete or not: nothing more will come.
+
+        Args:
+            now_ns: The bridge's clock.
+            failed: Of workers that are known to be gone, whether those that have said no goodbye
+                did not end well. None where they may go on without this bridge.
 
         Raises:
             JournalError: No room for the rows, or the journal is away. They are made again by the
@@ -217,6 +222,8 @@ class Drain:
         for key in [*self._runs]:
             try:
                 run = self._runs[key]
+                if failed is not None:
+                    run.aligner.end(failed=failed)
                 report = self._report(key, run)
                 if not run.report.is_news(report):
                     report = {}

@@ -98,6 +98,7 @@ class Bridge:
         self._round_s = time.monotonic()
         self._telemetry: Telemetry | None = None
         self._ended: Sequence[RunStatus] | None = None
+        self._failed: bool | None = None
         self._work = threading.Event()
         self._stopping = threading.Event()
         self._drain_thread = threading.Thread(
@@ -209,7 +210,7 @@ class Bridge:
         """Every run that was written to since the start."""
         return self._delivery.status()
 
-    def stop(self, *, exit_code: int = 0) -> Sequence[RunStatus]:
+    def stop(self, *, exit_code: int = 0, is_over: bool = False) -> Sequence[RunStatus]:
         """Take nothing more, make rows of everything that was taken, and finish the runs.
 
         Where other bridges share the journal, they go on with what is left after ``lease_s``: steps
@@ -217,12 +218,15 @@ class Bridge:
 
         Args:
             exit_code: What the runs end with: 0 for success.
+            is_over: Whether the workers are gone for good. Those that have said no goodbye have
+                then failed, unless ``exit_code`` is 0.
 
         Returns:
             How each run stands. Rows that a tracker did not take within ``stop_timeout_s`` stay in
             the journal for the next start. A second call returns what the first did.
         """
         if self._ended is None:
+            self._failed = exit_code != 0 if is_over else None
             self._ended = self._stop(exit_code)
         return self._ended
 
@@ -333,7 +337,7 @@ class Bridge:
             pause_s = 0.0
             try:
                 if stopping and self._leases is None:
-                    self._drain.finish(self._clock_ns())
+                    self._drain.finish(self._clock_ns(), failed=self._failed)
                     if self._watch.look_last():
                         self._drain.round(self._clock_ns())
                 else:

@@ -57,7 +57,7 @@ def _command(arguments: argparse.Namespace) -> int:
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
     signals.wait()
-    return 0 if finish(bridge, exit_code=0) else 1
+    return 0 if finish(bridge, exit_code=0, is_over=False) else 1
 
 
 class _Signals:

@@ -89,7 +89,7 @@ def _command(arguments: argparse.Namespace) -> int:
         settings = settings.model_copy(update={"work_dir": work_dir})
         status = _train(settings, key, bridge.http, colocated=colocated)
     finally:
-        complete = finish(bridge, exit_code=status)
+        complete = finish(bridge, exit_code=status, is_over=True)
     return status or (0 if complete else 1)
 
 

@@ -168,11 +168,17 @@ def recovery_command(settings: BridgeSettings) -> str:
     return command
 
 
-def finish(bridge: Bridge, *, exit_code: int) -> bool:
-    """Stop the bridge and say what became of the runs. Returns whether all rows are written."""
+def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
+    """Stop the bridge and say what became of the runs. Returns whether all rows are written.
+
+    Args:
+        bridge: To be stopped.
+        exit_code: See ``Bridge.stop``.
+        is_over: See ``Bridge.stop``.
+    """
     with _impatience(bridge.settings):
         say("writing what was reported (Ctrl-C leaves it in the journal)")
-        return report(bridge, bridge.stop(exit_code=exit_code))
+        return report(bridge, bridge.stop(exit_code=exit_code, is_over=is_over))
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def _command(arguments: argparse.Namespace) -> int:
             environment |= owner_environment(account)
         status = _run(command, environment)
     finally:
-        finish(bridge, exit_code=status)
+        finish(bridge, exit_code=status, is_over=True)
     if not bridge.counters.value(Counter.POINTS_ACCEPTED):
         say(
             "nothing was reported. Does CMD record with OpenTelemetry or otel_rl.mlogger, in a "

@@ -120,6 +120,34 @@ def test_an_exception_that_nobody_caught_is_a_crash(tmp_path: Path) -> None:
     assert about(tmp_path)["status"] == "crashed"
 
 
+@pytest.mark.parametrize(
+    ("end", "exit_status", "status", "failures"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "crashed", 1),
+        ("os._exit(3)", 3, "crashed", 1),
+        ("os._exit(0)", 0, "complete", 0),
+    ],
+)
+def test_a_command_that_ends_without_a_goodbye_ends_the_run(
+    tmp_path: Path, end: str, exit_status: int, status: str, failures: int
+) -> None:
+    program = f"""
+        import os, signal
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({{"loss": 1.0}}, step=1)
+        assert otel_rl.flush(timeout_s=30)
+        {end}
+    """
+    assert run(tmp_path, program) == exit_status
+    assert about(tmp_path)["status"] == status
+    (path,) = tmp_path.rglob(f"{run_id('e', 'default')}.jsonl")
+    rows = [json.loads(line)["values"] for line in path.read_text().splitlines()]
+    key = "service/trainer/failures"
+    assert [row[key] for row in rows if key in row][-1] == failures
+
+
 def test_an_explicit_end_is_the_run_s_status(tmp_path: Path) -> None:
     program = """
         import otel_rl

@@ -209,6 +209,14 @@ class Aligner:
             now_ns, step, table.workers, table.names(), room, everything=everything
         )
 
+    def end(self, *, failed: bool) -> None:
+        """Take note that all workers are gone: no lease is waited for any more.
+
+        Args:
+            failed: Whether those that have said no goodbye did not end well.
+        """
+        self._roster.end(self._table.workers, failed=failed)
+
     def close(
         self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
     ) -> list[Row]:

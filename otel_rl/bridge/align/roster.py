@@ -64,6 +64,13 @@ class _Role:
         self.vacancies.append(_Vacancy(index, since_ns))
         del self.vacancies[:-_MAX_VACANCIES]
 
+    def let_go(self, index: int | None, state: WorkerState) -> None:
+        state.standing = Standing.LEFT
+        if index is None:
+            self.left_without_index += 1
+        else:
+            self.left.add(index)
+
     def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> None:
         # It may be gone again before the next look.
         self.announced = max(self.announced, worker.count or 0)
@@ -137,11 +144,25 @@ class Roster:
             role.failures += 1
             role.failed(index, now_ns)
             return
-        state.standing = Standing.LEFT
-        if index is None:
-            role.left_without_index += 1
-        else:
-            role.left.add(index)
+        role.let_go(index, state)
+
+    def end(self, workers: Mapping[Worker, WorkerState], *, failed: bool) -> None:
+        """End every lease, as all processes are known to be gone.
+
+        Args:
+            workers: All.
+            failed: Whether those that have said no goodbye did not end well.
+        """
+        for worker, state in workers.items():
+            role = self._roles.get(worker.role)
+            if role is None or state.standing is not Standing.ALIVE:
+                continue
+            if failed:
+                self._lost(role, worker, state, None, {})
+            else:
+                state.gone_ns = state.event_ns
+                self._went_well = True
+                role.let_go(worker.index, state)
 
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
         """End the leases that are over, and see how each role stands."""

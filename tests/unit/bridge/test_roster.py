@@ -361,6 +361,24 @@ def test_an_experiment_whose_last_worker_died_has_crashed(bench: Bench) -> None:
     assert bench.aligner.status is ExperimentStatus.CRASHED
 
 
+@pytest.mark.parametrize(
+    ("failed", "status", "failures"),
+    [(True, ExperimentStatus.CRASHED, 1), (False, ExperimentStatus.COMPLETE, 0)],
+)
+def test_those_who_are_known_to_be_gone_have_no_lease_any_more(
+    bench: Bench, *, failed: bool, status: ExperimentStatus, failures: int
+) -> None:
+    bench.start(generator(0, count=2), generator(1, count=2))
+    bench.run(3)
+    bench.say_goodbye(generator(0, count=2))
+    bench.aligner.end(failed=failed)
+    bench.look(everything=True)
+    assert bench.aligner.status is status
+    found = last_values(bench.rows)
+    assert found["service/generator/alive"] == 0
+    assert found["service/generator/failures"] == failures
+
+
 def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Bench) -> None:
     bench.start(generator(0, count=2), generator(1, count=2))
     bench.run(3)
