@@ -25,6 +25,7 @@ _MIN_SHARE = 0.1
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
+_UNEVEN = 2  # of few steps one worker has the longer work by chance, if no step takes longer
 
 # Who takes longer from the first step on is told by peers that are alike, and in most steps.
 _FEWEST_ALIKE = 3
@@ -110,7 +111,11 @@ def slow_work(history: History) -> Iterator[Cause]:
         alone = [
             one
             for worker, track in tracks.items()
-            if (one := _slower_than_peers(history, place, worker, track, tracks, least_s))
+            if (
+                one := _slower_than_peers(
+                    history, place, worker, track, tracks, least_s, is_felt=longer_s > 0
+                )
+            )
         ]
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
@@ -148,11 +153,19 @@ def _slower_than_peers(
     track: Track,
     tracks: Mapping[str, Track],
     least_s: float,
+    *,
+    is_felt: bool,
 ) -> _Slow | None:
     """Whether a worker became slower than the others with the same work, in the same steps."""
     peers = [one for name, one in tracks.items() if name != worker]
-    found = level(_against(track, peers), among=len(tracks))
-    if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.65, size=1.2):
+    relative = _against(track, peers)
+    found = level(relative, among=len(tracks))
+    if found is None:
+        return None
+    least_ratio = _MIN_RATIO
+    if not is_felt:
+        least_ratio *= 1 + _UNEVEN / sum(step >= found.step for step in relative.steps)
+    if not found.is_rise(ratio=least_ratio, order=0.65, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     share = _more_of(history, place, worker, found.step, before, after)

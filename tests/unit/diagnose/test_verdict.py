@@ -85,6 +85,17 @@ def test_who_is_slower_than_its_peers_from_the_first_step_on_is_named(
     assert found == [(kind, f"{role}/1", None)]
 
 
+@pytest.mark.parametrize(("factor", "is_told"), [(1.9, False), (4.0, True)])
+def test_who_is_slower_in_the_last_few_steps_and_not_felt_has_to_be_much_slower(
+    factor: float, *, is_told: bool
+) -> None:
+    def of(role: str, phase: str, index: int, step: int) -> float:
+        return factor if (role, phase, index) == ("judge", "score", 1) and step >= 76 else 1.0
+
+    found = [(one.kind, one.worker) for one in said(World(slower=of, noise=0.1)).causes]
+    assert found == ([(Kind.SLOW_REWARD, "judge/1")] if is_told else [])
+
+
 def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None:
     def odd(name: str, index: int, step: int) -> bool:
         own = name == "grad_norm" and index == 1 and step == AT
