@@ -118,10 +118,15 @@ class Series:
         worker: The process that measures.
         name: The metric's name, e.g. ``rl.train.loss`` or a user's own word.
         unit: UCUM unit as sent, possibly empty.
-        attributes: Sorted pairs without the step, so that equal series compare and hash equal.
+        attributes: Sorted pairs without the step, so that equal series compare and hash equal. They
+            are what the run shows: the integer 1 and the text "1" are one text here.
         reduction: The reduction that the sender asked for, or None for the registry's.
         instrument: What kind of points it has.
         scope: Name, version and attributes of the instrumentation scope, as one text.
+        typed: Of the attributes that are no texts, (name, unambiguous spelling of the value), so
+            that two series whose values only look alike have totals of their own.
+        data: The kind of OTLP data where ``instrument`` does not tell: ``summary``,
+            ``exponential`` or ``delta``; else empty.
     """
 
     worker: Worker
@@ -131,6 +136,33 @@ class Series:
     reduction: Reduction | None = None
     instrument: Instrument = Instrument.GAUGE
     scope: str = ""
+    typed: tuple[tuple[str, str], ...] = ()
+    data: str = ""
+    # Of everything above, once: a series is looked up for each of its points.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self._identity()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type["Series"], tuple[object, ...]]:
+        # Another process hashes texts in another way.
+        return Series, self._identity()
+
+    def _identity(self) -> tuple[object, ...]:
+        return (
+            self.worker,
+            self.name,
+            self.unit,
+            self.attributes,
+            self.reduction,
+            self.instrument,
+            self.scope,
+            self.typed,
+            self.data,
+        )
 
 
 class Covered(NamedTuple):
@@ -161,6 +193,9 @@ class Measurements:
         steps: The step each belongs to, None for a time-driven one.
         covers: What tells the point from every other of the series, see ``Covered``; None if each
             measurement is known by its own time and step.
+        told_since_ns: Not None if the sender tells the last value of a step again with every
+            export, at its time, as stock SDKs do: only another value is another measurement then.
+            The start that it gives, 0 for none, tells processes of one name apart.
     """
 
     series: Series
@@ -168,6 +203,7 @@ class Measurements:
     values: Sequence[float]
     steps: Sequence[int | None]
     covers: Covered | None = None
+    told_since_ns: int | None = None
 
 
 class Temporality(StrEnum):
@@ -188,6 +224,7 @@ class SumPoint:
         value: Since ``start_ns``.
         temporality: Whether ``start_ns`` moves with each point.
         covers: As of ``Measurements``; None if a repetition cannot be told.
+        step: The step that was taken out of the attributes. A stock SDK counts each by itself.
     """
 
     series: Series
@@ -196,6 +233,7 @@ class SumPoint:
     value: float
     temporality: Temporality
     covers: Covered | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +255,9 @@ class HistogramPoint:
         maximum: Largest measurement, or None if not reported.
         buckets: Ascending and disjoint.
         covers: As of ``Measurements``; None if a repetition cannot be told.
+        step: As of ``SumPoint``.
+        bounds: No measurement is below the first or above the second, where they are known. They
+            are wider than the extremes where a cumulative point became a difference.
     """
 
     series: Series
@@ -229,6 +270,8 @@ class HistogramPoint:
     maximum: float | None
     buckets: tuple[tuple[float, float, int], ...]
     covers: Covered | None = None
+    step: int | None = None
+    bounds: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +285,7 @@ class SummaryPoint:
         total: Their sum.
         quantiles: (quantile in 0..1, value).
         covers: As of ``Measurements``; None if a repetition cannot be told.
+        step: As of ``SumPoint``.
     """
 
     series: Series
@@ -250,6 +294,7 @@ class SummaryPoint:
     total: float
     quantiles: tuple[tuple[float, float], ...]
     covers: Covered | None = None
+    step: int | None = None
 
 
 Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
@@ -263,10 +308,12 @@ class Export:
         worker: Who.
         time_ns: What it recorded up to this time is in this export or was in one before; 0 if the
             export does not say.
+        says_goodbye: Whether the worker says goodbye when it ends in order.
     """
 
     worker: Worker
     time_ns: int
+    says_goodbye: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,12 +435,14 @@ class RoleStanding(NamedTuple):
         failures: Leases that have ended without a goodbye, and workers that said they failed.
         recovery_s: From the last sign of the worker that was replaced last to the first of the one
             that replaced it; None if none was.
+        silent: Workers that ended without a goodbye although all ended well; None if none did.
     """
 
     expected: int
     alive: int
     failures: int
     recovery_s: float | None
+    silent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Outcome(StrEnum):
         OK: Everything in it was taken.
         PARTIAL: Some of it was refused; the answer says what and why.
         MALFORMED: The bytes are not OTLP.
+        HTTP2: A connection to the port for HTTP that begins as HTTP/2 does: a gRPC client at the
+            wrong port.
         TOO_LARGE: Over ``receive.max_body_bytes``, ``receive.max_messages_per_request`` or
             ``receive.max_points_per_request``.
         UNAUTHENTICATED: Without a token that the bridge knows.
@@ -87,6 +89,7 @@ class Outcome(StrEnum):
     OK = "ok"
     PARTIAL = "partial"
     MALFORMED = "malformed"
+    HTTP2 = "http2"
     TOO_LARGE = "too_large"
     UNAUTHENTICATED = "unauthenticated"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -115,6 +118,7 @@ class Refusal(StrEnum):
             text, is empty, too long or unprintable, or is given twice.
         INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
         INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
+        NO_VALUE: The point of a gauge or sum has neither a number nor the flag that it has none.
         INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
         INVALID_EVENT: A log event lacks what it is for, or has it as another type or word.
         EVENT_TOO_LARGE: A log event, or a text in it, has too many bytes, or is nested too deep.
@@ -133,6 +137,7 @@ class Refusal(StrEnum):
     INVALID_NAME = "invalid_name"
     INVALID_METRIC_NAME = "invalid_metric_name"
     INVALID_ID = "invalid_id"
+    NO_VALUE = "no_value"
     INVALID_BUCKETS = "invalid_buckets"
     INVALID_EVENT = "invalid_event"
     EVENT_TOO_LARGE = "event_too_large"

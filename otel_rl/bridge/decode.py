@@ -4,8 +4,9 @@ The batch was parsed and checked at the door, so what fails here is a bug, not b
 keeps nothing between batches but caches.
 
 How a gauge point is read (docs/adr/0000): by its exemplars, if they are complete or carry steps,
-else by its own value. How it is known when it comes again: see ``Covered``. How far a worker has
-come is what its heartbeat says, or for any other sender the times of its points.
+else by its own value. The step is taken out of the attributes of every kind of point. How it is
+known when it comes again: see ``Covered``. How far a worker has come is what its heartbeat says,
+or for any other sender the times of its points.
 """
 
 import math
@@ -28,7 +29,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from otel_rl.bridge.decode_events import decode_events
 from otel_rl.bridge.decode_spans import decode_spans
 from otel_rl.bridge.device import at_host
-from otel_rl.bridge.otlp.attributes import step_of, text_pairs
+from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.scraped import translate
 from otel_rl.bridge.otlp.sender import Sender, sender_of
@@ -53,6 +54,7 @@ from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["decode"]
 
+_Cumulated = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
@@ -71,7 +73,7 @@ def decode(batch: Batch) -> Decoded:
     if batch.signal is Signal.TRACES:
         return decode_spans(batch)
     points: list[Point] = []
-    exports: dict[Worker, int] = {}
+    exports: dict[Worker, Export] = {}
     if batch.signal is Signal.METRICS:
         for resource_metrics in MetricsView.FromString(batch.payload).resource_metrics:
             sender = sender_of(resource_metrics.resource.SerializeToString())
@@ -80,8 +82,9 @@ def decode(batch: Batch) -> Decoded:
             sent_ns = _beat_ns(resource_metrics)
             if not sender.exact:
                 sent_ns = max(map(_latest_ns, points[before:]), default=sent_ns)
-            exports[sender.worker] = max(exports.get(sender.worker, 0), sent_ns)
-    return Decoded(points, [Export(worker, ns) for worker, ns in exports.items()])
+            before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
+            exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
+    return Decoded(points, list(exports.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,16 @@ class _Scope:
     now_ns: int
 
     def series(
-        self, metric: Metric, instrument: Instrument, attributes: Iterable[KeyValue]
-    ) -> Series:
-        """The series of a point with ``attributes``; the same object each time, mostly."""
+        self,
+        metric: Metric,
+        instrument: Instrument,
+        attributes: Iterable[KeyValue],
+        data: str = "",
+    ) -> tuple[Series, int | None]:
+        """The series of a point, mostly the same object each time, and its step.
+
+        The step is no part of the series: each step would be another one, for ever.
+        """
         return _series(
             self.sender,
             self.name,
@@ -111,15 +121,27 @@ class _Scope:
             metric.unit,
             instrument,
             self.reduction,
+            data,
             tuple([attribute.SerializeToString() for attribute in attributes]),
         )
+
+    def start_ns(self, point: _Cumulated) -> int:
+        """Since when a point counts; 0 if unknown.
+
+        An SDK with a clock of milliseconds may begin and collect in one, and what it has counted
+        is right: so its start is a moment earlier. A start at the time of the point means unknown
+        for any other sender, see ``cumulative.py``.
+        """
+        start_ns = point.start_time_unix_nano
+        return start_ns - 1 if start_ns and self.sender.knows_starts else start_ns
 
     def covers(self, point: _Timed, *, tiles: bool) -> Covered | None:
         """How a point is known when it comes again, see ``Covered``.
 
         Args:
             point: As sent.
-            tiles: Whether its start moves with each point of the series.
+            tiles: Whether its start moves with each point of the series. With steps, those of each
+                step do.
         """
         start_ns, end_ns = point.start_time_unix_nano, point.time_unix_nano
         if not end_ns:
@@ -135,12 +157,20 @@ def _series(
     unit: str,
     instrument: Instrument,
     reduction: Reduction | None,
+    data: str,
     attributes: tuple[bytes, ...],
-) -> Series:
-    parsed = text_pairs(map(KeyValue.FromString, attributes))
+) -> tuple[Series, int | None]:
+    messages = [KeyValue.FromString(attribute) for attribute in attributes]
+    # Where an SDK without the exact View leaves it.
+    step = step_of(messages)
+    if step is not None:
+        messages = [pair for pair in messages if pair.key != names.RL_LOOP_ITERATION]
+    parsed = text_pairs(messages)
     if sender.host:
         parsed = at_host(parsed, sender.host)
-    return Series(sender.worker, name, unit, parsed, reduction, instrument, scope)
+    typed = typed_pairs(messages)
+    found = Series(sender.worker, name, unit, parsed, reduction, instrument, scope, typed, data)
+    return found, step
 
 
 def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> Iterator[Point]:
@@ -168,13 +198,8 @@ def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> I
 
 
 def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurements:
-    attributes, now_ns = point.attributes, scope.now_ns
-    # Where an SDK without the exact View leaves the step.
-    step = step_of(attributes) if attributes else None
-    rest: Iterable[KeyValue] = attributes
-    if step is not None:
-        rest = [pair for pair in attributes if pair.key != names.RL_LOOP_ITERATION]
-    series = scope.series(metric, Instrument.GAUGE, rest)
+    now_ns = scope.now_ns
+    series, step = scope.series(metric, Instrument.GAUGE, point.attributes)
     exemplars = list(exemplars_of(point))
     measured = read_exemplars(exemplars) if exemplars else None
     covers = None
@@ -189,11 +214,15 @@ def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurement
             times_ns = [time_ns or now_ns for time_ns in times_ns]
         if step is not None:
             steps = [step if own is None else own for own in steps]
-    else:
-        times_ns, values, steps = [point.time_unix_nano or now_ns], [_number(point)], [step]
-        if step is None:
-            covers = scope.covers(point, tiles=True)
-    return Measurements(series, times_ns, values, steps, covers)
+        return Measurements(series, times_ns, values, steps, covers)
+    if step is None:
+        covers = scope.covers(point, tiles=True)
+    # A stock SDK keeps a point for every set of attributes, so also for every step that is over.
+    told_since_ns = None
+    if step is not None and not scope.sender.exact:
+        told_since_ns = point.start_time_unix_nano
+    times_ns = [point.time_unix_nano or now_ns]
+    return Measurements(series, times_ns, [_number(point)], [step], covers, told_since_ns)
 
 
 def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
@@ -207,15 +236,19 @@ def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
 def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     temporality = _temporality(metric.sum.aggregation_temporality)
     instrument = Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
+    is_delta = temporality is Temporality.DELTA
+    data = "delta" if is_delta else ""
     for point in metric.sum.data_points:
         if not point.flags & _NO_VALUE:
+            series, step = scope.series(metric, instrument, point.attributes, data)
             yield SumPoint(
-                series=scope.series(metric, instrument, point.attributes),
-                start_ns=point.start_time_unix_nano,
+                series=series,
+                start_ns=scope.start_ns(point),
                 time_ns=point.time_unix_nano or scope.now_ns,
                 value=_number(point),
                 temporality=temporality,
-                covers=scope.covers(point, tiles=temporality is Temporality.DELTA),
+                covers=scope.covers(point, tiles=is_delta and step is None),
+                step=step,
             )
 
 
@@ -223,14 +256,15 @@ def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
     temporality = _temporality(metric.histogram.aggregation_temporality)
     for point in metric.histogram.data_points:
         if not point.flags & _NO_VALUE:
-            yield _histogram(metric, point, scope, temporality, _explicit_buckets(point))
+            yield _histogram(metric, point, scope, temporality, _explicit_buckets(point), "")
 
 
 def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
     temporality = _temporality(metric.exponential_histogram.aggregation_temporality)
     for point in metric.exponential_histogram.data_points:
         if not point.flags & _NO_VALUE:
-            yield _histogram(metric, point, scope, temporality, _exponential_buckets(point))
+            buckets = _exponential_buckets(point)
+            yield _histogram(metric, point, scope, temporality, buckets, "exponential")
 
 
 def _histogram(
@@ -239,10 +273,15 @@ def _histogram(
     scope: _Scope,
     temporality: Temporality,
     buckets: tuple[tuple[float, float, int], ...],
+    data: str,
 ) -> HistogramPoint:
+    is_delta = temporality is Temporality.DELTA
+    if is_delta:
+        data = f"{data} delta".lstrip()
+    series, step = scope.series(metric, Instrument.HISTOGRAM, point.attributes, data)
     return HistogramPoint(
-        series=scope.series(metric, Instrument.HISTOGRAM, point.attributes),
-        start_ns=point.start_time_unix_nano,
+        series=series,
+        start_ns=scope.start_ns(point),
         time_ns=point.time_unix_nano or scope.now_ns,
         temporality=temporality,
         count=point.count,
@@ -250,7 +289,8 @@ def _histogram(
         minimum=point.min if point.HasField("min") else None,
         maximum=point.max if point.HasField("max") else None,
         buckets=buckets,
-        covers=scope.covers(point, tiles=temporality is Temporality.DELTA),
+        covers=scope.covers(point, tiles=is_delta and step is None),
+        step=step,
     )
 
 
@@ -291,13 +331,15 @@ def _exponential_buckets(
 def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:
     for point in metric.summary.data_points:
         if not point.flags & _NO_VALUE:
+            series, step = scope.series(metric, Instrument.GAUGE, point.attributes, "summary")
             yield SummaryPoint(
-                series=scope.series(metric, Instrument.GAUGE, point.attributes),
+                series=series,
                 time_ns=point.time_unix_nano or scope.now_ns,
                 count=point.count,
                 total=point.sum,
                 quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
                 covers=scope.covers(point, tiles=False),
+                step=step,
             )
 
 
@@ -305,7 +347,8 @@ def _scope_name(scope: InstrumentationScope) -> str:
     attributes = [pair for pair in scope.attributes if pair.key != names.RL_REDUCE]
     if not attributes:
         return f"{scope.name}@{scope.version}" if scope.version else scope.name
-    return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}"
+    typed = typed_pairs(attributes)
+    return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}{dict(typed) or ''}"
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:

@@ -40,10 +40,12 @@ def decode_events(batch: Batch) -> Decoded:
     announcements: list[Announcement] = []
     departures: list[Departure] = []
     samples: list[TextSample] = []
-    workers: dict[Worker, None] = {}
+    exports: dict[Worker, Export] = {}
     for resource_logs in ExportLogsServiceRequest.FromString(batch.payload).resource_logs:
-        worker = sender_of(resource_logs.resource.SerializeToString()).worker
-        workers[worker] = None
+        sender = sender_of(resource_logs.resource.SerializeToString())
+        worker = sender.worker
+        # A lease, but no word about how far the worker's measurements have come.
+        exports[worker] = Export(worker, 0, sender.exact)
         for scope_logs in resource_logs.scope_logs:
             for record in scope_logs.log_records:
                 said = {pair.key: plain(pair.value) for pair in record.attributes}
@@ -60,9 +62,9 @@ def decode_events(batch: Batch) -> Decoded:
                         samples.append(_sample(record, said, worker, time_ns))
                     case _:
                         pass  # left out at the door
-    # A lease, but no word about how far the worker's measurements have come.
-    exports = [Export(worker, 0) for worker in workers]
-    return Decoded((), exports, samples, announcements=announcements, departures=departures)
+    return Decoded(
+        (), [*exports.values()], samples, announcements=announcements, departures=departures
+    )
 
 
 def _announcement(event: str, said: Mapping[str, Value], time_ns: int) -> Announcement:

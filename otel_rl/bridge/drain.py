@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from otel_rl.bridge.about import About
 from otel_rl.bridge.align import Aligner, AlignSettings, History, Tally
 from otel_rl.bridge.align.finding import Finding
+from otel_rl.bridge.align.remarks import TOLD, Dropped
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
@@ -22,11 +23,17 @@ from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.bridge.report import Report
 from otel_rl.bridge.spool import Spool, Spooled
 from otel_rl.errors import JournalError, LeaseLost
-from otel_rl.records import Description, ExperimentKey, Offset, Row
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Offset, Row
 
-__all__ = ["Drain"]
+__all__ = ["NO_METRIC_HINT", "Drain"]
 
 _log = logging.getLogger(__name__)
+
+NO_METRIC_HINT = (
+    "Its workers said that they live, and measured nothing. Did the program end before it logged, "
+    "log to another library only, or log values that are no numbers? "
+    "See docs/quickstart.md#a-run-with-no-metric."
+)
 
 _NS_PER_S = 1_000_000_000
 
@@ -114,6 +121,7 @@ class Drain:
         report_interval_s: How often a run is told what the bridge says of itself.
         gauges: What a report says besides counts, by tracker key.
         owners: Says which runs those are.
+        dropped: Told of points that a run has no room for, by worker, once that is committed.
     """
 
     def __init__(
@@ -127,7 +135,9 @@ class Drain:
         report_interval_s: float = 10.0,
         gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {},
         owners: Owners | None = None,
+        dropped: Callable[[ExperimentKey, Mapping[str, Dropped]], None] = lambda *_: None,
     ) -> None:
+        self._dropped = dropped
         self._spool = spool
         self._ledger = ledger
         self._settings = settings
@@ -142,6 +152,7 @@ class Drain:
         # Loaded in the next round although no batch waits.
         self._unloaded: dict[ExperimentKey, None] = {}
         self._findings: dict[ExperimentKey, Finding] = {}
+        self._empty: set[ExperimentKey] = set()
         for key in ledger.open_runs():
             if self._owners.epoch(key) is not None:
                 self.begin(key)
@@ -165,6 +176,11 @@ class Drain:
         """Those that take memory, or wait to do so. Any thread may call it."""
         # Each dict is copied in one step of the interpreter, so it cannot change meanwhile.
         return [*self._runs, *self._unloaded, *self._spool.waiting()]
+
+    @property
+    def without_metrics(self) -> Collection[ExperimentKey]:
+        """Runs that have ended and have no metric of their program, sorted."""
+        return sorted(self._empty)
 
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of what waits, and of what is complete by ``now_ns``.
@@ -328,7 +344,18 @@ class Drain:
     def _news(self, key: ExperimentKey, run: _Run) -> Description | None:
         """What the run is, if that is not what the ledger says."""
         description = run.about.describe(run.aligner.status, run.aligner.devices)
+        self._look_for_metrics(key, run, description.status)
         return None if description == self._ledger.description(key) else description
+
+    def _look_for_metrics(
+        self, key: ExperimentKey, run: _Run, status: ExperimentStatus | None
+    ) -> None:
+        """Say of a run that has ended that it is empty; nobody would look for it later."""
+        if status in {None, ExperimentStatus.RUNNING} or run.aligner.has_metrics:
+            self._empty.discard(key)
+        elif key not in self._empty:
+            self._empty.add(key)
+            _log.warning("%s ended with no metric. %s", key, NO_METRIC_HINT)
 
     def _prepared(
         self,
@@ -394,6 +421,9 @@ class Drain:
 
     def _committed(self, commit: Commit) -> None:
         run = self._runs[commit.key]
+        dropped = run.aligner.take_dropped()
+        if dropped:
+            self._dropped(commit.key, dropped)
         tally, counted = run.aligner.tally, run.counted
         for counter, reason, now, before in (
             (Counter.SAMPLES_TAKEN, None, tally.taken, counted.taken),
@@ -418,6 +448,9 @@ class Drain:
             run=commit.key,
         )
         run.left_out = 0
+        for row in commit.rows:
+            for label in TOLD.intersection(row.labels) if row.labels else ():
+                _log.warning("%s: %s", commit.key, row.labels[label])
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
         if commit.rows or commit.description is not None:
             self._notify(commit.key)

@@ -15,7 +15,8 @@ The whole rule, in order:
 4. Dots and colons of a name become slashes: ``sglang:gen_throughput`` of a generator is
    ``generator/sglang/gen_throughput``. Slashes at the ends, and all but one of several, go.
 5. The values of the remaining attributes follow, in the order of the attributes' names; their
-   colons become slashes, too. Those that say which GPU it is are left out.
+   colons become slashes, too. Those that say which GPU it is are left out. What an SDK had no room
+   for, ``otel.metric.overflow``, is ``overflow``.
 6. What is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in hex>_``. So does
    an underscore that would look like the beginning of that. A key that would not begin with a
    letter gets ``x_`` in front.
@@ -42,6 +43,7 @@ __all__ = [
     "DIAGNOSIS_CAUSE",
     "MAX_KEY_LENGTH",
     "MAX_TABLE_KEY_LENGTH",
+    "OVERFLOW",
     "device_key",
     "device_prefix",
     "metric_path",
@@ -63,6 +65,9 @@ MAX_KEY_LENGTH = 1024
 MAX_TABLE_KEY_LENGTH = 56
 """Of the key of a table. W&B takes no longer artifact names than 128 characters, and a table's has
 the id of the run, up to 64, and the key."""
+
+OVERFLOW = ("otel.metric.overflow", "true")
+"""The only attribute of a point that is all for which an SDK had no room, as name and text."""
 
 # The second alternative is an underscore that, as it stands or before an escaped character, would
 # be read as the beginning of an escape.
@@ -114,6 +119,8 @@ def metric_path(
     section = "gpu" if rest else ""
     attributes, rest = without_labels(name, attributes), rest or name
     shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
+    if OVERFLOW in attributes:
+        shown[OVERFLOW[0]] = "overflow"
     if section:
         shown.pop("hw.type", None)
     for prefix, candidate in _SECTIONS:

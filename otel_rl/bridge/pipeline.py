@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
@@ -27,6 +27,7 @@ from otel_rl.bridge.receive import (
     GrpcServer,
     HttpServer,
     Intake,
+    Overflow,
     Tokens,
     load_tls,
 )
@@ -51,6 +52,9 @@ _HELD_UP_S = 1.0
 
 # After a full disk or a bug.
 _RETRY_S = 1.0
+
+# A stopping bridge that has no room for rows waits so long for a tracker that takes none.
+_NO_ROOM_S = 5.0
 
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
@@ -93,6 +97,7 @@ class Bridge:
         owners: Owners = self._leases or SoleOwner()
         self._spool = Spool(self._journal, max_share=journal.max_share)
         self._ledger = Ledger(self._journal, max_share=journal.max_share, owners=owners)
+        self._overflow = Overflow()
         self._logged_ns = 0
         self._waiting = 0
         self._round_s = time.monotonic()
@@ -131,6 +136,7 @@ class Bridge:
                 report_interval_s=settings.telemetry.run_interval_s,
                 gauges=self._gauges,
                 owners=owners,
+                dropped=self._overflow.add,
             )
             self._watch = Watch(
                 self._ledger,
@@ -209,6 +215,11 @@ class Bridge:
     def status(self) -> Sequence[RunStatus]:
         """Every run that was written to since the start."""
         return self._delivery.status()
+
+    @property
+    def without_metrics(self) -> Collection[ExperimentKey]:
+        """Runs that have ended and have no metric of their program, sorted."""
+        return self._drain.without_metrics
 
     def stop(self, *, exit_code: int = 0, is_over: bool = False) -> Sequence[RunStatus]:
         """Take nothing more, make rows of everything that was taken, and finish the runs.
@@ -317,13 +328,16 @@ class Bridge:
             clock_ns=self._clock_ns,
             tokens=Tokens(settings.auth),
             experiments=Experiments(settings.receive.max_experiments, self._drain.experiments),
+            overflow=self._overflow,
         )
         servers: list[HttpServer | GrpcServer] = []
         try:
-            if settings.http.enabled:
-                servers.append(HttpServer(intake, settings.http.host, settings.http.port, tls))
             if settings.grpc.enabled:
                 servers.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
+            if settings.http.enabled:
+                grpc = servers[0].address if servers else None
+                http = HttpServer(intake, settings.http.host, settings.http.port, tls, grpc=grpc)
+                servers.insert(0, http)
         except BaseException:
             for server in servers:
                 server.stop()
@@ -337,7 +351,7 @@ class Bridge:
             pause_s = 0.0
             try:
                 if stopping and self._leases is None:
-                    self._drain.finish(self._clock_ns(), failed=self._failed)
+                    self._finish()
                     if self._watch.look_last():
                         self._drain.round(self._clock_ns())
                 else:
@@ -359,6 +373,24 @@ class Bridge:
             else:
                 self._work.wait(_TICK_S)
                 self._work.clear()
+
+    def _finish(self) -> None:
+        """Make rows of everything that was taken.
+
+        Where rows have no room, the tracker makes some by taking those that are there: it is waited
+        for as long as it does, for half of the time that a stop may take.
+        """
+        begun_s = taken_s = time.monotonic()
+        safe_rows = 0
+        while True:
+            self._drain.finish(self._clock_ns(), failed=self._failed)
+            now_s = time.monotonic()
+            safe_rows, before = sum(run.safe_row for run in self._delivery.status()), safe_rows
+            taken_s = now_s if safe_rows > before else taken_s
+            is_over = now_s - begun_s > self._settings.stop_timeout_s / 2
+            if is_over or now_s - taken_s > _NO_ROOM_S or not self._spool.pending():
+                return
+            time.sleep(_TICK_S)
 
     def _watched(self) -> Sequence[ExperimentKey]:
         return [key for key in self._drain.experiments() if self._ledger.is_ours(key)]

@@ -5,7 +5,8 @@ merges change nothing. An accumulator to which nothing was added has no value: N
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.semconv.spec import Reduction
@@ -233,13 +234,28 @@ def quantile_of_suffix(suffix: str) -> float | None:
 
 @dataclass(slots=True)
 class Distribution:
-    """Merged histograms: buckets of any layout, each (lower, upper], with their counts."""
+    """Merged histograms: buckets of any layout, each (lower, upper], with their counts.
+
+    What one of the parts does not tell is not known of the whole: a mean without the sum of a part
+    would be too small, and the extremes of the others are not the whole's.
+
+    Attributes:
+        count: Number of measurements.
+        total: Their sum, if every part told its own.
+        minimum: The smallest, if every part told its own.
+        maximum: The largest, if every part told its own.
+        bounds: No measurement is below the first or above the second, where they are known.
+        buckets: Of all parts.
+        unbucketed: Measurements of parts without buckets.
+    """
 
     count: int = 0
     total: float | None = None
     minimum: float | None = None
     maximum: float | None = None
+    bounds: tuple[float | None, float | None] = (None, None)
     buckets: dict[tuple[float, float], int] = field(default_factory=dict)
+    unbucketed: int = 0
 
     def add(
         self,
@@ -249,30 +265,42 @@ class Distribution:
         minimum: float | None,
         maximum: float | None,
         buckets: Iterable[tuple[float, float, int]],
+        bounds: tuple[float | None, float | None] = (None, None),
     ) -> None:
-        """Fold in one histogram."""
+        """Fold in one histogram. ``bounds`` hold where its extremes are not known."""
         if count <= 0:
             return
-        if total is not None:
-            self.total = total if self.total is None else self.total + total
-        if minimum is not None:
-            self.minimum = minimum if self.minimum is None else min(self.minimum, minimum)
-        if maximum is not None:
-            self.maximum = maximum if self.maximum is None else max(self.maximum, maximum)
+        lower = bounds[0] if minimum is None else minimum
+        upper = bounds[1] if maximum is None else maximum
+        if not self.count:
+            self.total, self.minimum, self.maximum = total, minimum, maximum
+            self.bounds = lower, upper
+        else:
+            self.total = _of_both(operator.add, self.total, total)
+            self.minimum = _of_both(min, self.minimum, minimum)
+            self.maximum = _of_both(max, self.maximum, maximum)
+            self.bounds = (
+                _of_both(min, self.bounds[0], lower),
+                _of_both(max, self.bounds[1], upper),
+            )
         self.count += count
-        for lower, upper, number in buckets:
-            bucket = (lower, upper)
+        bucketed = 0
+        for lower_bound, upper_bound, number in buckets:
+            bucket = (lower_bound, upper_bound)
             self.buckets[bucket] = self.buckets.get(bucket, 0) + number
+            bucketed += number
+        if not bucketed:
+            self.unbucketed += count
 
     def quantile(self, q: float) -> float | None:
         """Estimate of the ``q``-quantile (0..1), off by at most the width of its bucket.
 
-        Linear within a bucket, and never outside the smallest and largest measurement where these
-        are known. None if nothing was added or nothing was bucketed.
+        Linear within the part of its bucket that lies between the bounds. None if nothing was
+        added, if a part has no buckets, or if the only bucket has no bound at all.
         """
         ranked = sorted(self.buckets.items(), key=lambda item: (item[0][1], item[0][0]))
         bucketed = sum(number for _, number in ranked)
-        if not bucketed:
+        if not bucketed or self.unbucketed:
             return None
         rank = q * bucketed
         seen = 0
@@ -298,16 +326,21 @@ class Distribution:
         quantile = quantile_of_suffix(suffix)
         return None if quantile is None else self.quantile(quantile)
 
-    def _within(self, lower: float, upper: float, share: float) -> float:
-        low = lower if math.isfinite(lower) else _first(self.minimum, upper)
-        high = upper if math.isfinite(upper) else _first(self.maximum, lower)
-        value = low + (high - low) * min(max(share, 0.0), 1.0)
-        if self.minimum is not None:
-            value = max(value, self.minimum)
-        if self.maximum is not None:
-            value = min(value, self.maximum)
-        return value
+    def _within(self, lower: float, upper: float, share: float) -> float | None:
+        """Interpolate in the part of a bucket in which measurements can be."""
+        smallest, largest = self.bounds
+        low = lower if smallest is None else max(lower, smallest)
+        high = upper if largest is None else min(upper, largest)
+        # An open bucket without a bound is as narrow as can be.
+        low = low if math.isfinite(low) else high
+        high = high if math.isfinite(high) else low
+        if not math.isfinite(low):
+            return None
+        return min(max(low + (high - low) * min(max(share, 0.0), 1.0), low), high)
 
 
-def _first(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def _of_both(
+    combine: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    """The two combined; None if one of them is not known."""
+    return None if one is None or other is None else combine(one, other)

@@ -593,6 +593,21 @@ Workers of the role that fell silent without a goodbye or ended with an error, i
 RL_SERVICE_RECOVERY: Final = "rl.service.recovery"
 """Metric (gauge, s). Time for which the place of the worker that was replaced last was empty."""
 
+RL_SERVICE_SILENT: Final = "rl.service.silent"
+"""Metric (gauge, {worker}).
+
+Workers of the role that ended without a goodbye in a run that ended well.
+"""
+
+RL_SERVICE_STEP_EXPECTED: Final = "rl.service.step.expected"
+"""Metric (gauge, {worker}). Workers that the row should be of, where some are missing."""
+
+RL_SERVICE_STEP_REPORTED: Final = "rl.service.step.reported"
+"""Metric (gauge, {worker}).
+
+Workers that a row of a step is of. Absent from rows that all are in.
+"""
+
 RL_STAGE: Final = "rl.stage"
 """Attribute. The part of the pipeline that work is of, whatever its role and phase are called."""
 
@@ -2209,6 +2224,33 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             instrument=Instrument.GAUGE,
             unit="s",
             brief="Time for which the place of the worker that was replaced last was empty.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_SILENT: MetricSpec(
+            name=RL_SERVICE_SILENT,
+            instrument=Instrument.GAUGE,
+            unit="{worker}",
+            brief="Workers of the role that ended without a goodbye in a run that ended well.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_STEP_EXPECTED: MetricSpec(
+            name=RL_SERVICE_STEP_EXPECTED,
+            instrument=Instrument.GAUGE,
+            unit="{worker}",
+            brief="Workers that the row should be of, where some are missing.",
+            reduction=Reduction.LAST,
+            group="service",
+            derived=True,
+        ),
+        RL_SERVICE_STEP_REPORTED: MetricSpec(
+            name=RL_SERVICE_STEP_REPORTED,
+            instrument=Instrument.GAUGE,
+            unit="{worker}",
+            brief="Workers that a row of a step is of. Absent from rows that all are in.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,

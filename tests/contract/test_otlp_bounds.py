@@ -25,13 +25,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from otel_rl.bridge.receive import ReceiveLimits
+from otel_rl.bridge.counters import Counter, Counters, Outcome
+from otel_rl.bridge.receive import HttpServer, ReceiveLimits
 from tests import waiting
 from tests.otlp_requests import (
+    Journal,
     Receiver,
     gauge,
     grpc_receiver,
     http_receiver,
+    intake,
     metrics_request,
     point,
 )
@@ -207,6 +210,37 @@ def test_what_is_no_http_is_answered_counted_and_not_logged(
     assert caplog.records == []
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [len(PREFACE), 5])
+def test_a_grpc_client_at_the_port_for_http_is_answered_counted_and_said_once(
+    caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    door = intake(Journal(), counters := Counters())
+    with HttpServer(door, port=0, grpc="127.0.0.1:4317") as server:
+        host, _, port = server.address.rpartition(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), timeout=10) as client:
+                client.sendall(PREFACE[:first])
+                client.sendall(PREFACE[first:])
+                head, _, body = answer_of(client).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert b"OTLP/gRPC is on 127.0.0.1:4317" in body
+    assert counters.value(Counter.REQUESTS, reason=Outcome.HTTP2) == 3
+    assert counters.value(Counter.REQUESTS) == 3
+    (record,) = caplog.records
+    assert server.address in record.message
+    assert "127.0.0.1:4317" in record.message
+
+
+def test_a_grpc_client_of_a_bridge_without_grpc_is_told_to_speak_http() -> None:
+    with http_receiver() as receiver, connection(receiver) as client:
+        client.sendall(PREFACE)
+        assert b"http/protobuf" in answer_of(client)
+        assert receiver.counts() == {("requests", "http2"): 1}
+
+
 def test_headers_are_bounded() -> None:
     with http_receiver() as receiver:
         with connection(receiver) as long_winded:
@@ -313,7 +347,9 @@ def test_small_bombs_together_take_no_more_than_what_may_be_in_flight() -> None:
     limits = ReceiveLimits(max_body_bytes=1 << 20, max_in_flight_bytes=2 << 20)
     bomb = gzip.compress(bytes(1 << 20))
     with http_receiver(limits) as receiver, ThreadPoolExecutor(16) as senders:
-        sent = [senders.submit(post, receiver, bomb, **{"content-encoding": "gzip"})] * 64
+        sent = [
+            senders.submit(post, receiver, bomb, **{"content-encoding": "gzip"}) for _ in range(64)
+        ]
         # Zeros are no OTLP, so each is refused in the end, or asked to come again.
         assert {answer.result(20).status_code for answer in sent} <= {400, 503}
         assert is_served(receiver)

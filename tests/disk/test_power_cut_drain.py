@@ -1,11 +1,12 @@
-"""Every measurement is in exactly one row, however often the power fails while rows are made.
+"""Every measurement is in one row, at its step, however often the power fails meanwhile.
 
 As in ``test_power_cut.py``, with the real drain and aligner at work in the journal's process. A
 sender repeats what was not acknowledged before the loss of power, byte by byte.
 """
 
 import os
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -36,13 +37,13 @@ class Request:
     Attributes:
         run: Whose.
         content: In hexadecimal digits.
-        values: Of the measurements in it; nobody else has them.
+        measured: Value, which nobody else has, and step of each measurement in it.
         acknowledged: Length of the log when the bridge had taken it; None if it has not.
     """
 
     run: str
     content: str
-    values: tuple[int, ...]
+    measured: tuple[tuple[int, int | None], ...]
     acknowledged: int | None = None
 
 
@@ -79,7 +80,9 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
         metric = otlp.measurements("value", start_ns, self.tiled_ns[run], marks)
         beat = otlp.piece(resource, otlp.heartbeat(self.tiled_ns[run]))
         content = (otlp.piece(resource, metric) + beat).hex()
-        self.requests.append(Request(run, content, tuple(value for _, value, _ in marks)))
+        self.requests.append(
+            Request(run, content, tuple((value, step) for _, value, step in marks))
+        )
         self.send(self.requests[-1])
 
     @rule()
@@ -108,8 +111,12 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
             for request in self.requests:
                 if request.acknowledged is not None and request.acknowledged > cut:
                     request.acknowledged = None
-                n = [found[value] for value in request.values]
-                assert n == [1] * len(n) or (request.acknowledged is None and not any(n))
+                steps = [found[value] for value, _ in request.measured]
+                is_whole = all(
+                    len(at) == 1 and step in {None, at[0]}
+                    for at, (_, step) in zip(steps, request.measured, strict=True)
+                )
+                assert is_whole or (request.acknowledged is None and not any(steps))
 
         self.life = self.life.fail_power(back, seed, check)
         for request in self.requests:
@@ -128,21 +135,21 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
         if request.acknowledged is None:
             request.acknowledged = self.life.end
 
-    def found_in(self, journal: SqliteJournal) -> Counter[int]:
-        """How often each value is in the rows, once rows are made of everything."""
+    def found_in(self, journal: SqliteJournal) -> Mapping[int, Sequence[int]]:
+        """The steps of the rows in which each value is, once rows are made of everything."""
         drain = drain_of(journal)
         while drain.round(self.now_ns):
             pass
         drain.finish(self.now_ns)
-        found: Counter[int] = Counter()
+        found: defaultdict[int, list[int]] = defaultdict(list)
         for run in RUNS:
             ledger = Ledger(journal)
             rows = ledger.rows(key(run), start=0, limit=1 << 30)
             assert [row.number for row in rows] == list(range(ledger.next_row(key(run))))
             for row in rows:
-                found.update(
-                    int(value) for name, value in row.values.items() if name.startswith("workers/")
-                )
+                for name, value in row.values.items():
+                    if name.startswith("workers/"):
+                        found[int(value)].append(row.step)
         return found
 
 

@@ -2,12 +2,13 @@
 
 A machine moves a few workers, their exports and the bridge's clock at random, and a plain list of
 what was measured is the model. Every sample is a power of two and is summed, so the sum of a key
-over all rows says which samples are in them, and how often. Exports are held back, overtaken and
-repeated, whole and in part, as a collector does.
+over all rows of a step says which samples are in them, and how often. Exports are held back,
+overtaken and repeated, whole and in part, as a collector does.
 """
 
 import pickle
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -85,8 +86,8 @@ class Alignment(RuleBasedStateMachine):
         self.logs: list[bytes] = []
         self.held: list[Decoded] = []
         self.sent: list[Decoded] = []
-        # What was exported, by role.
-        self.stepped = dict.fromkeys(ROLES, 0)
+        # What was exported, by role, and by step where it has one.
+        self.stepped: Counter[tuple[str, int]] = Counter()
         self.levels: dict[str, list[float]] = {role: [] for role in ROLES}
         self.counted = dict.fromkeys(ROLES, 0)
         return multiple(
@@ -179,12 +180,15 @@ class Alignment(RuleBasedStateMachine):
         self._close(everything=True)
         self.row_numbers_have_no_gaps()
         for role in ROLES:
-            assert sum(map(int, self._found(f"{role}/a", f"{role}/b"))) == self.stepped[role]
             totals = self._found(f"{role}/counted")
             assert (totals[-1] if totals else 0) == self.counted[role]
             if self.per_worker:
-                assert sum(map(int, self._own(role, "a", "b"))) == self.stepped[role]
                 assert sorted(self._own(role, "level")) == sorted(self.levels[role])
+        assert self._by_step(lambda key: key in {f"{r}/{n}" for r in ROLES for n in "ab"}) == (
+            self.stepped
+        )
+        if self.per_worker:
+            assert self._by_step(lambda key: is_own(key, "a", "b")) == self.stepped
 
     def _export(self, process: Process, *, is_held: bool) -> None:
         """Send what waits, in the order in which it was measured, and the counter."""
@@ -206,7 +210,9 @@ class Alignment(RuleBasedStateMachine):
             if measured.series.name == "level":
                 self.levels[role] += measured.values
             else:
-                self.stepped[role] += sum(map(int, measured.values))
+                for step, value in zip(measured.steps, measured.values, strict=True):
+                    assert step is not None
+                    self.stepped[role, step] += int(value)
         process.waiting = []
         self.counted[role] += process.counted - process.exported
         process.exported = process.counted
@@ -258,8 +264,23 @@ class Alignment(RuleBasedStateMachine):
             value
             for row in self.rows
             for key, value in row.values.items()
-            if key.startswith(f"workers/{role}/") and key.rpartition("/")[2] in names
+            if key.startswith(f"workers/{role}/") and is_own(key, *names)
         ]
+
+    def _by_step(self, is_wanted: Callable[[str], bool]) -> Counter[tuple[str, int]]:
+        """Sums over the rows, by role and step."""
+        sums: Counter[tuple[str, int]] = Counter()
+        for row in self.rows:
+            for key, value in row.values.items():
+                if is_wanted(key):
+                    role = key.removeprefix("workers/").partition("/")[0]
+                    sums[role, row.step] += int(value)
+        return sums
+
+
+def is_own(key: str, *names: str) -> bool:
+    """Whether a key is of a worker's own series of one of these names."""
+    return key.startswith("workers/") and key.rpartition("/")[2] in names
 
 
 TestAlignment = Alignment.TestCase

@@ -8,6 +8,7 @@ log of single points that were taken, which only grows.
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from otel_rl.bridge.align.axis import StepAxis, is_integral
@@ -17,6 +18,14 @@ from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.align.hearing import Hearing
 from otel_rl.bridge.align.memory import SeenLog
 from otel_rl.bridge.align.notice import Notice
+from otel_rl.bridge.align.remarks import (
+    Dropped,
+    Remark,
+    of_dropped,
+    of_overflowed,
+    of_shared,
+    of_units,
+)
 from otel_rl.bridge.align.roster import Roster
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
@@ -57,9 +66,16 @@ _STANDING = (
     (names.RL_SERVICE_ALIVE, ""),
     (names.RL_SERVICE_FAILURES, ""),
     (names.RL_SERVICE_RECOVERY, "_s"),
+    (names.RL_SERVICE_SILENT, ""),
 )
 
-_Closed = ClosedStep | ClosedWindow | ClosedTable | Explained | Finding
+_NO_METRICS = ("otel_rl.", "hw.", *(name for name, _ in _STANDING))
+"""What a run has though its program has measured nothing."""
+
+_MAX_NAMED = 8
+"""Workers whose spans a step lacks, by name; ``critical_path/partial`` has the number of all."""
+
+_Closed = ClosedStep | ClosedWindow | ClosedTable | Explained | Finding | Remark
 """What becomes rows."""
 
 
@@ -91,6 +107,9 @@ class Aligner:
         self._chronicle = Chronicle()
         self._findings: list[Finding] = []
         self._told: tuple[str, ...] | None = None
+        self._remarks: list[Remark] = []
+        self._dropped: dict[str, Dropped] = {}
+        self._is_told_shared = False
         self._hearing = Hearing()
         self._roster = Roster()
         self._notice = Notice()
@@ -109,22 +128,26 @@ class Aligner:
         """
         received_ns = self._hearing.at(received_ns)
         self._table.make_room(self.settings, received_ns)
+        taken = self.tally.taken
         for point in decoded.points:
             self._add(point, received_ns)
         for sample in decoded.samples:
             self._add_sample(sample, received_ns)
+        if decoded.spans:
+            self._chronicle.spanned(self._trail.new_of(decoded.spans), self._axis.step_at)
         self.tally.spans_too_old += self._trail.add(decoded.spans, self.settings, received_ns)
-        self._chronicle.spanned(decoded.spans, self._axis.step_at)
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
+        is_new = not decoded.points or self.tally.taken > taken
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
             if worker is not None:
                 self._is_watching = True
+                worker.says_goodbye = worker.says_goodbye or export.says_goodbye
                 self._roster.heard(export.worker, worker, export.time_ns, received_ns)
-                self._chronicle.exported(worker, export.time_ns, received_ns)
-                worker.exported(
-                    received_ns=received_ns, event_ns=export.time_ns, settle_ns=settle_ns
-                )
+                # What comes again says nothing of how far its worker has come, nor of its clock.
+                event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
+                self._chronicle.exported(worker, event_ns, received_ns)
+                worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
         for departure in decoded.departures:
             worker = self._table.lease(departure.worker, self.settings)
             if worker is not None:
@@ -140,7 +163,7 @@ class Aligner:
     def is_open(self) -> bool:
         """Whether there are samples that stand in no row yet."""
         parts = (self._steps, self._windows, self._tables, self._trail)
-        return bool(self._findings) or any(part.is_open for part in parts)
+        return bool(self._findings or self._remarks) or any(part.is_open for part in parts)
 
     @property
     def is_watching(self) -> bool:
@@ -156,6 +179,11 @@ class Aligner:
         return self._roster.status()
 
     @property
+    def has_metrics(self) -> bool:
+        """Whether a worker has reported anything but its own standing and its machine's."""
+        return any(not group.name.startswith(_NO_METRICS) for group in self._table.groups)
+
+    @property
     def roles(self) -> Mapping[str, RoleStanding]:
         """How each role stood when rows were closed last."""
         return self._roster.roles()
@@ -169,6 +197,11 @@ class Aligner:
     def forgotten_ns(self) -> int:
         """No log with a ``newest_ns`` up to this time is needed any more."""
         return self._table.forgotten_ns
+
+    def take_dropped(self) -> Mapping[str, Dropped]:
+        """Take out, by worker, what was dropped for want of series since the last call."""
+        dropped, self._dropped = self._dropped, {}
+        return dropped
 
     def take_log(self) -> SeenLog | None:
         """Take out the single points that were taken since the last call; None if none were."""
@@ -234,10 +267,23 @@ class Aligner:
         lease_ns = int(self.settings.lease_s * _NS_PER_S)
         self._roster.look(self._table.workers, lease_ns=lease_ns, now_ns=now_ns)
         self._table.forget(self.settings, now_ns)
-        steps = self._steps.close(self._table, self.settings, now_ns, everything=everything)
+        steps = self._steps.close(
+            self._table,
+            self.settings,
+            now_ns,
+            everything=everything,
+            standings=self._roster.roles(),
+        )
+        self.tally.late += sum(step.late for step in steps)
         windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
         tables = self._tables.close(self.settings, now_ns, everything=everything)
-        explained = self._trail.close(self._axis.role, self.settings, now_ns, everything=everything)
+        explained = self._trail.close(
+            self._axis.role,
+            self.settings,
+            now_ns,
+            lambda: self._missed(now_ns, is_over=everything),
+            everything=everything,
+        )
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         numeric = [row for row in numeric if row.values]
         if report and everything and not numeric and self._newest_ns:
@@ -253,7 +299,11 @@ class Aligner:
         self._is_watching = self._is_watching and not everything
         closed: list[_Closed]
         findings, self._findings = self._findings, []
-        closed = [*numeric, *tables, *explained, *findings]
+        remarks, self._remarks = self._remarks, []
+        newest_ns = max([self._newest_ns, *(row.time_ns for row in numeric)]) or clock_ns
+        remarks += of_units(self._table.take_unit_changes(), newest_ns)
+        remarks += of_overflowed(self._table.take_overflowed(), newest_ns)
+        closed = [*numeric, *tables, *explained, *findings, *remarks]
         closed.sort(key=lambda row: row.time_ns)
         if closed:
             self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
@@ -262,6 +312,9 @@ class Aligner:
     def _rows(self, closed: _Closed) -> Iterator[Row]:
         if isinstance(closed, Finding):
             yield from self._rows_of_finding(closed)
+            return
+        if isinstance(closed, Remark):
+            yield self._row_of_remark(closed)
             return
         version = self._axis.version_at(closed.time_ns)
         step = None if isinstance(closed, ClosedWindow) else closed.step
@@ -285,6 +338,10 @@ class Aligner:
                 url = self.settings.trace_url.replace("{trace_id}", closed.trace_id)
                 labels["critical_path/trace_url"] = url
             values = {**closed.values, **closed.health}
+            if closed.missed:
+                values["critical_path/partial"] = float(len(closed.missed))
+                missed = sorted(workers.get(worker, worker) for worker in closed.missed)
+                labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
             yield Row(self._number(), step, closed.time_ns, values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._axis.role:
@@ -292,6 +349,14 @@ class Aligner:
         self._chronicle.closed(step, closed.time_ns, closed.values)
         for values in parts(closed.values):
             yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _missed(self, now_ns: int, *, is_over: bool) -> Mapping[str, tuple[int, int]]:
+        """Instances of workers whose last spans may be missing, and from when to when."""
+        found = {
+            worker.instance: state.unheard_ns(now_ns, is_over=is_over)
+            for worker, state in self._table.workers.items()
+        }
+        return {instance: unheard for instance, unheard in found.items() if unheard is not None}
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
         version = self._axis.version_at(finding.time_ns)
@@ -302,6 +367,10 @@ class Aligner:
         if finding.causes:
             tables = {"diagnosis/ranked": finding.table}
             yield Row(self._number(), finding.step, finding.time_ns, {}, version, tables)
+
+    def _row_of_remark(self, remark: Remark) -> Row:
+        step, version = self._axis.step_at(remark.time_ns), self._axis.version_at(remark.time_ns)
+        return Row(self._number(), step, remark.time_ns, {}, version, labels=remark.labels)
 
     def _step_facts(self, explained: Explained) -> StepFacts:
         names = self._table.names()
@@ -335,7 +404,7 @@ class Aligner:
         samples = len(point.values) if isinstance(point, Measurements) else 1
         stream = self._table.stream(point.series, self.settings)
         if stream is None:
-            self.tally.too_many_series += samples
+            self._drop_new_series(point, samples)
             return
         self.tally.taken += samples
         match point:
@@ -348,8 +417,27 @@ class Aligner:
             case SummaryPoint():
                 self._add_summary(stream, point, received_ns)
 
-    def _is_new(self, stream: Stream, covers: Covered | None, samples: int = 1) -> bool:
-        """Whether a point was not taken before; it is, from now on."""
+    def _drop_new_series(self, point: Point, samples: int) -> None:
+        series = point.series
+        if not self.tally.too_many_series:
+            latest_ns = max(point.times_ns) if isinstance(point, Measurements) else point.time_ns
+            self._remarks.append(of_dropped(series, self.settings, latest_ns))
+        self.tally.too_many_series += samples
+        before = self._dropped.get(series.worker.instance, Dropped(0, series.name))
+        self._dropped[series.worker.instance] = before._replace(points=before.points + 1)
+
+    def _is_new(
+        self,
+        stream: Stream,
+        covers: Covered | None,
+        samples: int = 1,
+        *,
+        step: int | None = None,
+    ) -> bool:
+        """Whether a point was not taken before; it is, from now on.
+
+        Those of different steps have one time if they were collected together.
+        """
         if covers is None:
             return True
         start_ns, end_ns = covers
@@ -359,7 +447,7 @@ class Aligner:
         if start_ns:
             is_new = stream.seen.take_interval(start_ns, end_ns)
         else:
-            is_new = self._table.take_time(stream, end_ns)
+            is_new = self._table.take_time(stream, end_ns, step)
         if not is_new:
             self.tally.drop_as_duplicate(samples)
         return is_new
@@ -367,6 +455,10 @@ class Aligner:
     def _add_measurements(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
         if measured.covers is not None:
             if self._is_new(stream, measured.covers, len(measured.values)):
+                self._fold_in(stream, measured, received_ns)
+            return
+        if measured.told_since_ns is not None:
+            if self._is_change(stream, measured, measured.told_since_ns):
                 self._fold_in(stream, measured, received_ns)
             return
         # Those of one point are different ones, even by a clock that is too coarse to say so.
@@ -387,6 +479,18 @@ class Aligner:
             self.tally.drop_as_too_old(1)
             return False
         if self._table.take_time(stream, time_ns, step):
+            return True
+        self.tally.drop_as_duplicate(1)
+        return False
+
+    def _is_change(self, stream: Stream, measured: Measurements, since_ns: int) -> bool:
+        """Whether the one value of a step is another than was told of it before."""
+        time_ns, value, step = measured.times_ns[0], measured.values[0], measured.steps[0]
+        assert step is not None  # only steps are told again
+        if self._table.is_unknown(stream, time_ns, single=True):
+            self.tally.drop_as_too_old(1)
+            return False
+        if self._table.take_change(stream, (step, since_ns, time_ns), value):
             return True
         self.tally.drop_as_duplicate(1)
         return False
@@ -451,25 +555,20 @@ class Aligner:
     def _add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
         is_delta = point.temporality is Temporality.DELTA
         if point.series.instrument is not Instrument.COUNTER:
-            if not self._is_new(stream, point.covers):
-                return
-            stream.level = stream.level + point.value if is_delta else point.value
-            self._chronicle.measured(stream, [stream.level])
-            self.tally.late += self._windows.add_levels(
-                stream, [stream.level], [point.time_ns], received_ns, self.settings
-            )
+            self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._is_new(stream, point.covers):
+        if is_delta and not self._is_new(stream, point.covers, step=point.step):
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
         if counter is None:
             counter = CounterStream()
             if self._is_counted(point):
-                counter = CounterStream(point.start_ns, point.time_ns, point.value)
+                counter = CounterStream.counted(point)
                 self.tally.drop_as_too_old(1)
             stream.counter = counter
         increment = counter.advance(point)
+        self._look_for_shared(counter, point)
         if increment is not None:
             self._chronicle.measured(stream, [increment.value])
             self.tally.late += self._windows.add_increment(
@@ -478,20 +577,36 @@ class Aligner:
         elif is_known:
             self.tally.drop_as_duplicate(1)
 
+    def _add_level(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
+        """Fold in a point of an up-down counter: a level, at its step if it has one."""
+        is_delta = point.temporality is Temporality.DELTA
+        level = Measurements(
+            point.series,
+            [point.time_ns],
+            [point.value],
+            [point.step],
+            told_since_ns=None if point.step is None else point.start_ns,
+        )
+        if level.told_since_ns is not None and not is_delta:
+            self._add_measurements(stream, level, received_ns)
+            return
+        if not self._is_new(stream, point.covers, step=point.step):
+            return
+        stream.level = stream.level + point.value if is_delta else point.value
+        self._fold_in(stream, replace(level, values=[stream.level]), received_ns)
+
     def _add_histogram(self, stream: Stream, point: HistogramPoint, received_ns: int) -> None:
         is_delta = point.temporality is Temporality.DELTA
-        if is_delta and not self._is_new(stream, point.covers):
+        if is_delta and not self._is_new(stream, point.covers, step=point.step):
             return
         before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         if stream.histogram is None:
             stream.histogram = HistogramStream()
             if self._is_counted(point):
-                buckets = {(lower, upper): n for lower, upper, n in point.buckets}
-                stream.histogram = HistogramStream(
-                    point.start_ns, point.time_ns, point.count, point.total, buckets
-                )
+                stream.histogram = HistogramStream.counted(point)
                 self.tally.drop_as_too_old(1)
         new = stream.histogram.advance(point)
+        self._look_for_shared(stream.histogram, point)
         if new is not None:
             if new.count and new.total is not None:
                 self._chronicle.measured(stream, [new.total / new.count])
@@ -501,6 +616,16 @@ class Aligner:
         elif not is_delta and point.time_ns <= before_ns:
             self.tally.drop_as_duplicate(1)
 
+    def _look_for_shared(
+        self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
+    ) -> None:
+        """Tell once of processes that have one name at a time."""
+        if len(stream.lives) < 2 or point.step is not None or self._is_told_shared:
+            return
+        if stream.is_shared:
+            self._is_told_shared = True
+            self._remarks.append(of_shared(point.series, point.time_ns))
+
     def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
         """Whether the first point of a series may repeat what the totals have."""
         is_cumulative = point.temporality is Temporality.CUMULATIVE
@@ -508,7 +633,7 @@ class Aligner:
 
     def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
         """Quantiles cannot be merged: the worst worker's stands for the role."""
-        if not self._is_new(stream, point.covers):
+        if not self._is_new(stream, point.covers, step=point.step):
             return
         role, name, attributes = stream.worker.role, point.series.name, point.series.attributes
         for quantile, value in point.quantiles:

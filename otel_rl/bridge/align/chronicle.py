@@ -114,7 +114,8 @@ class Chronicle:
         """These spans have ended.
 
         Args:
-            spans: Of one message. Scopes come one after another there, not spans by their ends.
+            spans: Of one message, those that did not come before. Scopes come one after another
+                there, not spans by their ends.
             step_at: The step in progress at a time in ns.
         """
         # What is within another is to come before it, also if both end together.

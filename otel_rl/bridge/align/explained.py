@@ -68,6 +68,7 @@ class Explained:
         health: Tracker key to how well the step used its processes.
         bound: The stage of the pipeline that has most of the critical path.
         stragglers: Tracker key to the instance of a role that the step has lost most by.
+        missed: Instances of workers that may have taken part with spans that never arrived.
     """
 
     step: int
@@ -82,10 +83,15 @@ class Explained:
     health: Mapping[str, float]
     bound: str
     stragglers: Mapping[str, str]
+    missed: Sequence[str] = ()
 
 
 def explain(
-    spans: Mapping[bytes, SpanRecord], role: str, steps: Iterable[int], places: set[tuple[str, str]]
+    spans: Mapping[bytes, SpanRecord],
+    role: str,
+    steps: Iterable[int],
+    places: set[tuple[str, str]],
+    missed: Mapping[str, tuple[int, int]],
 ) -> list[Explained]:
     """What decided how long some steps of a role took, in the order of their numbers.
 
@@ -94,6 +100,8 @@ def explain(
         role: Whose steps these are.
         steps: Their numbers; those that no span tells of are left out.
         places: Roles and phases that rows have named; new ones are put in.
+        missed: Instances of workers whose last spans may never arrive, and from when to when they
+            may have made some.
     """
     roots: dict[int, list[SpanRecord]] = defaultdict(list)
     wanted = set(steps)
@@ -118,7 +126,8 @@ def explain(
     end_ns = max(root.end_ns for root in last_of.values())
     observer = Observer(forest, Activity(forest, start_ns, end_ns))
     host_clocks = list(_host_clocks(ahead_ns, forest))
-    explainer = _Explainer(forest, observer, host_clocks, places)
+    gaps = _gaps(forest, missed)
+    explainer = _Explainer(forest, observer, host_clocks, places, gaps)
     return [explainer.explained(step, root) for step, root in last_of.items()]
 
 
@@ -131,11 +140,13 @@ class _Explainer:
         observer: Observer,
         clocks: Sequence[HostClock],
         places: set[tuple[str, str]],
+        gaps: Mapping[str, tuple[int, int]],
     ) -> None:
         self._forest = forest
         self._observer = observer
         self._clocks = clocks
         self._places = places
+        self._gaps = gaps
 
     def explained(self, step: int, root: SpanRecord) -> Explained:
         """The step, by the rank that was last."""
@@ -166,6 +177,11 @@ class _Explainer:
                 for role, of in self._named(health.roles)
                 if of.straggler is not None
             },
+            missed=[
+                worker
+                for worker, (start_ns, end_ns) in self._gaps.items()
+                if start_ns < root.end_ns and root.start_ns < end_ns
+            ],
         )
 
     def _path_ns(self, segments: Iterable[Segment]) -> Mapping[Place, int]:
@@ -212,6 +228,19 @@ class _Explainer:
                 return _OTHER, _OTHER
             places.add(place)
         return place
+
+
+def _gaps(forest: Forest, missed: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Of those that have made spans, the time after the last one that may have had more."""
+    newest_ns: dict[str, int] = {}
+    if missed:
+        for span in forest.spans:
+            if span.worker in missed:
+                newest_ns[span.worker] = max(span.end_ns, newest_ns.get(span.worker, 0))
+    return {
+        worker: (max(last_ns, missed[worker][0]), missed[worker][1])
+        for worker, last_ns in newest_ns.items()
+    }
 
 
 def _key(role: str, phase: str) -> str:

@@ -56,6 +56,7 @@ class _Role:
     vacancies: list[_Vacancy] = field(default_factory=list)
     failures: int = 0
     recovery_ns: int | None = None
+    silent: int = 0
     standing: RoleStanding | None = None
 
     def failed(self, index: int | None, since_ns: int) -> None:
@@ -97,7 +98,9 @@ class _Role:
         missed = 0 if indexed and self.announced else len(self.vacancies)
         expected = max(alive + missed, self.announced - gone)
         recovery_s = None if self.recovery_ns is None else self.recovery_ns / _NS_PER_S
-        self.standing = RoleStanding(expected, alive, self.failures, recovery_s)
+        self.standing = RoleStanding(
+            expected, alive, self.failures, recovery_s, self.silent or None
+        )
 
 
 class Roster:
@@ -163,6 +166,9 @@ class Roster:
                 state.gone_ns = state.event_ns
                 self._went_well = True
                 role.let_go(worker.index, state)
+                if state.says_goodbye:
+                    state.standing = Standing.SILENT
+                    role.silent += 1
 
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
         """End the leases that are over, and see how each role stands."""

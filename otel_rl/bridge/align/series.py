@@ -2,12 +2,19 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 from otel_rl.bridge.align.seen import Seen
 from otel_rl.bridge.cumulative import CounterStream, HistogramStream
 from otel_rl.semconv.spec import Reduction
 
 __all__ = ["Group", "Standing", "Stream", "WorkerState"]
+
+_SHORTEST_PAUSE_NS: Final = 1_000_000_000
+"""Between two exports of a worker by default: one may come sooner than the next."""
+
+_SPAN_INTERVAL_NS: Final = 5_000_000_000
+"""OpenTelemetry's default: what ended before that has been sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +31,7 @@ class Group:
         statistics: What else is written, as suffixes of ``key``.
         extra: What else may be written, as further suffixes.
         own: Whether it holds one worker's own series, not the role's value.
+        unit: Of its values, in one spelling; empty if none was given.
         total: Of a counter: everything finite that was counted in rows that are closed.
     """
 
@@ -36,11 +44,14 @@ class Group:
     statistics: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     own: bool = False
+    unit: str = ""
     total: float = 0
 
 
 class Standing(IntEnum):
     """What a worker is to the roster: not noted yet, or alive, gone with a goodbye, gone without.
+
+    Who is silent has gone without one, too, but with all others and when all went well.
 
     Not what rows wait for: what it has sent last may still be on its way.
     """
@@ -49,6 +60,7 @@ class Standing(IntEnum):
     ALIVE = 1
     LEFT = 2
     FAILED = 3
+    SILENT = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +81,7 @@ class WorkerState:
         gone_ns: If it is gone: what it recorded up to this time was sent before that.
         pause_ns: The longest time between two of its exports, lately.
         is_replacement: Whether it has come in the place of one that failed.
+        says_goodbye: Whether it does so when it ends in order.
         streams: Its series that carry steps.
     """
 
@@ -85,6 +98,7 @@ class WorkerState:
     gone_ns: int = 0
     pause_ns: int = 0
     is_replacement: bool = False
+    says_goodbye: bool = False
     streams: list["Stream"] = field(default_factory=list)
 
     def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
@@ -107,6 +121,22 @@ class WorkerState:
             if newest is None or self.newest_step > newest:
                 self.unsettled.append((received_ns, self.newest_step))
 
+    def unheard_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
+        """From when to when it may have made spans that never arrive; None if it is here.
+
+        Args:
+            now_ns: The bridge's clock.
+            is_over: Whether nothing more will be heard of anybody.
+        """
+        usual_ns = max(self.pause_ns, _SHORTEST_PAUSE_NS)
+        if self.standing is Standing.ALIVE:
+            is_missed = is_over or now_ns - self.received_ns > 3 * usual_ns
+        else:
+            is_missed = self.standing in (Standing.FAILED, Standing.SILENT)
+        if not is_missed or not self.event_ns:
+            return None
+        return self.event_ns - max(usual_ns, _SPAN_INTERVAL_NS), self.event_ns + usual_ns
+
     def clock_is(self, now_ns: int) -> None:
         """If the bridge's clock was set back: nothing was received later than now."""
         if self.received_ns > now_ns:
@@ -120,6 +150,14 @@ class WorkerState:
         """
         passed = min(stream.last_step or 0 for stream in self.streams)
         return passed if self.settled_step is None else max(passed, self.settled_step)
+
+    def start_again(self) -> None:
+        """Forget which steps it has reported: its role makes them again."""
+        for stream in self.streams:
+            stream.last_step = None
+        self.streams.clear()
+        self.unsettled.clear()
+        self.newest_step = self.settled_step = None
 
     def has_all_of(self, step: int, *, since: int) -> bool:
         """Whether every series that reported ``since`` or later has come to ``step``."""

@@ -8,11 +8,11 @@ single points that were taken are not pickled at all, see ``memory.py``.
 import pickle
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_rl.bridge.align.devices import DeviceTable
-from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable
+from otel_rl.bridge.align.groups import GroupIdentity, GroupRecord, GroupTable, UnitChange
 from otel_rl.bridge.align.memory import Memory, SeenLog
 from otel_rl.bridge.align.series import Group, Standing, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
@@ -51,7 +51,7 @@ class _Ended(NamedTuple):
 
 
 _Attributes = tuple[tuple[str, str], ...]
-_SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str]
+_SeriesRecord = tuple[str, str, _Attributes, Reduction | None, Instrument, str, _Attributes, str]
 
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
 
@@ -124,18 +124,31 @@ class StreamTable:
         stream = self._streams.get(series)
         if stream is not None or len(self._streams) >= settings.max_series:
             return stream
-        reduction, *_ = _reduction_of(series)
-        attributes = without_labels(series.name, series.attributes)
-        identity = (series.worker.role, series.name, attributes, reduction)
-        if not self.has_room_for(identity, settings):
+        if not self.has_room_for(self._identity(series), settings):
             return None
         stream = self._streams[series] = self._make(series, settings)
         self._frozen = None
         return stream
 
-    def has_room_for(self, identity: GroupIdentity, settings: AlignSettings) -> bool:
+    def streams(self) -> Iterable[Stream]:
+        """Every stream that is not forgotten."""
+        return self._streams.values()
+
+    def has_room_for(
+        self,
+        identity: GroupIdentity | tuple[str, str, _Attributes, Reduction],
+        settings: AlignSettings,
+    ) -> bool:
         """Whether there is a group of this identity, or may be one more."""
-        return self._group_table.has_room_for(identity, settings)
+        return self._group_table.has_room_for(GroupIdentity(*identity), settings)
+
+    def take_unit_changes(self) -> Sequence[UnitChange]:
+        """Take out the metrics that were reported in another unit since the last call."""
+        return self._group_table.take_unit_changes()
+
+    def take_overflowed(self) -> Sequence[Group]:
+        """Take out, once in a run, the first group of what an SDK had no room for."""
+        return self._group_table.take_overflowed()
 
     def counts_again(self, start_ns: int) -> bool:
         """Whether a new cumulative series that counts since ``start_ns`` may have been counted."""
@@ -154,6 +167,16 @@ class StreamTable:
     def take_time(self, stream: Stream, time_ns: int, step: int | None = None) -> bool:
         """Take note of a single point. Returns whether it is new."""
         return self._memory.take_time(stream.number, time_ns, step)
+
+    def take_change(self, stream: Stream, place: tuple[int, int, int], value: float) -> bool:
+        """Take note of the value of a step. Returns whether it is another one than before.
+
+        Args:
+            stream: Its series.
+            place: The step, the start that the sender gives, and the time.
+            value: Its value then.
+        """
+        return self._memory.take_change(stream.number, place, value)
 
     def take_sample(self, time_ns: int, digest: int) -> bool:
         """Take note of a text sample. Returns whether it is new."""
@@ -222,13 +245,39 @@ class StreamTable:
         key: str = "",
     ) -> Group:
         """The group of these, under ``key`` if given, and one that no other group writes."""
+        identity = GroupIdentity(role, name + suffix, attributes, reduction)
+        return self._group(identity, statistics, extra, suffix=suffix, key=key)
+
+    def _group(
+        self,
+        identity: GroupIdentity,
+        statistics: tuple[str, ...],
+        extra: tuple[str, ...],
+        *,
+        suffix: str = "",
+        key: str = "",
+        unit: str = "",
+    ) -> Group:
         before = len(self.groups)
         group = self._group_table.group(
-            role, name, attributes, reduction, statistics, extra, suffix=suffix, key=key
+            identity, statistics, extra, suffix=suffix, key=key, unit=unit
         )
         if len(self.groups) > before:
             self._frozen = None
         return group
+
+    def _identity(self, series: Series, role: str | None = None) -> GroupIdentity:
+        """What the values of a series are reduced into: those of its role unless another is given.
+
+        All GPUs are of no role.
+        """
+        return self._group_table.identify(
+            series.worker.role if role is None else role,
+            series.name,
+            without_labels(series.name, series.attributes),
+            _reduction_of(series)[0],
+            series.unit,
+        )
 
     def device_group(self, uuid: str, name: str) -> Group | None:
         """The group of what is derived for one GPU; None if it has no keys of its own."""
@@ -252,8 +301,8 @@ class StreamTable:
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
         spec = names.METRICS.get(series.name)
         worker = self.worker(series.worker)
-        attributes = without_labels(series.name, series.attributes)
-        group = self.group(worker.role, series.name, attributes, *_reduction_of(series))
+        _, statistics, extra = _reduction_of(series)
+        group = self._group(self._identity(series), statistics, extra, unit=series.unit)
         wider, device = self._of_device(series, worker, settings)
         own = None
         if settings.per_worker or (spec is not None and spec.per_worker):
@@ -299,8 +348,9 @@ class StreamTable:
         reduction, statistics, extra = _reduction_of(series)
         attributes = without_labels(series.name, series.attributes)
         wider = []
-        if self.has_room_for(("", series.name, attributes, reduction), settings):
-            wider.append(self.group("", series.name, attributes, reduction, statistics, extra))
+        of_all = self._identity(series, role="")
+        if self.has_room_for(of_all, settings):
+            wider.append(self._group(of_all, statistics, extra, unit=series.unit))
         prefix = self._device_table.prefix(
             labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
         )
@@ -346,6 +396,7 @@ class StreamTable:
             [len(stream.seen.bounds) for stream in streams],
             b"".join([stream.seen.bounds.tobytes() for stream in streams]),
             self.forgotten_ns,
+            self._memory.lost_steps(),
         )
 
     def _identities(self) -> "_Identities":
@@ -366,6 +417,8 @@ class StreamTable:
                         series.reduction,
                         series.instrument,
                         series.scope,
+                        series.typed,
+                        series.data,
                     ),
                     stream.number,
                     stream.group.number,
@@ -438,6 +491,7 @@ class StreamTable:
             )
             if stream.last_step is not None:
                 worker_state.streams.append(stream)
+        self._memory.lose_steps(state.lost_steps)
         self._frozen = state.frozen
 
 
@@ -491,3 +545,4 @@ class _State(NamedTuple):
     bound_counts: list[int]
     bounds: bytes
     forgotten_ns: int
+    lost_steps: dict[int, int]  # by stream number

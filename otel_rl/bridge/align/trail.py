@@ -9,7 +9,7 @@ new, kept in the transaction of the rows, and read again after a restart, as in 
 
 import pickle
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,6 +27,9 @@ _EVERY_NS: Final = 5 * _NS_PER_S
 
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
+
+# Workers whose latest span is remembered; of more, those that came first are forgotten.
+_MAX_WORKERS: Final = 4_096
 
 
 class TrailLog(NamedTuple):
@@ -52,6 +55,8 @@ class Trail:
         # In the order of arrival.
         self._spans: dict[bytes, SpanRecord] = {}
         self._fresh: list[SpanRecord] = []
+        # The latest end of a span, by worker.
+        self._newest_ns: dict[str, int] = {}
 
     @property
     def forgotten_ns(self) -> int:
@@ -62,6 +67,28 @@ class Trail:
     def is_open(self) -> bool:
         """Whether a step waits to be explained."""
         return bool(self._known.waiting)
+
+    def new_of(self, spans: Iterable[SpanRecord]) -> Sequence[SpanRecord]:
+        """Returns the spans that were not taken before, each once. To be asked before ``add``.
+
+        A span that ended before what is remembered may be a repetition. It is a new one if it ended
+        after all others of its worker, whose clock is then far behind.
+        """
+        new: dict[bytes, SpanRecord] = {}
+        newest_ns: dict[str, int] = {}
+        for span in spans:
+            worker, end_ns = span.worker, span.end_ns
+            if end_ns > newest_ns.get(worker, 0):
+                newest_ns[worker] = end_ns
+            if span.span_id in self._spans:
+                continue
+            if end_ns > self.forgotten_ns or end_ns > self._newest_ns.get(worker, end_ns):
+                new.setdefault(span.span_id, span)
+        for worker, end_ns in newest_ns.items():
+            self._newest_ns[worker] = max(end_ns, self._newest_ns.pop(worker, 0))
+        while len(self._newest_ns) > _MAX_WORKERS:
+            del self._newest_ns[next(iter(self._newest_ns))]
+        return list(new.values())
 
     def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
         """Take in spans; those that were taken before make no difference.
@@ -89,9 +116,24 @@ class Trail:
         return dropped
 
     def close(
-        self, role: str, settings: AlignSettings, now_ns: int, *, everything: bool
+        self,
+        role: str,
+        settings: AlignSettings,
+        now_ns: int,
+        missed: Callable[[], Mapping[str, tuple[int, int]]] = dict,
+        *,
+        everything: bool,
     ) -> Sequence[Explained]:
-        """Explain the steps of ``role`` whose spans have had time to arrive."""
+        """Explain the steps of ``role`` whose spans have had time to arrive.
+
+        Args:
+            role: Whose steps are explained.
+            settings: How long spans are waited for.
+            now_ns: The bridge's clock.
+            missed: Instances of workers whose last spans may never arrive, and from when to when
+                they may have made some. Asked for if there is something to explain.
+            everything: Whether to explain the steps whose spans are still waited for as well.
+        """
         if not everything and 0 <= now_ns - self._known.looked_ns < _EVERY_NS:
             return ()
         self._known.looked_ns = now_ns
@@ -101,13 +143,15 @@ class Trail:
             for step, received_ns in self._known.waiting.items()
             if everything or now_ns - min(received_ns, now_ns) >= wait_ns
         ]
+        over_ns = self._over_ns(due)
         for step in due:
             del self._known.waiting[step]
-            self._known.explained[step] = None
+            self._known.explained.pop(step, None)
+            self._known.explained[step] = over_ns[step]
         while len(self._known.explained) > _REMEMBERED:
             del self._known.explained[next(iter(self._known.explained))]
         steps = [number for of, number in due if of == role]
-        explained = explain(self._spans, role, steps, self._known.places)
+        explained = explain(self._spans, role, steps, self._known.places, missed() if steps else {})
         if due:
             self._forget(settings)
         return explained
@@ -132,8 +176,19 @@ class Trail:
         self._spans[span.span_id] = span
         if span.name == STEP_SPAN and span.step is not None:
             step = (span.role, span.step)
-            if step not in self._known.explained:
+            # What began after the step was over is the same step of another pass.
+            if span.start_ns >= self._known.explained.get(step, 0):
                 self._known.waiting[step] = received_ns
+
+    def _over_ns(self, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """When each step was over, of the rank that was last."""
+        over_ns = dict.fromkeys(steps, 0)
+        for span in self._spans.values() if steps else ():
+            if span.name == STEP_SPAN and span.step is not None:
+                step = span.role, span.step
+                if over_ns.get(step, span.end_ns) < span.end_ns:
+                    over_ns[step] = span.end_ns
+        return over_ns
 
     def _forget(self, settings: AlignSettings) -> None:
         """Forget what has ended too long before the oldest step that waits."""
@@ -178,14 +233,15 @@ class _Known:
 
     Attributes:
         waiting: When the last root of a rank came, of each step that is to be explained.
-        explained: Steps that were, so that a rank that reports late does not do so again.
+        explained: When each step that was explained was over, so that a rank that reports late does
+            not let it be explained again, and a loop that makes it again does.
         places: Roles and phases that the rows have named.
         looked_ns: When steps were explained last, by the bridge's clock.
         forgotten_ns: As of ``Trail``.
     """
 
     waiting: dict[tuple[str, int], int]
-    explained: dict[tuple[str, int], None]
+    explained: dict[tuple[str, int], int]
     places: set[tuple[str, str]]
     looked_ns: int
     forgotten_ns: int

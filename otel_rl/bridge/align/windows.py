@@ -5,10 +5,16 @@ reduction over workers of what each measured. Of several workers that report one
 A window is closed when every live worker has come
 past its end, or ``allowed_lateness_s`` after its newest sample arrived. What comes later makes
 a row of its own.
+
+A rate is of a whole window: of one that is cut, because whoever counted left before its end or the
+run ended, it would be of a moment, and twelve thousand tokens of a step of twelve seconds would be
+as many a second. So it is left out there, but where what was counted took as long as a window. Of
+what is counted for the first time, a window may hold too little; it is then in the rate of the next
+one. The totals have all.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
@@ -27,7 +33,10 @@ __all__ = ["ClosedWindow", "OpenWindows"]
 
 _NS_PER_S = 1_000_000_000
 
-# A window that covers a millisecond, the first of a run, would show a rate of thousands.
+# Of a window, by exports that do not fall on its bounds: they hold at least as much.
+_MIN_SHARE = 0.5
+
+# A run of a millisecond would show a rate of thousands.
 _MIN_RATE_S = 0.5
 
 
@@ -49,18 +58,45 @@ class _Counted:
     """What one worker counted in a window.
 
     Attributes:
+        worker: Its role and label.
+        from_ns: When it began to count what it reports in the window.
+        to_ns: Through when.
         value: The finite part, which goes into the total: one NaN would be all that is ever known
             of it.
         seconds: In which it was counted.
         oddity: NaN or an infinity, if one was counted; the rate shows it.
     """
 
+    worker: tuple[str, str]
+    from_ns: int
+    to_ns: int
     value: float = 0
     seconds: float = 0.0
     oddity: float = 0.0
 
+    def add(self, increment: Increment, time_ns: int) -> None:
+        """Fold in what was counted up to ``time_ns``."""
+        self.from_ns = min(self.from_ns, time_ns - int(increment.seconds * _NS_PER_S))
+        self.to_ns = max(self.to_ns, time_ns)
+        if math.isfinite(increment.value):
+            self.value += increment.value
+        else:
+            self.oddity += increment.value
+        self.seconds += increment.seconds
+
+    def joined(self, before: "_Counted") -> "_Counted":
+        """With what the worker counted before."""
+        return _Counted(
+            self.worker,
+            min(self.from_ns, before.from_ns),
+            max(self.to_ns, before.to_ns),
+            self.value + before.value,
+            self.seconds + before.seconds,
+            self.oddity + before.oddity,
+        )
+
     def rate(self, cover_s: float) -> float:
-        """Per second of a window that covers ``cover_s``, at least ``_MIN_RATE_S``.
+        """Per second of a window that covers ``cover_s``.
 
         A worker that was there for most of the window is measured by its own time, because its
         exports do not fall on the window's bounds. One that came and went counted for a moment of
@@ -86,8 +122,6 @@ class _Window:
     distributions: dict[int, Distribution] = field(default_factory=dict)
     single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     devices: dict[int, tuple[str, str]] = field(default_factory=dict)
-    counted_from_ns: int = 0
-    counted_to_ns: int = 0
 
     def groups(self, stream: Stream) -> Iterator[Group]:
         """What the samples of a stream are reduced into."""
@@ -98,12 +132,6 @@ class _Window:
             yield stream.own
         yield from stream.wider
 
-    def covers(self, increment: Increment, time_ns: int) -> None:
-        """Take note of the time in which something was counted."""
-        from_ns = time_ns - int(increment.seconds * _NS_PER_S)
-        self.counted_from_ns = min(self.counted_from_ns or from_ns, from_ns)
-        self.counted_to_ns = max(self.counted_to_ns, time_ns)
-
 
 class OpenWindows:
     """The windows of one experiment that still wait for samples."""
@@ -111,7 +139,9 @@ class OpenWindows:
     def __init__(self) -> None:
         # By their end, which stays true when ``window_s`` is changed.
         self._open: dict[int, _Window] = {}
-        self._closed_through_ns = 0
+        self._first_end_ns = self._closed_through_ns = 0
+        # What was counted for the first time, and for too short a time to have a rate, by group.
+        self._unrated: dict[int, dict[int, _Counted]] = {}
 
     def add_levels(
         self,
@@ -152,17 +182,13 @@ class OpenWindows:
     ) -> bool:
         """Fold in what a counter counted. Returns whether it is late."""
         window = self._window(time_ns, received_ns, settings)
-        window.covers(increment, time_ns)
         for group in window.groups(stream):
             cells = window.counted.setdefault(group.number, {})
             cell = cells.get(stream.number)
             if cell is None:
-                cell = cells[stream.number] = _Counted()
-            if math.isfinite(increment.value):
-                cell.value += increment.value
-            else:
-                cell.oddity += increment.value
-            cell.seconds += increment.seconds
+                worker = stream.worker.role, stream.worker.label
+                cell = cells[stream.number] = _Counted(worker, time_ns, time_ns)
+            cell.add(increment, time_ns)
         return window.late
 
     def add_distribution(
@@ -180,6 +206,7 @@ class OpenWindows:
                 minimum=point.minimum,
                 maximum=point.maximum,
                 buckets=point.buckets,
+                bounds=point.bounds,
             )
         return window.late
 
@@ -214,8 +241,51 @@ class OpenWindows:
             if everything or over or overdue or place < surplus:
                 del self._open[end_ns]
                 self._closed_through_ns = max(end_ns, self._closed_through_ns)
-                rows.extend(_rows(window, table, settings.window_s))
+                length_ns = int(settings.window_s * _NS_PER_S)
+                rates = self._rates(window, end_ns, length_ns, table, is_last=everything)
+                rows.extend(_rows(window, table, rates))
         return rows
+
+    def _rates(
+        self, window: _Window, end_ns: int, length_ns: int, table: StreamTable, *, is_last: bool
+    ) -> dict[int, list[float]]:
+        """What was counted per second, by each worker, of each group that has a rate."""
+        rates: dict[int, list[float]] = {}
+        if window.late or not window.counted:
+            return rates
+        # Whoever has come past the end has counted nothing else in the window. Not who came later,
+        # in the place of one that left.
+        beyond = {
+            (worker.role, worker.label)
+            for worker in table.workers.values()
+            if worker.event_ns >= end_ns and worker.first_ns <= window.received_ns
+        }
+        is_whole_run = is_last and end_ns - self._first_end_ns <= length_ns
+        for number, counted in window.counted.items():
+            cells = _once(counted, window, _seconds)
+            before = self._unrated.pop(number, None)
+            is_known = before is None and table.groups[number].total != 0
+            if before is not None:
+                cells = before | {
+                    stream: cell.joined(before[stream]) if stream in before else cell
+                    for stream, cell in cells.items()
+                }
+            from_ns = min(cell.from_ns for cell in cells.values())
+            goes_on = any(cell.worker in beyond for cell in cells.values())
+            if goes_on:
+                cover_ns = length_ns if is_known else end_ns - from_ns
+                is_enough = cover_ns >= length_ns * _MIN_SHARE
+            else:
+                cover_ns = max(cell.to_ns for cell in cells.values()) - from_ns
+                is_enough = cover_ns >= length_ns
+                if is_whole_run and not is_known:
+                    is_enough = cover_ns >= _MIN_RATE_S * _NS_PER_S
+            if is_enough:
+                cover_s = min(cover_ns, length_ns) / _NS_PER_S
+                rates[number] = [cell.rate(cover_s) for cell in cells.values()]
+            elif goes_on and not is_known:
+                self._unrated[number] = cells
+        return rates
 
     def _window(self, time_ns: int, received_ns: int, settings: AlignSettings) -> _Window:
         length_ns = int(settings.window_s * _NS_PER_S)
@@ -223,27 +293,33 @@ class OpenWindows:
         window = self._open.get(end_ns)
         if window is None:
             window = self._open[end_ns] = _Window(late=end_ns <= self._closed_through_ns)
+            self._first_end_ns = min(self._first_end_ns or end_ns, end_ns)
         window.time_ns = max(window.time_ns, time_ns)
         window.received_ns = max(window.received_ns, received_ns)
         return window
 
 
-def _rows(window: _Window, table: StreamTable, window_s: float) -> Iterator[ClosedWindow]:
+def _rows(
+    window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
+) -> Iterator[ClosedWindow]:
     """The single measurements as they were made, then everything that is reduced."""
     groups = table.groups
     values: dict[str, float] = {}
     for number, levels in window.levels.items():
         if number not in window.single:
             values.update(_level(groups[number], _once(levels, window, _samples)))
-    cover_s = min(window_s, (window.counted_to_ns - window.counted_from_ns) / _NS_PER_S)
     for number, counted in window.counted.items():
-        values.update(_rate(groups[number], _once(counted, window, _seconds), cover_s))
+        group = groups[number]
+        group.total += sum(cell.value for cell in _once(counted, window, _seconds).values())
+        values[group.key] = group.total
+        rate = reduced(list(rates.get(number, ())), group.reduction)
+        if rate is not None:
+            values[f"{group.key}/rate"] = rate
     for number, distribution in window.distributions.items():
         values.update(_distribution(groups[number], distribution))
     values.update(_miss_ratios(window, table))
     values.update(_device_counts(window, table))
-    if cover_s >= _MIN_RATE_S:
-        values.update(_turns(window, table, cover_s))
+    values.update(_turns(window, table, rates))
     single = {groups[number].key: measured for number, measured in window.single.items()}
     yield from (ClosedWindow(*row) for row in single_rows(single))
     if values:
@@ -289,18 +365,23 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
         yield group.key, len(devices)
 
 
-def _turns(window: _Window, table: StreamTable, cover_s: float) -> Iterator[tuple[str, float]]:
+def _turns(
+    window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
+) -> Iterator[tuple[str, float]]:
     """For each GPU that processes take turns on, the share of time in which nobody held it.
 
     And by how much more than all of the time it was held. One hides the other within a window.
     """
     held: dict[str, float] = {}
-    for number, counted in window.counted.items():
+    for number in window.counted:
         group = table.groups[number]
         uuid = dict(group.attributes).get("hw.id")
         if uuid and group.name == names.RL_GPU_OWNER_TIME:
-            held[uuid] = held.get(uuid, 0) + sum(cell.rate(cover_s) for cell in counted.values())
+            # Without the rate of one phase, nobody knows how much is left.
+            held[uuid] = held.get(uuid, 0) + sum(rates.get(number, [math.nan]))
     for uuid, share in held.items():
+        if math.isnan(share):
+            continue
         for name, value in (
             (names.RL_GPU_OWNER_IDLE, max(0.0, 1 - share)),
             (names.RL_GPU_OWNER_OVERLAP, max(0.0, share - 1)),
@@ -324,18 +405,6 @@ def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]
         found = statistic(cell, suffix)
         if found is not None:
             yield f"{group.key}/{suffix}", found
-
-
-def _rate(
-    group: Group, counted: dict[int, _Counted], cover_s: float
-) -> Iterator[tuple[str, float]]:
-    group.total += sum(cell.value for cell in counted.values())
-    yield group.key, group.total
-    if cover_s < _MIN_RATE_S:
-        return
-    rate = reduced([cell.rate(cover_s) for cell in counted.values()], group.reduction)
-    if rate is not None:
-        yield f"{group.key}/rate", rate
 
 
 def _distribution(group: Group, distribution: Distribution) -> Iterator[tuple[str, float]]:

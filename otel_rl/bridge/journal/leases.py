@@ -188,7 +188,7 @@ class Leases:
     def _keep(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._turn()
+                self.turn()
             except JournalError as exc:
                 if not self._is_away:
                     self._is_away = True
@@ -196,7 +196,12 @@ class Leases:
             pause_s = min(_MAX_PAUSE_S, self._lease_s / _RENEWALS / 2)
             self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Renew what is due, and claim what is free. A thread does so, if any was started.
+
+        Raises:
+            JournalError: The database is away; what is held ends by itself.
+        """
         if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
             self._renew()
             with self._changing:
@@ -297,16 +302,19 @@ class Leases:
     # Another thread.
 
     def _watch(self) -> None:
-        """Let go of what could not be renewed in time."""
         while not self._stopping.wait(self._lease_s / 30):
-            now = self._monotonic()
-            with self._changing:
-                ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
-                if ended:
-                    self._held = {k: lease for k, lease in self._held.items() if k not in ended}
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of what could not be renewed in time. A thread does so, if any was started."""
+        now = self._monotonic()
+        with self._changing:
+            ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
             if ended:
-                _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
-                self._lost(ended)
+                self._held = {k: lease for k, lease in self._held.items() if k not in ended}
+        if ended:
+            _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
+            self._lost(ended)
 
     # The third.
 

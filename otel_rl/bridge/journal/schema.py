@@ -5,7 +5,7 @@ __all__ = ["APPLICATION", "FORMAT", "statements"]
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 7
+FORMAT = 8
 """Of the tables and of what is pickled in them. A bridge refuses a journal of another one."""
 
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with

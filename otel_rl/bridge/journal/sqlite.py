@@ -38,6 +38,8 @@ _SCHEMA: Final = statements(
 
 _PAGE_BYTES: Final = 4096  # SQLite's default
 
+_OWNER_ONLY: Final = 0o600
+
 _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
 # Functions that share one commit: enough for every receiver thread, small enough to keep the
@@ -178,6 +180,10 @@ class SqliteJournal:
 
     def _open(self, max_bytes: int) -> sqlite3.Connection:
         try:
+            # SQLite gives the files beside it the mode of this one. A directory that was there
+            # before may let others in, and who could write here could run code in the bridge.
+            if not self._path.exists():
+                self._path.touch(mode=_OWNER_ONLY)
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -197,7 +203,7 @@ class SqliteJournal:
                 (secrets.token_hex(16),),
             )
             (self._identity,) = connection.execute("SELECT identity FROM meta").fetchone()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
+        except (OSError, sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             raise JournalError(
                 f"Cannot open the journal {str(self._path)!r}: {exc}.",
                 hint="Move the file away to start a new one, and keep it for inspection.",
@@ -309,7 +315,8 @@ class _LockFile:
     """Held as long as the bridge runs; the kernel lets go of it when the process dies."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a+")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        self._file = os.fdopen(os.open(path, flags, _OWNER_ONLY), "a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:

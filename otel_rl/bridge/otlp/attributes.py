@@ -1,6 +1,7 @@
 """Attribute values as text, as steps and as what JSON has. Pure."""
 
 import base64
+import json
 from collections.abc import Iterable
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -9,7 +10,16 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.records import ExperimentKey, Value
 from otel_rl.semconv import names
 
-__all__ = ["event_name", "experiment_of", "integer", "plain", "step_of", "text", "text_pairs"]
+__all__ = [
+    "event_name",
+    "experiment_of",
+    "integer",
+    "plain",
+    "step_of",
+    "text",
+    "text_pairs",
+    "typed_pairs",
+]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -37,6 +47,33 @@ def text(value: AnyValue) -> str:
 def text_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
     """The attributes as text, sorted, so that equal sets compare and hash equal."""
     return tuple(sorted((attribute.key, text(attribute.value)) for attribute in attributes))
+
+
+def typed_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
+    """The attributes that are no texts, spelled so that no two values are spelled alike. Sorted."""
+    return tuple(
+        sorted(
+            (attribute.key, _spelled(attribute.value))
+            for attribute in attributes
+            if attribute.value.WhichOneof("value") != "string_value"
+        )
+    )
+
+
+def _spelled(value: AnyValue) -> str:
+    match value.WhichOneof("value"):
+        case "string_value":
+            return json.dumps(value.string_value)
+        case "array_value":
+            return f"[{','.join(map(_spelled, value.array_value.values))}]"
+        case "kvlist_value":
+            pairs = sorted((kv.key, _spelled(kv.value)) for kv in value.kvlist_value.values)
+            return f"{{{','.join(f'{json.dumps(key)}:{spelled}' for key, spelled in pairs)}}}"
+        case "bytes_value":
+            return f"0x{value.bytes_value.hex()}"
+        case None:
+            return "null"
+    return text(value)  # numbers and truth values look like nothing else
 
 
 def plain(value: AnyValue) -> Value:

@@ -27,11 +27,14 @@ class Sender:
         host: ``host.name``, possibly empty.
         exact: Whether it is one of otel_rl's own: its exemplars are complete, and the points of a
             series that have a start tile time.
+        knows_starts: Whether its cumulative points are an SDK's own, which knows since when it
+            counts. A Collector that scrapes does not, and puts its first look there.
     """
 
     worker: Worker
     host: str
     exact: bool
+    knows_starts: bool
 
 
 @lru_cache(maxsize=_MAX_SENDERS)
@@ -53,5 +56,10 @@ def sender_of(serialized: bytes) -> Sender:
         index=integer(attributes.get(names.RL_WORKER_INDEX)),
         count=integer(attributes.get(names.RL_WORKER_COUNT)),
     )
-    host = attributes.get("host.name", "")
-    return Sender(worker, host, attributes.get("telemetry.distro.name") == _DISTRO)
+    return Sender(
+        worker,
+        host=attributes.get("host.name", ""),
+        exact=attributes.get("telemetry.distro.name") == _DISTRO,
+        # What a scraped SDK says of itself may stand in the resource, too, beside where it is.
+        knows_starts="telemetry.sdk.name" in attributes and "url.scheme" not in attributes,
+    )

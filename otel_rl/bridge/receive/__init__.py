@@ -9,6 +9,7 @@ from otel_rl.bridge.receive.exposure import exposure
 from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.overflow import Overflow
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import TlsSettings, load_tls
 from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
@@ -19,6 +20,7 @@ __all__ = [
     "GrpcServer",
     "HttpServer",
     "Intake",
+    "Overflow",
     "ReceiveLimits",
     "TlsSettings",
     "Tokens",

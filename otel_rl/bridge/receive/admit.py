@@ -39,6 +39,8 @@ class Admitted:
             welcome, and reason.
         exemplars_refused: Exemplars left out of points that were taken, by reason.
         ignored: Log records left out because the bridge has no use for them.
+        dropped_earlier: Data points of earlier requests that could not be kept after all, of which
+            the sender is told now.
         message: For the sender: what was refused, why, and what to do. Empty if nothing was.
     """
 
@@ -49,6 +51,7 @@ class Admitted:
     )
     exemplars_refused: Mapping[Refusal, int] = field(default_factory=dict)
     ignored: int = 0
+    dropped_earlier: int = 0
     message: str = ""
 
     @property
@@ -142,7 +145,7 @@ def _admit(
         refusals.of_runs,
         refusals.exemplars,
         screen.ignored,
-        refusals.message(),
+        message=refusals.message(),
     )
 
 

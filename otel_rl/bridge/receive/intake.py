@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
@@ -13,6 +14,8 @@ from otel_rl.bridge.receive.admit import Admitted, admit
 from otel_rl.bridge.receive.body import Held, InFlight
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.overflow import Overflow
+from otel_rl.bridge.receive.refusals import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.rules import Problem
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
@@ -40,6 +43,7 @@ class Intake:
         clock_ns: The bridge's own clock.
         tokens: Says who may write what; nobody is asked if not given.
         experiments: Bounds their number.
+        overflow: Points that were dropped after their request was answered.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class Intake:
         clock_ns: Callable[[], int] = time.time_ns,
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         self.limits = limits
         self._accept = accept
         self._counters = counters
         self._clock_ns = clock_ns
         self._tokens = tokens or Tokens(AuthSettings())
+        self._overflow = overflow or Overflow()
         self._experiments = experiments or Experiments(limits.max_experiments)
         self._in_flight = InFlight(limits.max_in_flight_bytes)
         # Parsed, a request takes a multiple of its bytes, and parsing more of them at once than
@@ -112,7 +118,11 @@ class Intake:
                 self._accept(admitted.batches)
                 newcomers.keep(batch.experiment for batch in admitted.batches)
         self._count(signal, admitted)
-        return admitted
+        points, message = self._overflow.take(admitted.batches)
+        if not points:
+            return admitted
+        message = shorten(f"{message} {admitted.message}".rstrip(), MAX_MESSAGE_BYTES)
+        return replace(admitted, dropped_earlier=points, message=message)
 
     def count(self, outcome: Outcome) -> None:
         """Count a request that never came as far as ``take``."""

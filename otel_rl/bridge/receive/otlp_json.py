@@ -4,6 +4,9 @@ OTLP/JSON is the JSON mapping of protobuf with four changes: trace and span ids 
 (protobuf's own ``json_format`` reads them as base64, into other ids), enums are numbers, keys are
 lowerCamelCase only, and unknown keys are ignored.
 https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding
+
+JavaScript has no word for NaN and infinities in JSON: it writes null. So a measurement that is
+null and nothing else is NaN here; everywhere else null is no value, as in protobuf's mapping.
 """
 
 import binascii
@@ -37,6 +40,7 @@ _MAX_EXACT_FLOAT = 2.0**53  # above it a number with a point or exponent names n
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
+_MEASUREMENT = "as_double"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -86,9 +90,13 @@ def _fill(message: Message, value: Json, path: str, depth: int) -> None:
     if depth == 0:
         raise MalformedRequest(f"{path[:200]} is nested deeper than {_MAX_DEPTH} levels.")
     fields = _fields(message.DESCRIPTOR.full_name, message.DESCRIPTOR)
+    is_nan = False
     for key, member in value.items():
         field = fields.get(key)
-        if field is None or member is None:
+        if field is None:
+            continue
+        if member is None:
+            is_nan |= field.name == _MEASUREMENT
             continue
         where = f"{path}.{key}"
         if field.oneof and message.WhichOneof(field.oneof) is not None:
@@ -101,6 +109,8 @@ def _fill(message: Message, value: Json, path: str, depth: int) -> None:
             _fill(child, member, where, depth - 1)
         else:
             _set(message, field, member, where)
+    if is_nan and message.WhichOneof("value") is None:
+        setattr(message, _MEASUREMENT, math.nan)
 
 
 def _extend(message: Message, field: _Field, value: Json, path: str, depth: int) -> None:

@@ -1,5 +1,7 @@
 """uvicorn's HTTP/1.1 protocol, with bounds on how long a sender may take.
 
+A client of gRPC that has come to the wrong port is told so.
+
 uvicorn waits for headers, and for the sender to take its answer, for ever: a few thousand half-open
 requests would take every file descriptor of the bridge. The body has a bound of its own, where it
 is read.
@@ -25,6 +27,10 @@ _log = logging.getLogger(__name__)
 _log.setLevel(logging.ERROR)
 
 
+# What a client of HTTP/2 that knows no other says first: RFC 9113, section 3.4.
+_PREFACE = b"PRI * HTTP/2.0\r\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a connection waits for its sender.
@@ -34,11 +40,13 @@ class Patience:
             first one, to the end of the headers.
         answer_timeout_s: For the sender to make room for an answer.
         count: Counts a request that ended before it reached the application.
+        on_http2: Counts a connection of HTTP/2, and says what its sender should do instead.
     """
 
     header_timeout_s: float
     answer_timeout_s: float
     count: Callable[[Outcome], None]
+    on_http2: Callable[[], str]
 
 
 class BoundedProtocol(H11Protocol):
@@ -68,6 +76,7 @@ class BoundedProtocol(H11Protocol):
         self._patience = patience
         self._header_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
+        self._head = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -77,6 +86,11 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on, and see whether they complete the headers."""
+        if len(self._head) < len(_PREFACE):
+            self._head = (self._head + data)[: len(_PREFACE)]
+            if self._head == _PREFACE:  # which h11 would take for a request of the method PRI
+                super().send_400_response(self._patience.on_http2())
+                return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop_header_timer()

@@ -14,6 +14,7 @@ from typing import cast
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    DataPointFlags,
     Exemplar,
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
@@ -34,6 +35,9 @@ __all__ = ["DataPoint", "Problem", "Rules"]
 
 DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 """A point of any of the five metric types."""
+
+_NUMBERS = frozenset({"gauge", "sum"})
+_NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
@@ -107,7 +111,7 @@ class Rules:
         return _metric_name_problem(name, self._limits.max_metric_name_bytes)
 
     def point(self, metric: str, kind: str, point: DataPoint) -> Problem:
-        """Of a time near now, with few and short attributes, few exemplars and sound buckets.
+        """With a value, of a time near now, few and short attributes, few exemplars, sound buckets.
 
         ``kind`` is the name of the metric's data field.
         """
@@ -119,6 +123,8 @@ class Rules:
             problem = self._pairs(owner, point.attributes)
             if problem is not None:
                 return problem
+        if kind in _NUMBERS and _is_empty(cast("NumberDataPoint", point)):
+            return Refusal.NO_VALUE, f"A point of metric {metric} has no value"
         if kind == "summary":
             count = len(cast("SummaryDataPoint", point).quantile_values)
             return self._bucket_count(metric, count)
@@ -149,7 +155,7 @@ class Rules:
         """
         earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
         for point in points:
-            if not earliest_ns <= point.time_unix_nano <= latest_ns:
+            if not earliest_ns <= point.time_unix_nano <= latest_ns or _is_empty(point):
                 return False
             attributes = point.attributes
             if attributes and sum(pair.ByteSize() for pair in attributes) > size:
@@ -325,6 +331,11 @@ class Rules:
                     ),
                 )
         return None
+
+
+def _is_empty(point: NumberDataPoint) -> bool:
+    """Whether a point lacks a value without saying so. It would be read as 0."""
+    return point.WhichOneof("value") is None and not point.flags & _NO_VALUE
 
 
 # The same names come every second.

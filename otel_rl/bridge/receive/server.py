@@ -4,6 +4,7 @@ import logging
 import math
 import socket
 import threading
+import time
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 # sender that does not read them.
 _SEND_BUFFER_BYTES = 64 << 10
 
+_LOG_INTERVAL_S = 60.0  # a client tries again every second, and each of a thousand ranks is one
+
 _BACKLOG = 2048  # as uvicorn has it; connections wait in it before ``start``
 
 
@@ -43,13 +46,20 @@ class HttpServer:
         host: Address to listen on.
         port: 0 picks a free one.
         tls: Encrypts, if given.
+        grpc: Where OTLP/gRPC is served, as ``host:port``, for clients that have come here for it.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
     def __init__(
-        self, intake: Intake, host: str = "127.0.0.1", port: int = 4318, tls: Tls | None = None
+        self,
+        intake: Intake,
+        host: str = "127.0.0.1",
+        port: int = 4318,
+        tls: Tls | None = None,
+        *,
+        grpc: str | None = None,
     ) -> None:
         limits = intake.limits
         self._socket = _listen(host, port, intake, has_tls=tls is not None)
@@ -62,7 +72,12 @@ class HttpServer:
         )
         if danger:
             _log.warning("OTLP/HTTP on %s", danger)
-        patience = Patience(limits.header_timeout_s, limits.answer_timeout_s, intake.count)
+        self._intake = intake
+        self._grpc = grpc
+        self._next_log_s = 0.0
+        patience = Patience(
+            limits.header_timeout_s, limits.answer_timeout_s, intake.count, self._on_http2
+        )
         config = uvicorn.Config(
             create_app(intake),
             # uvicorn calls what it is given; it is annotated as a class.
@@ -119,6 +134,23 @@ class HttpServer:
         _traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _on_http2(self) -> str:
+        """Count and say that a gRPC client has come to the wrong port. On the server's thread."""
+        self._intake.count(Outcome.HTTP2)
+        way_out = (
+            f"OTLP/gRPC is on {self._grpc}: set OTEL_EXPORTER_OTLP_ENDPOINT to that, or write "
+            "otel-rl run --grpc."
+            if self._grpc is not None
+            else "This bridge does not listen on gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL to "
+            "http/protobuf."
+        )
+        message = f"A gRPC client has connected to {self._address}, which is OTLP/HTTP. {way_out}"
+        now_s = time.monotonic()
+        if now_s >= self._next_log_s:
+            self._next_log_s = now_s + _LOG_INTERVAL_S
+            _log.warning(message)
+        return message
 
     def _serve(self) -> None:
         try:

@@ -42,7 +42,7 @@ class RunInfo:
 def writer_file(run: RunInfo, suffix: str, /) -> Path:
     """A file about the writer of a run. Its directory is made."""
     directory = (run.scratch or run.directory) / "writers"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return directory / f"{run.run_id}.{suffix}"
 
 

@@ -142,7 +142,7 @@ class Delivery:
 
 def _check_writable(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as exc:
         raise ConfigError(

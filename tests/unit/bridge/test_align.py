@@ -171,6 +171,20 @@ def test_half_a_step_in_an_export_does_not_split_the_row() -> None:
     assert [sorted(row.values) for row in rows] == [["trainer/kl", "trainer/loss"]] * 2
 
 
+def test_an_export_that_comes_again_is_no_further_one() -> None:
+    """After a lost answer, while the rest of a step is still to come."""
+    bench = Bench()
+    first = [steps(SOLO, {1: 1.0}), steps(SOLO, {1: 9.0, 2: 9.0}, name="kl")]
+    bench.export(SOLO, *first, at_s=1)
+    second = [steps(SOLO, {2: 2.0}, at_s=1), steps(SOLO, {3: 9.0}, name="kl", at_s=1)]
+    bench.export(SOLO, *second, at_s=2)
+    for at_s in (2.5, 3):
+        bench.export(SOLO, *first, *second, at_s=at_s)
+    assert by_step(bench.rows()) == [(1, 1.0)]
+    bench.export(SOLO, steps(SOLO, {3: 3.0}, at_s=2), steps(SOLO, {4: 9.0}, name="kl", at_s=2))
+    assert by_step(bench.rows(at_s=4)) == [(2, 2.0)]
+
+
 def test_a_series_that_reports_now_and_then_does_not_hold_up_the_others() -> None:
     bench = Bench(allowed_lateness_s=1000)
     bench.export(SOLO, steps(SOLO, {1: 1.0}), steps(SOLO, {1: 5.0}, name="eval"), at_s=1)
@@ -421,6 +435,25 @@ def test_with_per_worker_series_a_step_keeps_what_was_measured_in_it_several_tim
     assert by_step(rows) == [(5, 2.0), (6, 9.0)]
 
 
+def test_per_worker_series_have_a_bound_of_their_own_and_the_role_s_value_has_all() -> None:
+    bench = Bench(per_worker=True, max_worker_series=3)
+    for index in range(5):
+        worker = Worker("trainer", f"w{index}", index=index, count=5)
+        bench.export(worker, steps(worker, {1: float(index)}), at_s=1)
+    rows = bench.rows(everything=True)
+    own = {key for row in rows for key in row.values if key.startswith("workers/")}
+    assert own == {f"workers/trainer/{index}/loss" for index in range(3)}
+    assert by_step(rows) == [(1, 2.0)]
+
+
+def test_without_room_for_per_worker_series_there_are_none() -> None:
+    bench = Bench(per_worker=True, max_worker_series=0)
+    bench.export(SOLO, steps(SOLO, {1: 4.0}), at_s=1)
+    rows = bench.rows(everything=True)
+    assert by_step(rows) == [(1, 4.0)]
+    assert not any(key.startswith("workers/") for row in rows for key in row.values)
+
+
 def test_the_series_of_dead_workers_do_not_keep_out_those_of_the_living() -> None:
     bench = Bench(max_series=100, lease_s=5, window_s=1)
     for number in range(50):
@@ -465,6 +498,123 @@ def test_a_counter_that_was_just_made_has_a_total_and_no_absurd_rate() -> None:
     bench.export(GENERATOR0, counter(GENERATOR0, 0.001, 10))
     (row,) = bench.rows(everything=True)
     assert row.values == {"generator/tokens": 10}
+
+
+def train(
+    bench: Bench, *, begin_s: float, end_s: float, every_s: float, by_s: float = 12.0
+) -> list[float]:
+    """Twelve thousand tokens at the end of each step of ``by_s``. Returns the rates in the run."""
+    rows, at_s, made = [], begin_s, 0.0
+    while at_s < end_s:
+        at_s = min(at_s + every_s, end_s)
+        made = 12_000.0 * ((at_s - begin_s + 1e-6) // by_s)
+        bench.export(SOLO, counter(SOLO, at_s, made, start_s=begin_s))
+        rows += bench.rows()
+    rows += bench.rows(everything=True)
+    assert rows[-1].values["trainer/tokens"] == made
+    return [value for row in rows for key, value in row.values.items() if key.endswith("/rate")]
+
+
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 2.6, 4.0, 12.0, 60.0])
+@pytest.mark.parametrize("begin_s", [0.0, 3.7, 4.99])
+@pytest.mark.parametrize("lasts_s", [60.001, 60.1, 61.0, 61.9, 63.0, 72.02])
+def test_a_window_that_is_cut_shows_no_rate_that_no_whole_window_shows(
+    every_s: float, begin_s: float, lasts_s: float
+) -> None:
+    """Steps of 12 s in windows of 5 s: 12,000 tokens at once are 2,400 a second of a window."""
+    rates = train(Bench(), begin_s=begin_s, end_s=begin_s + lasts_s, every_s=every_s)
+    assert rates
+    # A window of 5 s may hold the exports of no more than 5 s less one interval.
+    seconds = max(min(5.0, 5.0 - every_s), 2.5) if every_s < 5 else every_s
+    assert max(rates) <= 12_000 * max(1, every_s // 12) / seconds * 1.001
+
+
+@pytest.mark.parametrize("every_s", [12.0, 24.0])
+def test_what_is_exported_at_the_end_of_each_step_has_its_true_rate_to_the_end(
+    every_s: float,
+) -> None:
+    rates = train(Bench(), begin_s=3.7, end_s=3.7 + 72, every_s=every_s)
+    assert rates == pytest.approx([1000.0] * len(rates))
+    assert len(rates) == 72 // every_s
+
+
+def test_a_worker_that_has_left_before_the_end_of_a_window_leaves_a_total_and_no_rate() -> None:
+    bench = Bench(lease_s=5)
+    for at_s in (1.0, 2.0, 3.0, 4.0, 5.0):
+        bench.export(SOLO, counter(SOLO, at_s, 0.0))
+    bench.export(SOLO, counter(SOLO, 5.6, 12_000.0))
+    for at_s in (5.0, 6.0, 11.0, 16.0, 21.0):
+        bench.export(GENERATOR0, levels(GENERATOR0, {at_s: 1.0}))
+    (row,) = [row for row in bench.rows() if row.values.get("trainer/tokens")]
+    assert row.values["trainer/tokens"] == 12_000
+    assert "trainer/tokens/rate" not in row.values
+
+
+def test_a_worker_that_takes_the_place_of_one_that_left_does_not_end_its_window() -> None:
+    bench = Bench(lease_s=5)
+    for at_s in range(1, 6):
+        bench.export(SOLO, counter(SOLO, at_s, 1000 * at_s))
+    bench.export(SOLO, counter(SOLO, 5.6, 12_000.0))
+    again = Worker("trainer", "again", index=0, count=1)
+    for at_s in range(20, 30):
+        bench.export(again, counter(again, at_s, 1000 * (at_s - 19), start_s=19))
+    first, second, third = [row.values for row in bench.rows() if "trainer/tokens" in row.values]
+    assert first["trainer/tokens/rate"] == pytest.approx(1000)
+    assert second == {"trainer/tokens": 12_000}
+    assert third["trainer/tokens/rate"] == pytest.approx(1000)
+
+
+def test_of_workers_of_which_one_leaves_the_rate_goes_on() -> None:
+    bench = Bench(lease_s=5)
+    leaves, stays = (Worker("generator", f"g{n}", index=n, count=2) for n in range(2))
+    bench.export(leaves, counter(leaves, 1, 1000))
+    for at_s in range(1, 12):
+        bench.export(stays, counter(stays, at_s, 1000 * at_s))
+    first, second = [row for row in bench.rows(at_s=11) if "generator/tokens" in row.values]
+    assert first.values["generator/tokens/rate"] == pytest.approx(1000 + 1000 / 5, rel=0.3)
+    assert second.values["generator/tokens/rate"] == pytest.approx(1000)
+
+
+def test_what_was_counted_in_a_short_first_window_is_in_the_rate_of_the_next() -> None:
+    bench = Bench()
+    for at_s in (5.0 + 0.5 * n for n in range(13)):
+        bench.export(SOLO, counter(SOLO, at_s, 1000 * (at_s - 4.5), start_s=4.5))
+    first, second = bench.rows(everything=True)
+    assert first.values["trainer/tokens/rate"] == pytest.approx(1000)
+    assert "trainer/tokens/rate" not in second.values
+
+    bench = Bench()
+    made = {4.6: 5000, 4.9: 6000, **{5.0 + n: 6000 for n in range(6)}}
+    for at_s, value in made.items():
+        bench.export(SOLO, counter(SOLO, at_s, value, start_s=4.5))
+    first, second, _ = bench.rows(everything=True)
+    assert "trainer/tokens/rate" not in first.values
+    assert second.values["trainer/tokens/rate"] == pytest.approx(6000 / 4.5)
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 3.0, 4.4, 4.7])
+def test_a_run_that_is_shorter_than_a_window_has_the_rate_of_all_its_time(begin_s: float) -> None:
+    bench = Bench()
+    for tenths in range(1, 11):
+        at_s = begin_s + tenths / 10
+        bench.export(SOLO, counter(SOLO, at_s, 100 * tenths, start_s=begin_s))
+    rows = [row.values for row in bench.rows(everything=True)]
+    assert [row["trainer/tokens/rate"] for row in rows if "trainer/tokens/rate" in row] == [
+        pytest.approx(1000)
+    ]
+
+
+def test_what_comes_late_for_a_window_has_no_rate_of_its_own() -> None:
+    bench = Bench()
+    for at_s in range(1, 12):
+        bench.export(GENERATOR0, counter(GENERATOR0, at_s, 1000 * at_s))
+    bench.rows()
+    late = Worker("generator", "late", index=1)
+    bench.export(late, counter(late, 4.5, 500), at_s=12)
+    (row,) = bench.rows(at_s=60)[-1:]
+    assert row.values["generator/tokens"] == 11_500
+    rows = [row for row in bench.rows(everything=True) if "generator/tokens/rate" in row.values]
+    assert rows == []
 
 
 def test_series_beyond_the_bound_are_counted_and_harm_nobody() -> None:

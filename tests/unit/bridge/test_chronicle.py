@@ -136,6 +136,50 @@ def test_a_span_of_another_process_within_is_its_own() -> None:
     assert {one.phase: one.total_s for one in bench.facts().spans} == {"score": 1.0, "train": 1.5}
 
 
+def test_spans_that_come_again_are_kept_once() -> None:
+    """A sender whose answer was lost, or a collector that was stopped, sends them again."""
+    bench = Bench()
+    spans = [span("forward", 0.0, 1.0, within="train"), span("train", 0.0, 1.5)]
+    for sent in (spans, [spans[1]], spans[::-1]):
+        bench.send(RANK0, Decoded((), (), spans=sent))
+    once = [
+        SpanFacts(7, "trainer", "forward", "trainer/0", False, 1, 1.0, 1.0, 0),
+        SpanFacts(7, "trainer", "train", "trainer/0", False, 1, 0.5, 0.5, 0),
+    ]
+    assert sorted(bench.facts().spans) == once
+
+
+def test_spans_that_are_twice_in_a_message_are_kept_once() -> None:
+    bench = Bench()
+    bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)] * 2))
+    (train,) = bench.facts().spans
+    assert (train.spans, train.total_s) == (1, 1.5)
+
+
+def test_spans_that_come_again_after_they_were_forgotten_are_not_kept_again() -> None:
+    bench = Bench(max_spans=10)
+    first = span("train", 0.0, 1.5)
+    bench.send(RANK0, Decoded((), (), spans=[first]))
+    bench.facts()
+    bench.send(RANK0, Decoded((), (), spans=[span(f"s{n}", 10, 11 + n) for n in range(11)]))
+    bench.facts()
+    bench.send(RANK0, Decoded((), (), spans=[first]))
+    assert bench.aligner.tally.spans_too_old > 0
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
+
+
+def test_spans_that_come_again_after_a_restart_are_not_kept_again() -> None:
+    bench = Bench()
+    bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
+    bench.facts()
+    trail = bench.aligner.take_trail()
+    assert trail is not None
+    bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    bench.aligner.restore_trail(trail.body)
+    bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
+
+
 def test_how_much_later_than_by_its_clock_each_worker_was_heard_is_kept() -> None:
     bench = Bench()
     bench.measure(RANK0, "loss", {1: 1.0})
@@ -144,6 +188,20 @@ def test_how_much_later_than_by_its_clock_each_worker_was_heard_is_kept() -> Non
     lags = dict(bench.facts().lags)
     assert 0 < lags["trainer/0"] <= 0.1
     assert -20 <= lags["trainer/1"] < -19
+
+
+def test_an_export_that_comes_again_does_not_make_its_worker_look_slow() -> None:
+    bench = Bench()
+    series = Series(RANK0, "memory")
+    sent = Decoded(
+        [Measurements(series, [bench.now_ns], [1.0], [None])], [Export(RANK0, bench.now_ns)]
+    )
+    bench.send(RANK0, sent)
+    assert dict(bench.facts().lags)["trainer/0"] <= 0.1
+    bench.now_ns += 3600 * S
+    bench.send(RANK0, sent)
+    bench.measure(RANK1, "loss", {1: 1.0})
+    assert "trainer/0" not in dict(bench.facts().lags)
 
 
 def test_a_worker_that_is_lost_is_told_once() -> None:

@@ -1,7 +1,9 @@
 """Cumulative and delta points to increments."""
 
+import dataclasses
 import itertools
 import math
+import random
 
 import pytest
 
@@ -11,6 +13,9 @@ from otel_rl.semconv.spec import Instrument
 
 SERIES = Series(Worker("generator", "i"), "tokens", instrument=Instrument.COUNTER)
 S = 1_000_000_000
+
+KEPT = 64
+"""Lives of one series that are remembered."""
 
 
 def counted(start_s: int, time_s: int, value: float, kind: str = "cumulative") -> SumPoint:
@@ -114,6 +119,82 @@ def test_extremes_of_the_whole_time_are_not_passed_off_as_the_intervals() -> Non
     assert (new.minimum, new.maximum) == (None, None)
 
 
+def with_extremes(time_s: int, count: int, least: float, most: float) -> HistogramPoint:
+    point = histogram(1, time_s, (0, 10, count))
+    return dataclasses.replace(point, minimum=least, maximum=most)
+
+
+def test_an_extreme_of_the_whole_time_that_moves_is_the_interval_s() -> None:
+    stream = HistogramStream()
+    stream.advance(with_extremes(2, 3, 2.0, 5.0))
+    new = stream.advance(with_extremes(3, 4, 2.0, 7.0))
+    assert new is not None
+    assert (new.minimum, new.maximum, new.bounds) == (None, 7.0, (2.0, 7.0))
+
+
+def test_a_clock_that_is_set_back_before_the_first_point_loses_no_total() -> None:
+    assert increments(counted(5, 3, 10), counted(5, 4, 12)) == [(10, 0.0), (2, 1.0)]
+
+
+def test_lives_that_report_in_turns_are_counted_apart() -> None:
+    """A process that hangs, and the one that was started in its place under the same name."""
+    found = increments(
+        counted(1, 2, 5000), counted(3, 4, 10), counted(1, 5, 5000), counted(3, 6, 20)
+    )
+    assert [i and i[0] for i in found] == [5000, 10, 0, 10]
+
+
+def test_a_first_look_without_a_start_is_a_reference_for_histograms_too() -> None:
+    stream = HistogramStream()
+    looks = [(2, 2, 1000), (2, 3, 1007), (9, 9, 1010), (9, 10, 1012)]
+    found = [stream.advance(histogram(start, t, (0, 1, n))) for start, t, n in looks]
+    assert [new and new.count for new in found] == [None, 7, 3, 2]
+
+
+def test_steps_that_a_stock_sdk_counts_by_itself_are_bounded() -> None:
+    stream = CounterStream()
+    steps = 5_000
+    total = 0.0
+    for step in range(steps):
+        for told in {0, max(0, step - 3_000), max(0, step - 10), step}:
+            point = dataclasses.replace(counted(1, 2 + step, 3), step=told)
+            increment = stream.advance(point)
+            total += 0 if increment is None else increment.value
+    assert total == 3 * steps
+    assert len(stream.lives) < 2_200
+
+
+def test_as_many_steps_as_an_sdk_keeps_may_come_in_any_order() -> None:
+    """Go sends a map in the order that it happens to have."""
+    steps = random.Random(1).sample(range(2_000), 2_000)
+    points = [dataclasses.replace(counted(1, 2, 1), step=step) for step in steps]
+    assert sum(i[0] for i in increments(*points) if i) == 2_000
+
+
+def test_a_process_that_starts_again_at_an_earlier_step_counts_anew() -> None:
+    stream = CounterStream()
+    first = [dataclasses.replace(counted(1, 2 + step, 1), step=step) for step in range(6_000)]
+    again = [
+        dataclasses.replace(counted(9_000, 9_001 + step, 1), step=step) for step in range(2_000)
+    ]
+    found = [stream.advance(point) for point in (*first, *again)]
+    assert sum(i.value for i in found if i) == 8_000
+
+
+def test_after_nan_was_measured_later_sums_are_not_known() -> None:
+    stream = HistogramStream()
+    point = histogram(1, 2, (0, 1, 3))
+    stream.advance(point)
+    ill = dataclasses.replace(point, time_ns=3 * S, count=4, total=math.nan)
+    new = stream.advance(ill)
+    assert new is not None
+    assert new.total is not None
+    assert math.isnan(new.total)
+    later = stream.advance(dataclasses.replace(ill, time_ns=4 * S, count=5))
+    assert later is not None
+    assert (later.count, later.total) == (1, None)
+
+
 def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
     stream = HistogramStream()
     fine = [2 ** (i / 4) for i in range(5)]
@@ -152,17 +233,18 @@ def test_lives_that_come_in_reverse_are_bounded() -> None:
     """A queue that is emptied from its end, by a process without an id that often restarted."""
     lives = 3_000
     found = increments(*(counted(2 * n, 2 * n + 1, 7) for n in range(lives, 0, -1)))
-    assert [i and i[0] for i in found] == [7] * 5 + [None] * (lives - 5)
+    assert [i and i[0] for i in found] == [7] * KEPT + [None] * (lives - KEPT)
 
 
 def test_the_last_point_of_a_life_long_ago_is_not_counted_again() -> None:
-    lives = [counted(2 * n, 2 * n + 1, 7) for n in range(1, 21)]
+    number = KEPT + 20
+    lives = [counted(2 * n, 2 * n + 1, 7) for n in range(1, number + 1)]
     found = increments(*lives, lives[0], lives[10])
-    assert [i and i[0] for i in found] == [7] * 20 + [None, None]
+    assert [i and i[0] for i in found] == [7] * number + [None, None]
 
 
 def test_histograms_of_lives_that_come_in_reverse_are_bounded() -> None:
     stream = HistogramStream()
     found = [stream.advance(histogram(2 * n, 2 * n + 1, (0, 1, 3))) for n in range(3_000, 0, -1)]
-    assert sum(new is not None for new in found) == 5
+    assert sum(new is not None for new in found) == KEPT
     assert stream.advance(histogram(6_000, 6_002, (0, 1, 4))) is not None

@@ -318,3 +318,19 @@ def test_a_summary_keeps_its_quantiles() -> None:
 
 def test_a_metric_without_data_is_ignored() -> None:
     assert points(Metric(name="nothing")) == []
+
+
+def test_a_worker_in_two_parts_of_a_request_has_come_as_far_as_the_further_one() -> None:
+    """A Collector joins what a worker has sent in turn, in any order."""
+    parts = [
+        ResourceMetrics(
+            resource=resource(telemetry__distro__name=""),
+            scope_metrics=[
+                ScopeMetrics(metrics=[gauge(NumberDataPoint(as_double=1, time_unix_nano=time_ns))])
+            ],
+        )
+        for time_ns in (9, 7)
+    ]
+    payload = ExportMetricsServiceRequest(resource_metrics=parts).SerializeToString()
+    (export,) = decode(Batch(KEY, Signal.METRICS, payload, RECEIVED_NS)).exports
+    assert export.time_ns == 9

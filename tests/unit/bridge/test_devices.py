@@ -19,6 +19,7 @@ from otel_rl.records import (
     Temporality,
     Worker,
 )
+from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
 
 S = 1_000_000_000
@@ -53,9 +54,8 @@ def used(
     instrument: Instrument = Instrument.UP_DOWN_COUNTER,
     at_s: float = 1,
 ) -> SumPoint:
-    series = Series(
-        worker, name, "By", tuple(sorted(device.items())), None, instrument, f"s{worker.instance}"
-    )
+    unit, attributes = names.METRICS[name].unit, tuple(sorted(device.items()))
+    series = Series(worker, name, unit, attributes, None, instrument, f"s{worker.instance}")
     return SumPoint(series, T0, T0 + int(at_s * S), value, Temporality.CUMULATIVE)
 
 

@@ -44,8 +44,9 @@ def broken(key: ExperimentKey) -> Batch:
 class Bench:
     """The core of a bridge, with a clock that tests move by hand."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, settings: AlignSettings | None = None) -> None:
         self._store = store
+        self._settings = settings or AlignSettings(quiet_s=0)
         self.now_ns = T0
         self.begin()
 
@@ -58,7 +59,7 @@ class Bench:
         self.drain = Drain(
             self.spool,
             self.ledger,
-            settings=AlignSettings(quiet_s=0),
+            settings=self._settings,
             counters=self.counters,
             notify=self.told.append,
         )
@@ -481,3 +482,43 @@ def test_a_step_is_explained_in_one_row_whenever_the_bridge_dies(bench: Bench) -
         "critical_path/worker": "trainer/0",
         "health/bound": "trainer",
     }
+
+
+def test_an_explained_step_leads_to_its_trace_where_a_person_sees_traces(store: Store) -> None:
+    url = "http://jaeger:16686/trace/{trace_id}?step"
+    bench = Bench(store, AlignSettings(quiet_s=0, trace_url=url))
+    bench.spool.append([batch(A, 3), traced(A, step=3)])
+    bench.run()
+    bench.run(seconds=20)
+    rows = bench.ledger.rows(A, start=0, limit=100)
+    (row,) = [row for row in rows if "critical_path/trainer/train" in row.values]
+    trace = (3).to_bytes(16).hex()
+    assert row.labels["critical_path/trace_url"] == f"http://jaeger:16686/trace/{trace}?step"
+
+
+def alive(key: ExperimentKey) -> Batch:
+    """What a worker says of itself when its program measures nothing."""
+    request = metrics_request(
+        gauge(point(0.0, T0), name="otel_rl.worker.queue"),
+        resource={
+            "rl.experiment.name": key.experiment,
+            "rl.worker.role": "trainer",
+            "service.instance.id": "one",
+        },
+    )
+    return Batch(key, Signal.METRICS, request.SerializeToString(), T0)
+
+
+def test_a_run_that_has_ended_with_no_metric_is_named_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.spool.append([alive(A), batch(B, 1)])
+    bench.run()
+    assert list(bench.drain.without_metrics) == []  # it may still log
+    bench.drain.finish(bench.now_ns, failed=False)
+    bench.drain.finish(bench.now_ns, failed=False)
+    assert list(bench.drain.without_metrics) == [A]
+    assert [line for line in caplog.messages if "ended with no metric" in line] == [
+        line for line in caplog.messages if line.startswith("a/default ended with no metric")
+    ]
+    assert caplog.text.count("ended with no metric") == 1

@@ -1,5 +1,6 @@
 """Each run has one owner at a time, whatever becomes of the bridges."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -71,12 +72,12 @@ class Site:
     """Some bridges on one database."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self.journal = PostgresJournal(url, connections=2)
         self.bridges: list[Bridge] = []
 
     def bridge(self) -> Bridge:
-        made = Bridge(f"bridge-{len(self.bridges)}", self._url, self._left)
+        made = Bridge(f"bridge-{len(self.bridges)}", self.url, self._left)
         self.bridges.append(made)
         return made
 
@@ -233,3 +234,205 @@ def test_a_transaction_that_its_bridge_has_begun_and_left_holds_up_nobody(site: 
 
     with pytest.raises(JournalUnavailable):
         others.write(leave)
+
+
+class Hand:
+    """An owner without threads, by a clock that is set by hand."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.now_s = 100.0
+        self.before_write: Callable[[Callable[..., object]], None] = lambda function: None
+        self.in_write: Callable[[Callable[..., object]], None] = lambda function: None
+        self.lost: list[ExperimentKey] = []
+        self.line = HandLine(self, url)
+        self.leases = Leases(
+            self.line,
+            owner=name,
+            tracker="jsonl",
+            lease_s=LONG_S,
+            gained=lambda key, has_rows: None,
+            lost=lambda keys: self.lost.extend(sorted(keys)),
+            monotonic=lambda: self.now_s,
+        )
+
+    def owned(self) -> dict[ExperimentKey, int]:
+        return {key: epoch for key in KEYS if (epoch := self.leases.epoch(key)) is not None}
+
+    def turn_after(self, part: float) -> None:
+        """Take a turn when so much of a lease has passed by its own clock."""
+        self.now_s += part * LONG_S
+        self.leases.turn()
+
+
+class HandLine(PostgresJournal):
+    """Its way to the database, on which a test may do something."""
+
+    def __init__(self, hand: Hand, url: str) -> None:
+        self._hand = hand
+        super().__init__(url, connections=2)
+
+    def write(self, function: Callable[[Connection], _T], /) -> _T:
+        self._hand.before_write(function)
+
+        def held(connection: Connection) -> _T:
+            result = function(connection)
+            self._hand.in_write(function)
+            return result
+
+        return super().write(held)
+
+
+LONG_S = 600.0
+"""By the clock of the database no lease of this length ends in a test."""
+
+
+@pytest.fixture
+def hands(site: Site) -> Iterator[Callable[[], Hand]]:
+    made: list[Hand] = []
+
+    def hand() -> Hand:
+        made.append(Hand(f"hand-{len(made)}", site.url))
+        return made[-1]
+
+    yield hand
+    for one in made:
+        one.before_write = one.in_write = lambda function: None
+        one.leases.stop()
+        one.line.close()
+
+
+def is_(function: Callable[..., object], name: str) -> bool:
+    return name in function.__qualname__
+
+
+def test_two_bridges_that_claim_at_once_wait_for_nobody_and_share_no_run(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    first, second = hands(), hands()
+    for hand in (first, second):
+        hand.leases.turn()  # both are heard of
+    site.work(*KEYS)
+    claimed, go = threading.Event(), threading.Event()
+
+    def hold(function: Callable[..., object]) -> None:
+        if is_(function, "_claim_share"):
+            claimed.set()
+            assert go.wait(DEADLINE_S)
+
+    first.in_write = hold
+    threads = [threading.Thread(target=hand.leases.turn) for hand in (first, second)]
+    try:
+        threads[0].start()
+        assert claimed.wait(DEADLINE_S)
+        threads[1].start()
+        threads[1].join(DEADLINE_S / 2)
+        assert not threads[1].is_alive(), "it waits for the other one"
+        assert len(second.owned()) == 4
+    finally:
+        go.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert len(first.owned()) == 5
+    assert first.owned().keys().isdisjoint(second.owned())
+
+
+def test_a_run_that_was_claimed_again_meanwhile_is_lost_at_the_renewal(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    hand.leases.turn()
+    assert hand.owned() == {KEYS[0]: 1}
+    site.journal.write(lambda c: c.execute("UPDATE runs SET epoch = epoch + 1"))
+    hand.turn_after(0.4)
+    assert hand.lost == [KEYS[0]]
+    assert hand.owned() == {KEYS[0]: 3}, "a turn goes on that is over in the database"
+
+
+def test_a_lease_that_had_ended_goes_on_as_another_turn(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    hand.leases.turn()
+    hand.turn_after(0.7)
+    assert hand.lost == [KEYS[0]]
+    assert hand.owned() == {KEYS[0]: 2}
+
+
+@pytest.mark.parametrize("write", ["_renew_all", "_claim_share"])
+def test_a_lease_counts_from_before_it_was_asked_for(
+    site: Site, hands: Callable[[], Hand], write: str
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    if write == "_renew_all":
+        hand.leases.turn()
+
+    def takes_long(function: Callable[..., object]) -> None:
+        if is_(function, write):
+            hand.now_s += 0.2 * LONG_S
+
+    hand.before_write = takes_long
+    hand.turn_after(0.34)
+    assert KEYS[0] in hand.owned()
+    hand.now_s += 0.48 * LONG_S  # 0.68 since it was asked for
+    assert hand.owned() == {}
+    assert hand.lost == []
+    hand.leases.let_go()
+    assert hand.lost == [KEYS[0]]
+
+
+def test_a_bridge_that_claims_no_more_leaves_new_runs_to_others(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    hand.leases.turn()
+    hand.leases.claim_no_more()
+    site.work(KEYS[1])
+    hand.turn_after(0.4)
+    assert [*hand.owned()] == [KEYS[0]]
+
+
+def test_a_run_that_is_given_back_is_worked_on_no_more(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    hand.leases.turn()
+    site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
+    hand.leases.settle([KEYS[0]])
+    hand.turn_after(0.4)
+    assert (hand.owned(), hand.lost) == ({}, [KEYS[0]])
+
+
+def test_what_another_bridge_has_claimed_meanwhile_is_not_given_back(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    hand = hands()
+    hand.leases.turn()
+    hand.leases.settle([KEYS[0]])
+
+    def is_robbed(function: Callable[..., object]) -> None:
+        if is_(function, "give_back"):
+            site.journal.write(lambda c: c.execute("UPDATE runs SET owner = 'other'"))
+
+    hand.before_write = is_robbed
+    hand.leases.claim_no_more()
+    hand.turn_after(0.4)
+    with site.journal.read() as connection:
+        ((owner, expires_ns),) = connection.execute("SELECT owner, expires_ns FROM runs").fetchall()
+    assert owner == "other"
+    assert expires_ns > 0
+
+
+def test_a_run_with_open_steps_whose_senders_are_silent_has_an_owner(
+    site: Site, hands: Callable[[], Hand]
+) -> None:
+    site.work(KEYS[0])
+    Ledger(site.journal).commit([Commit(KEYS[0], [], 0, None, taken_of(site), is_open=True)])
+    hand = hands()
+    hand.leases.turn()
+    assert [*hand.owned()] == [KEYS[0]]

@@ -84,6 +84,18 @@ def test_every_accepted_batch_is_in_the_run_after_a_stop(bridge: Bridge, tmp_pat
     assert bridge.waiting == 0
 
 
+def test_a_bridge_that_stops_waits_for_the_tracker_to_make_room_for_rows(
+    bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(Ledger, "has_room", lambda *_: next(looks) >= 6)
+    bridge.accept([batch(step) for step in range(3)])
+    bridge.stop()
+    assert bridge.waiting == 0
+    # The last row is what the bridge reports of itself.
+    assert steps(tmp_path) == [0, 1, 2, 2]
+
+
 def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
     bridge: Bridge, tmp_path: Path
 ) -> None:

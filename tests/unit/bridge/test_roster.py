@@ -41,10 +41,12 @@ class Bench:
         departure = Departure(worker, T0 + int(self.now_s * S) + 1, failed)
         self.add(Decoded((), [Export(worker, 0)], departures=[departure]))
 
-    def export(self, worker: Worker, *, at_s: float | None = None) -> None:
+    def export(
+        self, worker: Worker, *, at_s: float | None = None, says_goodbye: bool = True
+    ) -> None:
         """``at_s``: when it was recorded; default now."""
         recorded_s = self.now_s if at_s is None else at_s
-        self.add(Decoded((), [Export(worker, T0 + int(recorded_s * S))]))
+        self.add(Decoded((), [Export(worker, T0 + int(recorded_s * S), says_goodbye)]))
 
     def add(self, decoded: Decoded) -> None:
         self.aligner.add(decoded, received_ns=T0 + int(self.now_s * S))
@@ -377,6 +379,28 @@ def test_those_who_are_known_to_be_gone_have_no_lease_any_more(
     found = last_values(bench.rows)
     assert found["service/generator/alive"] == 0
     assert found["service/generator/failures"] == failures
+
+
+def test_who_ends_without_a_goodbye_in_a_run_that_ends_well_is_silent_and_no_failure(
+    bench: Bench,
+) -> None:
+    bench.start(generator(0, count=3), generator(1, count=3), generator(2, count=3))
+    bench.run(3)
+    bench.say_goodbye(generator(0, count=3))
+    bench.aligner.end(failed=False)
+    bench.look(everything=True)
+    assert bench.aligner.roles["generator"].silent == 2
+    found = last_values(bench.rows)
+    assert found["service/generator/silent"] == 2
+    assert found["service/generator/failures"] == 0
+
+
+def test_a_stock_sdk_says_no_goodbye_and_is_not_silent(bench: Bench) -> None:
+    bench.export(generator(0, count=1), says_goodbye=False)
+    bench.aligner.end(failed=False)
+    bench.look(everything=True)
+    assert bench.aligner.roles["generator"].silent is None
+    assert "service/generator/silent" not in last_values(bench.rows)
 
 
 def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Bench) -> None:

@@ -163,3 +163,12 @@ def test_a_metric_and_a_table_of_one_name_have_keys_of_their_own() -> None:
     rows = bench.rows(everything=True)
     keys = [key for row in rows for key in (*row.values, *row.tables) if "samples" in key]
     assert len(keys) == len(set(keys)) == 2
+
+
+def test_samples_stand_in_order_of_time_however_they_came() -> None:
+    bench = Bench(window_s=5)
+    for at_ns, text in ((5, "c"), (1, "a"), (3, "b")):
+        bench.send(sample(RANK0, {"text": text}, at_ns=at_ns, digest=at_ns))
+    ((_, found),) = tables(bench.rows(6))
+    ((_, table),) = found.items()
+    assert [row[1] for row in table.rows] == ["a", "b", "c"]

@@ -1,6 +1,7 @@
 """Spans to what decided how long each step took."""
 
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -40,9 +41,23 @@ class Bench:
     def send(self, spans: list[SpanRecord]) -> int:
         return self.trail.add(spans, self.settings, self.now_ns)
 
-    def explain(self, after_s: float = 0, *, everything: bool = False) -> list[Explained]:
+    def explain(
+        self,
+        after_s: float = 0,
+        *,
+        everything: bool = False,
+        missed: Mapping[str, tuple[float, float]] | None = None,
+    ) -> list[Explained]:
         self.now_ns += int(after_s * S)
-        return list(self.trail.close("trainer", self.settings, self.now_ns, everything=everything))
+        unheard = {
+            worker: (int(from_s * S), int(until_s * S))
+            for worker, (from_s, until_s) in (missed or {}).items()
+        }
+        return list(
+            self.trail.close(
+                "trainer", self.settings, self.now_ns, lambda: unheard, everything=everything
+            )
+        )
 
     def restart(self) -> None:
         """With the state and the log as they were committed."""
@@ -73,6 +88,28 @@ def test_a_step_waits_for_the_spans_of_all_processes() -> None:
     (explained,) = bench.explain(after_s=6)
     assert "critical_path/generator/generate" in explained.values
     assert not bench.trail.is_open
+
+
+def test_a_step_that_may_lack_the_last_spans_of_a_worker_is_partial() -> None:
+    bench = Bench()
+    for number in (3, 4, 5, 9):
+        bench.send(step(number) if number < 5 else step(number)[1:])  # the generator's do not come
+    missed = {"generator-0": (1.0, 5.5), "trainer-0": (8.0, 20.0)}
+    explained = bench.explain(after_s=10, missed=missed)
+    # Steps are a second long; the generator's last span is of 4 s to 4.5 s.
+    assert {of.step: [*of.missed] for of in explained} == {
+        3: [],
+        4: ["generator-0"],
+        5: ["generator-0"],
+        9: [],
+    }
+
+
+def test_a_worker_that_never_made_a_span_makes_no_step_partial() -> None:
+    bench = Bench()
+    bench.send(step(3))
+    (explained,) = bench.explain(after_s=10, missed={"stranger": (0, 3.5)})
+    assert explained.missed == []
 
 
 def test_of_several_ranks_the_last_is_explained() -> None:
@@ -178,6 +215,19 @@ def test_names_of_spans_do_not_make_keys_without_end() -> None:
             assert sum(explained.values.values()) == pytest.approx(1.0)
     assert "critical_path/other/other" in keys
     assert len(keys) <= 513
+
+
+def test_spans_of_a_clock_that_is_minutes_behind_are_new_and_their_repetitions_are_not() -> None:
+    bench = Bench(spans_horizon_s=60)
+    bench.send(step(1000))
+    bench.explain(after_s=10)
+    assert bench.trail.forgotten_ns > 200 * S
+
+    def of_slow_clock(number: int) -> SpanRecord:
+        return span(f"generate#{number}", number * S, (number + 1) * S, worker="generator-0")
+
+    found = [len(bench.trail.new_of([of_slow_clock(n)])) for n in (100, 101, 102, 101, 102, 103)]
+    assert found == [0, 1, 1, 0, 0, 1]
 
 
 def test_no_more_steps_wait_than_may_be_open() -> None:

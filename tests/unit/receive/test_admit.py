@@ -101,6 +101,19 @@ def test_metric_without_data_is_accepted_and_ignored() -> None:
     assert len(kept(admitted).resource_metrics[0].scope_metrics[0].metrics) == 2
 
 
+@pytest.mark.parametrize("kind", ["gauge", "sum"])
+def test_a_point_without_a_value_is_refused_and_not_taken_for_0(kind: str) -> None:
+    metric = Metric(name="loss")
+    points = getattr(metric, kind).data_points
+    points.add(time_unix_nano=NOW_NS)
+    points.add(time_unix_nano=NOW_NS, as_int=0)
+    # Says itself that it has none.
+    points.add(time_unix_nano=NOW_NS, flags=1)
+    admitted = admit_metrics(metrics_request(metric))
+    assert (admitted.accepted, admitted.refused) == (2, {Refusal.NO_VALUE: 1})
+    assert "loss" in admitted.message
+
+
 class TestExperiment:
     def test_resource_without_experiment_is_refused_and_told_how_to_name_one(self) -> None:
         admitted = admit_metrics(

@@ -181,6 +181,21 @@ def test_28_nan_is_a_string() -> None:
     assert math.isnan(parse_point({"asDouble": "NaN"}).as_double)
 
 
+@pytest.mark.parametrize(
+    ("point", "value"),
+    [
+        ({"asDouble": None}, "as_double"),
+        ({"asDouble": None, "asInt": 3}, "as_int"),
+        ({"asInt": 3, "asDouble": None}, "as_int"),
+        ({"asInt": None, "asDouble": None}, "as_double"),
+    ],
+)
+def test_28_what_javascript_writes_for_nan_is_nan(point: object, value: str) -> None:
+    parsed = parse_point(point)
+    assert parsed.WhichOneof("value") == value
+    assert parsed.as_int == 3 or math.isnan(parsed.as_double)
+
+
 @pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"01", b"1."])
 def test_28_what_json_does_not_have_is_malformed(literal: bytes) -> None:
     with pytest.raises(MalformedRequest):

@@ -63,7 +63,7 @@ def test_numbers_are_skipped_however_many_they_are_and_wherever_they_stand(field
             check(payload + b"\x0a\x00" * 2, 1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)  # a busy machine gives little of its time; the assertion is of CPU
 def test_the_worst_of_64_mib_take_seconds_not_minutes() -> None:
     size = 64 << 20
     for worst in (b"\x78\x00", b"\x7a\x00", b"\x0a\x00", b"\x00"):

@@ -1,0 +1,532 @@
+"""Right numbers for senders that are not ours: a stock SDK, a Collector that scrapes.
+
+From the SDK's own exporter encoding, or from points as such senders make them, to what stands in
+the run.
+"""
+
+import itertools
+import math
+import pickle
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+    Summary,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource as SdkResource
+
+from otel_rl.bridge.align import Aligner, AlignSettings, SeenLog
+from otel_rl.bridge.align.remarks import OVERFLOWED, SHARED
+from otel_rl.bridge.decode import decode
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
+
+KEY = ExperimentKey("exp")
+S = 1_000_000_000
+T0 = time.time_ns()
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+
+
+class Run:
+    """What a bridge makes of requests, without the wire in between."""
+
+    def __init__(self, **options: float) -> None:
+        self.aligner = Aligner(AlignSettings.model_validate(options))
+        self.rows: list[Row] = []
+        self.now_ns = T0
+
+    def take(self, request: ExportMetricsServiceRequest, *, after_s: float = 1) -> None:
+        self.now_ns += int(after_s * S)
+        batch = Batch(KEY, Signal.METRICS, request.SerializeToString(), self.now_ns)
+        self.aligner.add(decode(batch), received_ns=self.now_ns)
+        self.rows += self.aligner.close(self.now_ns)
+
+    def restart(self, logs: list[SeenLog]) -> None:
+        """Go on from what is kept in a journal."""
+        log = self.aligner.take_log()
+        logs += [] if log is None else [log]
+        logs[:] = [log for log in logs if log.newest_ns > self.aligner.forgotten_ns]
+        self.aligner = pickle.loads(pickle.dumps(self.aligner))
+        for log in reversed(logs):
+            self.aligner.restore(log.body)
+
+    def end(self) -> "Run":
+        self.rows += self.aligner.close(self.now_ns, everything=True)
+        return self
+
+    def last(self, key: str) -> float:
+        return [row.values[key] for row in self.rows if key in row.values][-1]
+
+    def by_step(self, key: str) -> list[tuple[int | None, float]]:
+        return [(row.step, row.values[key]) for row in self.rows if key in row.values]
+
+    def written(self) -> set[str]:
+        return {key for row in self.rows for key in row.values}
+
+
+class StockWorker:
+    """A process with the stock SDK, whose exports are collected by hand."""
+
+    def __init__(self, instance: str = "w", role: str = "trainer") -> None:
+        self.reader = InMemoryMetricReader()
+        self.provider = MeterProvider(
+            [self.reader],
+            SdkResource({"rl.worker.role": role, "service.instance.id": instance}),
+            shutdown_on_exit=False,
+        )
+        self.meter = self.provider.get_meter("stock")
+
+    def export(self) -> ExportMetricsServiceRequest:
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        return encode_metrics(data)
+
+
+def request(
+    *metrics: Metric, instance: str = "w", role: str = "trainer"
+) -> ExportMetricsServiceRequest:
+    resource = Resource(
+        attributes=[text("rl.worker.role", role), text("service.instance.id", instance)]
+    )
+    scoped = ScopeMetrics(metrics=metrics)
+    return ExportMetricsServiceRequest(
+        resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=[scoped])]
+    )
+
+
+def text(key: str, value: str) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def counter(
+    name: str,
+    start_s: float,
+    time_s: float,
+    value: int,
+    attributes: Sequence[KeyValue] = (),
+    unit: str = "",
+) -> Metric:
+    point = NumberDataPoint(
+        start_time_unix_nano=T0 + int(start_s * S),
+        time_unix_nano=T0 + int(time_s * S),
+        as_int=value,
+        attributes=attributes,
+    )
+    data = Sum(data_points=[point], aggregation_temporality=CUMULATIVE, is_monotonic=True)
+    return Metric(name=name, unit=unit, sum=data)
+
+
+def gauge(
+    name: str, time_s: float, value: float, attributes: Sequence[KeyValue] = (), unit: str = ""
+) -> Metric:
+    point = NumberDataPoint(
+        time_unix_nano=T0 + int(time_s * S), as_double=value, attributes=attributes
+    )
+    return Metric(name=name, unit=unit, gauge=Gauge(data_points=[point]))
+
+
+def histogram(
+    name: str,
+    start_s: float,
+    time_s: float,
+    values: Sequence[float],
+    *,
+    extremes: bool,
+    bounds: Sequence[float] = (0.01, 0.02, 0.03, 0.05, 0.1, 0.5, 2, 5),
+) -> Metric:
+    """A cumulative point, as Go and Node send it; without extremes, as one who scrapes does."""
+    edges = [-math.inf, *bounds, math.inf]
+    point = HistogramDataPoint(
+        start_time_unix_nano=T0 + int(start_s * S),
+        time_unix_nano=T0 + int(time_s * S),
+        count=len(values),
+        sum=sum(values),
+        explicit_bounds=bounds,
+        bucket_counts=[
+            sum(lower < value <= upper for value in values)
+            for lower, upper in itertools.pairwise(edges)
+        ],
+    )
+    if extremes:
+        point.min, point.max = min(values), max(values)
+    data = Histogram(data_points=[point], aggregation_temporality=CUMULATIVE)
+    return Metric(name=name, histogram=data)
+
+
+def test_quantiles_of_a_cumulative_histogram_are_not_those_of_its_first_point() -> None:
+    run = Run()
+    values = [0.02]
+    for second in range(1, 10):
+        run.take(request(histogram("latency", 0, second, values, extremes=True)))
+        values = [*values, 0.045, 0.048, 0.06]
+    run.end()
+    assert run.last("trainer/latency") == pytest.approx(0.051)
+    assert 0.03 < run.last("trainer/latency/p50") <= 0.05
+    assert 0.05 < run.last("trainer/latency/p99") <= 0.06, "bounded by the life's maximum"
+
+
+def test_one_fresh_worker_does_not_spoil_the_quantiles_of_its_role() -> None:
+    run = Run(window_s=60)
+    old = [1 + 0.001 * place for place in range(100)]
+    run.take(request(histogram("latency", 0, 0, old, extremes=False), instance="old"))
+    run.take(request(histogram("latency", 0, 1, old * 2, extremes=False), instance="old"))
+    run.take(request(histogram("latency", 0.5, 1, [0.01], extremes=True), instance="new"))
+    run.end()
+    assert 0.5 < run.last("trainer/latency/p50") <= 2
+    assert {"trainer/latency/min", "trainer/latency/max"}.isdisjoint(run.written())
+
+
+def test_a_mean_is_not_told_where_a_part_has_no_sum() -> None:
+    """OTLP leaves the sum out where measurements may be negative."""
+    run = Run(window_s=60)
+    part = histogram("advantage", 0, 1, [-0.5, 0.5], extremes=True, bounds=(0,))
+    part.histogram.data_points[0].ClearField("sum")
+    run.take(request(part, instance="a"))
+    run.take(request(histogram("advantage", 0, 1, [4.0, 5.0], extremes=True), instance="b"))
+    run.end()
+    assert run.last("trainer/advantage/count") == 4
+    assert "trainer/advantage" not in run.written()
+
+
+def test_the_first_scrape_of_a_histogram_is_a_reference_as_that_of_a_counter() -> None:
+    run = Run(window_s=1)
+    for start, second, total in ((1, 1, 1000), (1, 2, 1007), (9, 9, 1010), (9, 10, 1012)):
+        run.take(
+            request(
+                histogram("latency", start, second, [1.0] * total, extremes=False),
+                counter("requests", start, second, total),
+            ),
+            after_s=2,
+        )
+    run.end()
+    counts = [value for _, value in run.by_step("trainer/latency/count")]
+    assert counts == [7, 3, 2]
+    assert run.last("trainer/requests") == sum(counts)
+
+
+def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exported() -> None:
+    worker, run = StockWorker(), Run()
+    loss = worker.meter.create_gauge("loss")
+    expected = []
+    for step in range(1, 9):
+        loss.set(1 / step, {"rl.loop.iteration": step})
+        expected.append((step, 1 / step))
+        run.take(worker.export())
+        run.take(worker.export())
+    run.end()
+    assert run.by_step("trainer/loss") == expected
+    assert run.aligner.tally.late == 0
+
+
+@pytest.mark.parametrize("starts", [(1, 2), (0, 0)], ids=["with a start", "without"])
+def test_two_processes_with_one_name_tell_each_step_once(starts: tuple[int, int]) -> None:
+    """They export in turns, past steps included, and disagree about each of them."""
+    run = Run(max_open_steps=1)
+    steps = 8
+    for newest in range(1, steps + 1):
+        for place, start in enumerate(starts):
+            told = []
+            for step in range(1, newest + 1):
+                attributes = [KeyValue(key="rl.loop.iteration", value=AnyValue(int_value=step))]
+                told.append(gauge("loss", newest + place / 2, place + step / 100, attributes))
+                if start:
+                    told[-1].gauge.data_points[0].start_time_unix_nano = T0 + start
+            run.take(request(*told))
+    run.end()
+    # Without starts nobody can tell them apart, and what alternates soon counts no more.
+    most = 2 * steps if starts[0] else 5 * steps
+    assert 2 * steps <= run.aligner.tally.taken <= most
+
+
+def test_processes_without_a_name_are_counted_and_the_run_tells_it() -> None:
+    """Go and Node send no ``service.instance.id`` by default."""
+    run = Run()
+    for second in range(1, 5):
+        for process in range(8):
+            run.take(request(counter("tokens", process / 100, second, 10 * second), instance=""))
+    run.end()
+    assert run.last("trainer/tokens") == 8 * 40
+    (told,) = (row.labels[SHARED] for row in run.rows if row.labels)
+    assert "service.instance.id" in told
+    assert "'trainer'" in told
+
+
+def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
+    """2,000 sets of attributes an instrument by default: what is beyond comes without a step."""
+    worker, run = StockWorker(), Run()
+    loss, tokens = worker.meter.create_gauge("loss"), worker.meter.create_counter("tokens")
+    for step in range(1, 2101):
+        loss.set(step, {"rl.loop.iteration": step})
+        tokens.add(1, {"rl.loop.iteration": step})
+    logs: list[SeenLog] = []
+    for _ in range(3):
+        run.take(worker.export())
+        run.restart(logs)
+    run.end()
+    assert run.last("trainer/loss") == 2000
+    assert run.last("trainer/loss/overflow") == 2100
+    assert run.last("trainer/tokens") + run.last("trainer/tokens/overflow") == 2100
+    (told,) = (row.labels[OVERFLOWED] for row in run.rows if row.labels)
+    assert "trainer/loss/overflow" in told
+    assert "delta" in told
+
+
+def test_nan_that_is_told_again_is_a_repetition_too() -> None:
+    run = Run()
+    step = [KeyValue(key="rl.loop.iteration", value=AnyValue(int_value=1))]
+    for second in range(1, 5):
+        run.take(request(gauge("loss", second, math.nan, step)))
+    run.end()
+    assert len(run.by_step("trainer/loss")) == 1
+
+
+def test_a_bridge_that_starts_again_knows_which_steps_were_told() -> None:
+    worker, run = StockWorker(), Run()
+    loss = worker.meter.create_gauge("loss")
+    logs: list[SeenLog] = []
+    for step in range(1, 9):
+        loss.set(1 / step, {"rl.loop.iteration": step})
+        run.take(worker.export())
+        run.restart(logs)
+    run.end()
+    assert run.by_step("trainer/loss") == [(step, 1 / step) for step in range(1, 9)]
+
+
+def test_forgotten_steps_that_are_told_again_are_not_new() -> None:
+    """The memory has a bound, and a stock SDK tells its past for ever."""
+    worker, run = StockWorker(), Run(max_remembered=10)
+    loss = worker.meter.create_gauge("loss")
+    logs: list[SeenLog] = []
+    for step in range(1, 31):
+        loss.set(1 / step, {"rl.loop.iteration": step})
+        run.take(worker.export())
+        run.restart(logs)
+    run.end()
+    steps = [step for step, _ in run.by_step("trainer/loss")]
+    assert len(steps) == len(set(steps))
+    assert steps[-1] == 30
+
+
+def test_another_value_of_a_past_step_is_a_measurement() -> None:
+    worker, run = StockWorker(), Run()
+    loss = worker.meter.create_gauge("loss")
+    for step, value in ((1, 5.0), (2, 3.0), (2, 4.0), (3, 1.0)):
+        loss.set(value, {"rl.loop.iteration": step})
+        run.take(worker.export())
+        run.take(worker.export())
+    run.end()
+    assert run.aligner.tally.taken == 4
+
+
+@pytest.mark.parametrize("kind", ["counter", "histogram", "up_down_counter"])
+def test_a_step_on_any_instrument_makes_no_series(kind: str) -> None:
+    worker, run = StockWorker(), Run(max_series=3)
+    steps = 40
+    loss = worker.meter.create_gauge("loss")
+    instrument = getattr(worker.meter, f"create_{kind}")("things")
+    for step in range(1, steps + 1):
+        add = instrument.record if kind == "histogram" else instrument.add
+        add(5, {"rl.loop.iteration": step})
+        loss.set(1.0, {"rl.loop.iteration": step})
+        run.take(worker.export())
+    worker.meter.create_gauge("late").set(7.0, {"rl.loop.iteration": steps})
+    run.take(worker.export())
+    run.end()
+    assert run.last("trainer/late") == 7.0
+    assert run.aligner.tally.too_many_series == 0
+    if kind == "counter":
+        assert run.last("trainer/things") == 5 * steps
+    elif kind == "histogram":
+        assert sum(value for _, value in run.by_step("trainer/things/count")) == steps
+    else:
+        assert run.by_step("trainer/things") == [(step, 5.0) for step in range(1, steps + 1)]
+
+
+def test_a_hung_process_and_its_replacement_count_each_for_itself() -> None:
+    """One ``service.instance.id``, two starts, and reports in turns."""
+    run = Run()
+    old, new = 5000, 0
+    run.take(request(counter("tokens", 0, 1, old)))
+    for second in range(2, 12):
+        new += 10
+        run.take(request(counter("tokens", 0, second, old)))
+        run.take(request(counter("tokens", 1.5, second + 0.5, new)))
+    run.end()
+    assert run.last("trainer/tokens") == 5100
+
+
+LOOK_ALIKES: Mapping[str, tuple[AnyValue, AnyValue]] = {
+    "integer": (AnyValue(int_value=1), AnyValue(string_value="1")),
+    "truth": (AnyValue(bool_value=True), AnyValue(string_value="true")),
+    "float": (AnyValue(double_value=0.5), AnyValue(string_value="0.5")),
+    "array": (
+        AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=c) for c in "ab"])),
+        AnyValue(string_value="a,b"),
+    ),
+    "nested": (
+        AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="a,b")])),
+        AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=c) for c in "ab"])),
+    ),
+    "bytes": (AnyValue(bytes_value=b"\x01"), AnyValue(string_value="01")),
+}
+
+
+@pytest.mark.parametrize("values", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
+def test_attributes_that_look_alike_are_series_of_their_own(
+    values: tuple[AnyValue, AnyValue],
+) -> None:
+    run = Run(window_s=100)
+    one, other = ([KeyValue(key="k", value=value)] for value in values)
+    for second in range(1, 6):
+        run.take(
+            request(
+                counter("tokens", 0, second, 5, one),
+                counter("tokens", 0, second, 8, other),
+                gauge("depth", second, 1.0, one),
+                gauge("depth", second, 3.0, other),
+            )
+        )
+    run.end()
+    key, _ = sorted(key for key in run.written() if key.startswith("trainer/tokens/"))
+    assert run.last(key) == 13
+    assert run.last(key.replace("tokens", "depth")) == 2.0
+    assert run.aligner.tally.duplicate == 0
+
+
+def test_look_alikes_from_a_stock_sdk_are_series_of_their_own() -> None:
+    worker, run = StockWorker(), Run()
+    tokens = worker.meter.create_counter("tokens")
+    for _ in range(5):
+        tokens.add(1, {"k": 1})
+        tokens.add(2, {"k": "1"})
+        run.take(worker.export())
+    run.end()
+    assert run.last("trainer/tokens/1") == 15
+
+
+def test_a_summary_beside_a_gauge_of_its_name_loses_neither() -> None:
+    run = Run(window_s=100)
+    for second in range(1, 4):
+        summary = SummaryDataPoint(
+            time_unix_nano=T0 + second * S,
+            count=second,
+            sum=1.0,
+            quantile_values=[SummaryDataPoint.ValueAtQuantile(quantile=0.5, value=2.0)],
+        )
+        run.take(
+            request(
+                Metric(name="latency", summary=Summary(data_points=[summary])),
+                gauge("latency", second, 3.0),
+            )
+        )
+    run.end()
+    assert run.last("trainer/latency") == 3.0
+    assert run.last("trainer/latency/p50") == 2.0
+    assert run.aligner.tally.duplicate == 0
+
+
+def test_an_sdk_that_begins_and_collects_in_one_millisecond_has_counted_all_the_same() -> None:
+    """Node's clock is that coarse. Who scrapes puts its first look at the start, see above."""
+    run = Run()
+    for second, value in ((1, 10), (2, 20), (3, 35)):
+        sent = request(counter("tokens", 1, second, value))
+        sent.resource_metrics[0].resource.attributes.append(text("telemetry.sdk.name", "x"))
+        run.take(sent)
+    run.end()
+    assert run.last("trainer/tokens") == 35
+
+
+def in_unit(unit: str, value: float, second: int) -> ExportMetricsServiceRequest:
+    return request(gauge("latency", second, value, unit=unit), instance=unit)
+
+
+def test_another_unit_has_a_key_of_its_own_and_the_run_tells_it() -> None:
+    run = Run(window_s=100)
+    for second, (unit, value) in enumerate(
+        [("s", 0.5), ("ms", 500.0), ("", 0.7), ("{second}", 0.6), ("seconds", 0.4)], 1
+    ):
+        run.take(in_unit(unit, value, second))
+    run.take(request(counter("tokens", 0, 6, 5)))
+    run.end()
+    assert run.last("trainer/latency") == pytest.approx((0.5 + 0.7 + 0.6 + 0.4) / 4)
+    assert run.last("trainer/latency/ms") == 500.0
+    (told,) = (row.labels for row in run.rows if row.labels)
+    (sentence,) = told.values()
+    assert "trainer/latency" in sentence
+    assert "'ms'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("{token}", "{request}"), ("", "s"), ("1", "{step}"), ("By", "bytes")]
+)
+def test_units_that_do_not_contradict_each_other_share_a_key(first: str, second: str) -> None:
+    run = Run(window_s=100)
+    run.take(in_unit(first, 1.0, 1))
+    run.take(in_unit(second, 2.0, 2))
+    run.end()
+    assert run.last("trainer/latency") == 1.5
+    assert not any(row.labels for row in run.rows)
+
+
+def test_a_share_in_per_cent_is_not_mixed_with_one_of_one() -> None:
+    run = Run(window_s=100)
+    run.take(in_unit("1", 0.5, 1))
+    run.take(in_unit("%", 50.0, 2))
+    run.end()
+    assert run.last("trainer/latency") == 0.5
+    assert run.last("trainer/latency/percent") == 50.0
+
+
+def test_the_unit_of_the_registry_has_the_known_name_whoever_comes_first() -> None:
+    run = Run(window_s=100)
+    name = "rl.iteration.duration"
+    run.take(request(gauge(name, 1, 900.0, unit="ms"), instance="a"))
+    run.take(request(gauge(name, 2, 0.9, unit="s"), instance="b"))
+    run.end()
+    assert run.last("trainer/iteration/duration") == 0.9
+    assert run.last("trainer/iteration/duration/ms") == 900.0
+    (told,) = (row.labels for row in run.rows if row.labels)
+    assert "'ms'" in str(told)
+
+
+def test_a_unit_keeps_its_key_over_a_restart_of_the_bridge() -> None:
+    run = Run(window_s=1)
+    run.take(in_unit("s", 0.5, 1))
+    run.take(in_unit("ms", 500.0, 2))
+    run.restart([])
+    run.take(in_unit("ms", 600.0, 9), after_s=20)
+    run.end()
+    assert run.last("trainer/latency") == 0.5
+    assert run.last("trainer/latency/ms") == 600.0
+    assert len([row for row in run.rows if row.labels]) == 1
+
+
+def test_the_same_values_by_the_stock_sdk_have_the_quantiles_that_numpy_finds() -> None:
+    worker, run = StockWorker(), Run(window_s=1000)
+    bounds = [0.5 * place for place in range(1, 40)]
+    latency = worker.meter.create_histogram("latency", explicit_bucket_boundaries_advisory=bounds)
+    values = [((37 * place) % 101) / 6 for place in range(101)]
+    for value in values:
+        latency.record(value)
+        run.take(worker.export(), after_s=0.1)
+    run.end()
+    for suffix, place in (("p50", 49), ("p90", 89), ("p99", 98)):
+        true = statistics.quantiles(values, n=100)[place]
+        assert run.last(f"trainer/latency/{suffix}") == pytest.approx(true, abs=0.5)

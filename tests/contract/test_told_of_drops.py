@@ -1,0 +1,85 @@
+"""What a run has no room for reaches its sender, the run and the log: over real HTTP and gRPC."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
+
+from otel_rl.bridge.align.remarks import DROPPED
+from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.counters import Counter, SampleDrop
+from otel_rl.bridge.pipeline import Bridge
+from otel_rl.semconv.run_id import run_id
+from tests.otlp_requests import gauge, metrics_request, point
+from tests.waiting import wait_until
+
+MAX_SERIES = 5
+
+
+@pytest.fixture
+def bridge(tmp_path: Path) -> Iterator[Bridge]:
+    free = {"port": 0}
+    align = {"max_series": MAX_SERIES}
+    given = {"data": tmp_path, "http": free, "grpc": free, "align": align}
+    running = Bridge(load_settings(None, {**given, "tracker": {"name": "jsonl"}}))
+    running.start()
+    yield running
+    running.stop()
+
+
+def send(bridge: Bridge, protocol: str, series: int, instance: str) -> ExportMetricsPartialSuccess:
+    resource = {"rl.experiment.name": "e", "service.instance.id": instance}
+    metrics = []
+    for place in range(series):
+        metric = gauge(point(1.0, time_ns=time.time_ns()))
+        metric.name = f"metric.{instance}.{place}"
+        metrics.append(metric)
+    request = metrics_request(*metrics, resource=resource)
+    if protocol == "grpc":
+        with grpc.insecure_channel(str(bridge.addresses.grpc)) as channel:
+            stub = MetricsServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+            answer: ExportMetricsServiceResponse = stub.Export(request)
+            return answer.partial_success
+    posted = httpx.post(
+        f"http://{bridge.addresses.http}/v1/metrics",
+        content=request.SerializeToString(),
+        headers={"content-type": "application/x-protobuf"},
+    )
+    posted.raise_for_status()
+    return ExportMetricsServiceResponse.FromString(posted.content).partial_success
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_points_of_too_many_series_are_told_to_who_sent_them_once(
+    bridge: Bridge, protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dropped() -> int:
+        return bridge.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.TOO_MANY_SERIES)
+
+    with caplog.at_level(logging.WARNING):
+        assert send(bridge, protocol, MAX_SERIES, "modest").rejected_data_points == 0
+        assert send(bridge, protocol, 7, "greedy").rejected_data_points == 0
+        wait_until(lambda: dropped() == 7, timeout_s=60)
+        assert send(bridge, protocol, 1, "modest").rejected_data_points == 0
+        told = send(bridge, protocol, 1, "greedy")
+        assert told.rejected_data_points == 7
+        assert "too_many_series" in told.error_message
+        assert "align.max_series" in told.error_message
+        wait_until(lambda: dropped() == 8, timeout_s=60)
+        assert send(bridge, protocol, 1, "greedy").rejected_data_points == 1
+    bridge.stop()
+    lines = (tmp_path / f"{run_id('e', 'default')}.jsonl").read_text().splitlines()
+    (label,) = (row["labels"][DROPPED] for row in map(json.loads, lines) if "labels" in row)
+    assert "metric.greedy.0" in label
+    assert f"max_series = {MAX_SERIES}" in label
+    assert sum("metric.greedy.0" in record.getMessage() for record in caplog.records) == 1
