@@ -11,6 +11,7 @@ from types import FrameType
 
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.drain import NO_METRIC_HINT
 from otel_rl.bridge.overview import overview
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState, RunStatus
@@ -136,6 +137,8 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
         say(f"  {_many(late, 'sample')} late, in rows of their own")
+    for key in bridge.without_metrics:
+        say(f"{key} ended with no metric. {NO_METRIC_HINT}")
     return complete
 
 

@@ -1,30 +1,62 @@
 """The standard OTel variables that make a command, and all its children, report to a bridge."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
 from otel_rl.worker.naming import parse_resource_attributes
+from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
-__all__ = ["reporting_environment"]
+__all__ = ["notes_on", "reporting_environment", "wants_grpc"]
 
-# Variables that would lead one signal past the bridge. Traces may well go elsewhere: a Jaeger.
-_ELSEWHERE = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+_METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+
+# Of an SDK that is configured by a file, which then ignores what else is in its environment.
+_CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
+
+# Replaced whatever they were: they would lead measurements past the bridge, or lose some.
+_REPLACED: Final = (
+    _ENDPOINT,
+    _PROTOCOL,
+    "OTEL_PYTHON_METER_PROVIDER",
+    "OTEL_PYTHON_TRACER_PROVIDER",
+    "OTEL_METRICS_EXEMPLAR_FILTER",
+)
+
+
+def wants_grpc(base: Mapping[str, str]) -> bool:
+    """Whether an environment asks for OTLP over gRPC."""
+    return base.get(_PROTOCOL, "").strip().lower() == Protocol.GRPC
 
 
 def reporting_environment(
-    base: Mapping[str, str], *, http: str, key: ExperimentKey, role: str | None = None
+    base: Mapping[str, str],
+    *,
+    http: str,
+    key: ExperimentKey,
+    role: str | None = None,
+    grpc: str | None = None,
+    prefers_grpc: bool = False,
 ) -> dict[str, str]:
-    """``base`` with what makes OpenTelemetry report for ``key`` to the bridge at ``http``.
+    """``base`` with what makes OpenTelemetry report for ``key`` to a bridge.
+
+    Traces and logs that have an endpoint of their own go there: a Jaeger may want the spans.
 
     Args:
         base: The environment to start from; its own resource attributes are kept.
         http: ``HOST:PORT`` of the bridge's OTLP/HTTP.
         key: Experiment and trial.
         role: What the processes are, if they do not say so themselves.
+        grpc: ``HOST:PORT`` of the bridge's OTLP/gRPC; None where it does not listen.
+        prefers_grpc: Every signal goes over gRPC. Else as ``base`` says, for all or for one signal.
     """
-    environment = {name: value for name, value in base.items() if name not in _ELSEWHERE}
+    environment = {name: value for name, value in base.items() if name != _METRICS_ENDPOINT}
     resource = {
         **parse_resource_attributes(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
         names.RL_EXPERIMENT_NAME: key.experiment,
@@ -32,9 +64,10 @@ def reporting_environment(
     }
     if role is not None:
         resource[names.RL_WORKER_ROLE] = role  # what a stock SDK reads, too
+    common = Protocol.GRPC if grpc and (prefers_grpc or wants_grpc(base)) else Protocol.HTTP
     environment |= {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{http}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        _ENDPOINT: f"http://{grpc if common is Protocol.GRPC else http}",
+        _PROTOCOL: common.value,
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(
             f"{name}={quote(value, safe='')}" for name, value in resource.items()
         ),
@@ -52,4 +85,90 @@ def reporting_environment(
     }
     if role is not None:
         environment["OTEL_RL_ROLE"] = role
+    for signal in Signal:
+        prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
+        if environment.get(f"{prefix}ENDPOINT"):
+            continue
+        wanted = _protocol(base, signal, None if prefers_grpc else f"{prefix}PROTOCOL", common)
+        protocol = wanted if grpc else Protocol.HTTP
+        environment.pop(f"{prefix}PROTOCOL", None)
+        if protocol is not common:
+            environment[f"{prefix}PROTOCOL"] = protocol.value
+            environment[f"{prefix}ENDPOINT"] = (
+                f"http://{grpc}" if protocol is Protocol.GRPC else f"http://{http}/v1/{signal}"
+            )
+        if protocol is Protocol.GRPC:
+            # The common variable may say otherwise, and is another endpoint's, too.
+            environment[f"{prefix}INSECURE"] = "true"
     return environment
+
+
+def _protocol(
+    base: Mapping[str, str], signal: Signal, variable: str | None, common: Protocol
+) -> Protocol:
+    """How a signal is sent: as the name of its exporter says, else its variable, else the rest."""
+    exporters = exporters_of(base, signal)
+    if "otlp_proto_grpc" in exporters:
+        return Protocol.GRPC
+    if "otlp_proto_http" in exporters:
+        return Protocol.HTTP
+    own = base.get(variable, "").strip().lower() if variable is not None else ""
+    if not own:
+        return common
+    return Protocol.GRPC if own == Protocol.GRPC else Protocol.HTTP
+
+
+def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[str]:
+    """What becomes of the variables that a user has set, a line for each thing that may surprise.
+
+    Values are left out: an endpoint may hold a password.
+
+    Args:
+        base: The user's.
+        environment: What ``reporting_environment`` made of it.
+    """
+    replaced = [
+        name
+        for name in (*_REPLACED, _METRICS_ENDPOINT)
+        if base.get(name, "").strip() and environment.get(name) != base[name]
+    ]
+    if replaced:
+        yield (
+            f"of your environment, {', '.join(replaced)} {_is(replaced)} replaced for CMD, so that "
+            "what it measures is in this run"
+        )
+    if base.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        yield "OTEL_SDK_DISABLED=true: CMD records nothing, and nothing of it is in this run"
+        return
+    yield from exporters_beside_otlp(base, with_none=True)
+    for variable in _CONFIG_FILES:
+        if path := base.get(variable, "").strip():
+            yield from _notes_on_file(variable, path)
+
+
+def _is(found: list[str]) -> str:
+    return "is" if len(found) == 1 else "are"
+
+
+def _notes_on_file(variable: str, path: str) -> Iterator[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as exc:
+        yield f"{variable}: {path}: {exc.strerror}"
+        return
+    missing: list[str] = []
+    if not _substitutes(text, _ENDPOINT):
+        missing.append("endpoint: ${OTEL_EXPORTER_OTLP_ENDPOINT}/v1/metrics to its otlp_http")
+    names_experiment = names.RL_EXPERIMENT_NAME in text
+    if not (names_experiment or _substitutes(text, "OTEL_RESOURCE_ATTRIBUTES")):
+        missing.append("attributes_list: ${OTEL_RESOURCE_ATTRIBUTES} to its resource")
+    if missing:
+        yield (
+            f"{variable}: an SDK that is configured by {path} reads nothing else of its "
+            f"environment. To have it in this run, add {' and '.join(missing)}"
+        )
+
+
+def _substitutes(text: str, variable: str) -> bool:
+    """Whether a configuration file takes the value of an environment variable."""
+    return re.search(rf"\$\{{(?:env:)?{variable}(?::-[^}}]*)?\}}", text) is not None

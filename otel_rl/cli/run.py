@@ -10,11 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.counters import Counter, Outcome
+from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.wandb_account import owner_environment
+from otel_rl.cli.adapters import adapter_environment
 from otel_rl.cli.embedded import embedded, embedded_defaults, finish, say, wandb_account
-from otel_rl.cli.environment import reporting_environment
+from otel_rl.cli.environment import notes_on, reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.errors import ConfigError
 from otel_rl.worker.naming import checked_name
 
 __all__ = ["add_parser"]
@@ -30,6 +33,7 @@ examples:
   otel-rl run -- python train.py
   otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
   otel-rl run --experiment grpo-7b --trial lr-3e-6 --tracker jsonl -- ./launch.sh
+  otel-rl run --grpc -- ./a-program-whose-sdk-speaks-only-grpc
   otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
 
 Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD.
@@ -57,6 +61,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--role", metavar="NAME", help="role of processes that do not say (default: worker)"
     )
+    parser.add_argument(
+        "--grpc",
+        action="store_true",
+        help="have CMD report over gRPC, for an SDK that speaks nothing else (default: HTTP, or as "
+        "OTEL_EXPORTER_OTLP_PROTOCOL says)",
+    )
+    parser.add_argument(
+        "--no-adapters",
+        dest="adapters",
+        action="store_false",
+        help="leave the frameworks that CMD imports alone (docs/integrations.md)",
+    )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
     parser.set_defaults(command=_command)
@@ -75,24 +91,45 @@ def _command(arguments: argparse.Namespace) -> int:
     key = experiment_key(arguments, default_experiment=_name_of(command))
     if arguments.role is not None:
         checked_name("--role", arguments.role)
-    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
+    settings = settings_of(arguments, defaults=embedded_defaults(key))
+    if arguments.grpc and not settings.grpc.enabled:
+        raise ConfigError(
+            "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
+            hint="Remove one of the two.",
+        )
+    bridge = embedded(settings)
     status = _NOT_EXECUTABLE
     try:
-        say(f"experiment {key}, OTLP on http://{bridge.http} and grpc://{bridge.addresses.grpc}")
+        grpc = bridge.addresses.grpc
+        say(f"experiment {key}, OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}")
         environment = reporting_environment(
-            os.environ, http=bridge.http, key=key, role=arguments.role
+            os.environ,
+            http=bridge.http,
+            key=key,
+            role=arguments.role,
+            grpc=grpc,
+            prefers_grpc=arguments.grpc,
         )
+        environment |= adapter_environment(environment, is_wanted=arguments.adapters)
+        for note in notes_on(os.environ, environment):
+            say(note)
         if (account := wandb_account(bridge.settings, key)) is not None:
             environment |= owner_environment(account)
         status = _run(command, environment)
     finally:
         finish(bridge, exit_code=status, is_over=True)
-    if not bridge.counters.value(Counter.POINTS_ACCEPTED):
-        say(
-            "nothing was reported. Does CMD record with OpenTelemetry or otel_rl.mlogger, in a "
-            "Python that has otel_rl installed? See docs/quickstart.md."
-        )
+    if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
+        say(f"nothing was reported. {_likely_cause(bridge)}")
     return status
+
+
+def _likely_cause(bridge: Bridge) -> str:
+    if bridge.counters.value(Counter.REQUESTS, reason=Outcome.HTTP2):
+        return "CMD has spoken gRPC to the port for HTTP. Write: otel-rl run --grpc -- CMD"
+    return (
+        "Does CMD record with OpenTelemetry or otel_rl.mlogger, in a Python that has otel_rl "
+        "installed? See docs/quickstart.md."
+    )
 
 
 def _name_of(command: Sequence[str]) -> str:

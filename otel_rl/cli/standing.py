@@ -10,7 +10,7 @@ __all__ = ["in_words", "troubles"]
 def in_words(roles: Mapping[str, RoleStanding]) -> Iterator[str]:
     """One phrase for each role that somebody is expected in, or has failed in."""
     for role, standing in sorted(roles.items()):
-        if standing.expected or standing.failures:
+        if standing.expected or standing.failures or standing.silent:
             there = f"{standing.alive} of {standing.expected} alive"
             yield ", ".join([f"{role}: {there}", *_failures(standing)])
 
@@ -31,3 +31,8 @@ def _failures(standing: RoleStanding) -> Iterator[str]:
         yield f"{standing.failures} failed"
     if standing.recovery_s is not None:
         yield f"replaced after {standing.recovery_s:.1f} s"
+    if standing.silent:
+        yield (
+            f"{standing.silent} ended without a goodbye; up to an export interval (1 s unless set) "
+            "of metrics may be missing"
+        )

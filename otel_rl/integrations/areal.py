@@ -7,12 +7,16 @@ otel_rl.integrations.areal.attach(trainer)
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
 from otel_rl.worker.naming import Who
+from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelStatsLogger", "attach"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
 
 _COUNT = "__count"  # how AReaL marks the number of summands beside a mean
 
@@ -23,6 +27,8 @@ class _StatsLogger(Protocol):
     def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None: ...
 
     def state_dict(self) -> dict[str, int]: ...
+
+    def close(self) -> None: ...
 
 
 class _Trainer(Protocol):
@@ -61,13 +67,25 @@ class OtelStatsLogger:
         data: Mapping[str, object] | Sequence[Mapping[str, object]],
     ) -> None:
         """Record ``data`` at the steps at which AReaL itself logs it."""
-        if _is_first_rank():
-            first = max(global_step, self._original.state_dict()["last_commit_step"] + 1)
-            items = [data] if isinstance(data, Mapping) else data
-            for place, item in enumerate(items):
-                metrics = {name: v for name, v in item.items() if not name.endswith(_COUNT)}
-                self._recorder.record(metrics, first + place)
+        with GUARD:
+            if _is_first_rank():
+                items = [data] if isinstance(data, Mapping) else data
+                for place, item in enumerate(items, self._first_step(global_step)):
+                    metrics = {name: v for name, v in item.items() if not name.endswith(_COUNT)}
+                    self._recorder.record(metrics, place)
         self._original.commit(epoch, step, global_step, data)
+
+    def _first_step(self, global_step: int) -> int:
+        """The step after the last one that AReaL has logged, as far as it says which that is."""
+        last: object = None
+        with GUARD:
+            last = self._original.state_dict().get("last_commit_step")
+        return max(global_step, last + 1) if isinstance(last, int) else global_step
+
+    def close(self) -> None:
+        """Wait for delivery, then close the original."""
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        self._original.close()
 
     def __getattr__(self, name: str) -> Any:  # whatever the original has
         if name.startswith("__") or name == "_original":
@@ -84,4 +102,6 @@ def attach(trainer: _Trainer) -> None:
 def _is_first_rank() -> bool:
     """Whether AReaL logs in this process: metrics are the same on all ranks by then."""
     distributed = sys.modules.get("torch.distributed")
-    return distributed is None or not distributed.is_initialized() or distributed.get_rank() == 0
+    if distributed is None or not hasattr(distributed, "is_initialized"):  # a torch without it
+        return True
+    return not distributed.is_initialized() or distributed.get_rank() == 0

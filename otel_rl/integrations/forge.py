@@ -18,11 +18,12 @@ from forge.observability.metrics import (  # type: ignore[import-not-found]  # n
 )
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.integrations.recorder import Recorder, automatically, saying, start
 from otel_rl.semconv.spec import Reduction
 from otel_rl.worker.naming import Who
+from otel_rl.worker.session import GUARD
 
-__all__ = ["NAME", "OtelBackend", "register"]
+__all__ = ["NAME", "OtelBackend", "register", "register_always"]
 
 NAME: Final = "otel_rl"
 """The backend's name in ``metric_logging``."""
@@ -92,10 +93,12 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def _record(self, metric: _Metric, step: int, *, spread: str) -> None:
-        reduction = str(getattr(metric.reduction, "value", metric.reduction))
-        reduce = spread if reduction == "std" else reduction
-        known = reduce if reduce in tuple(Reduction) else None
-        self._recorder.record({metric.key: metric.value}, step, known)
+        with GUARD:
+            given = getattr(metric, "reduction", None)
+            reduction = str(getattr(given, "value", given))
+            reduce = spread if reduction == "std" else reduction
+            known = reduce if reduce in tuple(Reduction) else None
+            self._recorder.record({metric.key: metric.value}, step, known)
 
 
 def register() -> None:
@@ -104,6 +107,36 @@ def register() -> None:
         module: Any = sys.modules.get(name)
         if module is not None and not hasattr(module.get_logger_backend_class, _MARK):
             module.get_logger_backend_class = _knowing(module.get_logger_backend_class)
+
+
+def register_always() -> None:
+    """Have every rank report, whatever ``metric_logging`` names. Idempotent; nothing is raised.
+
+    A torchforge without ``LoggingMode`` makes its backends otherwise and is left alone.
+    """
+    register()
+    module: Any = sys.modules[_MODULES[0]]
+    collector, modes = (
+        getattr(module, "MetricCollector", None),
+        getattr(module, "LoggingMode", None),
+    )
+    if collector is None or modes is None or hasattr(collector.init_backends, _MARK):
+        return
+    original = collector.init_backends
+
+    @wraps(original)
+    async def init_backends(
+        self: Any, metadata: Any, config: Any, *arguments: Any, **named: Any
+    ) -> None:
+        with saying():
+            if NAME not in config:
+                mode = {"logging_mode": modes.PER_RANK_NO_REDUCE}
+                config = {**config, NAME: mode}
+        with automatically():
+            await original(self, metadata, config, *arguments, **named)
+
+    setattr(init_backends, _MARK, True)
+    collector.init_backends = init_backends
 
 
 def role_of(process_name: str | None) -> str:

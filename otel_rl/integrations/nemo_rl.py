@@ -13,6 +13,7 @@ from nemo_rl.utils.logger import (  # type: ignore[import-not-found]  # no depen
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
 from otel_rl.worker.naming import Who
+from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelLogger"]
 
@@ -47,13 +48,14 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
     ) -> None:
         """Record metrics at ``step``; those with an axis of their own by their time."""
         del step_finished
-        has_axis = step_metric is not None and step_metric in metrics
-        named = {
-            f"{prefix}/{name}" if prefix else name: value
-            for name, value in metrics.items()
-            if name != step_metric
-        }
-        self._recorder.record(named, None if has_axis else step)
+        with GUARD:
+            has_axis = step_metric is not None and step_metric in metrics
+            named = {
+                f"{prefix}/{name}" if prefix else name: value
+                for name, value in metrics.items()
+                if name != step_metric
+            }
+            self._recorder.record(named, None if has_axis else step)
 
     def log_hyperparams(self, params: Mapping[str, object]) -> None:
         """See ``Recorder.config``."""

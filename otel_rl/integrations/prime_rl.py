@@ -4,19 +4,22 @@
 
     otel_rl.integrations.prime_rl.install()     # before the trainer's or orchestrator's main
 
-Set ``OTEL_RL_ROLE=orchestrator`` for the orchestrator, because both call their metrics alike.
+A program that is called ``orchestrator`` has that role, every other is ``trainer``, unless
+``OTEL_RL_ROLE`` says otherwise.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
 from prime_rl import monitors  # type: ignore[import-not-found]  # no dependency
 from prime_rl.monitors.base import Monitor  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.integrations.recorder import Recorder, automatically, saying, start
 from otel_rl.worker.naming import Who
 
 __all__ = ["OtelMonitor", "install"]
@@ -35,7 +38,7 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start(Who(role="trainer"))
+        start(Who(role=_role()))
         self._recorder = Recorder("prime_rl")
 
     async def log_metrics(self, metrics: Mapping[str, object], step: int) -> None:
@@ -50,8 +53,12 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
 
-def install() -> None:
-    """Let ``monitors.setup`` add an ``OtelMonitor`` on the first rank. Idempotent."""
+def install(*, quietly: bool = False) -> None:
+    """Let ``monitors.setup`` add an ``OtelMonitor`` on the first rank. Idempotent.
+
+    Args:
+        quietly: A wrong setting is said, not raised.
+    """
     original = monitors.setup
     if hasattr(original, _MARK):
         return
@@ -59,8 +66,14 @@ def install() -> None:
     @wraps(original)
     async def setup(*arguments: Any, **named: Any) -> None:  # prime-rl's own
         await original(*arguments, **named)
-        if _is_first_rank():
-            monitor = OtelMonitor(None)
+        if not _is_first_rank():
+            return
+        monitor = OtelMonitor(None)
+        if quietly:
+            with saying(), automatically():
+                await monitor.init()
+                monitors.MONITORS.append(monitor)
+        else:
             await monitor.init()
             monitors.MONITORS.append(monitor)
 
@@ -68,6 +81,14 @@ def install() -> None:
     monitors.setup = setup
 
 
+def _role() -> str:
+    """What the process is, by the name of its program: both call their metrics alike."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    words = f"{Path(sys.argv[0]).name} {getattr(spec, 'name', '')}"
+    return "orchestrator" if "orchestrator" in words else "trainer"
+
+
 def _is_first_rank() -> bool:
     """Whether prime-rl has monitors in this process."""
-    return int(os.environ.get("RANK", os.environ.get("DP_RANK", "0"))) == 0
+    rank = os.environ.get("RANK", os.environ.get("DP_RANK", "0"))
+    return not rank.isdecimal() or int(rank) == 0

@@ -2,7 +2,10 @@
 
 import logging
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
@@ -10,21 +13,60 @@ from opentelemetry.metrics import Counter, Meter
 from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
 
 import otel_rl
+from otel_rl.errors import OtelRLError
 from otel_rl.integrations.rename import Meaning, rules_of
 from otel_rl.semconv.names import METRICS, RL_LOOP_ITERATION, RL_REDUCE
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.launcher import process_name
 from otel_rl.worker.naming import NOBODY, Who, who
-from otel_rl.worker.session import GUARD, running
+from otel_rl.worker.session import GUARD, Session, running
 from otel_rl.worker.values import PLAIN
 
-__all__ = ["Recorder", "meter_of", "start"]
+__all__ = ["Recorder", "automatically", "is_instrumented", "meter_of", "saying", "start"]
 
 _log = logging.getLogger("otel_rl")
 
 _MAX_SAID: Final = 1000
 """Bounds the memory against names that carry an id or a step."""
+
+
+_is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
+
+_started: Session | None = None
+"""The worker that an adapter has started."""
+
+_switched_on: set[str] = set()
+"""Frameworks whose adapter the program has switched on itself."""
+
+
+def is_instrumented() -> bool:
+    """Whether the program reports itself: by ``otel_rl.init``, or by the W&B drop-in."""
+    drop_in = sys.modules.get("otel_rl.compat.wandb")
+    if drop_in is not None and sys.modules.get("wandb") is drop_in:
+        return True
+    session = running()
+    return session is not None and not session.is_guess and session is not _started
+
+
+@contextmanager
+def automatically() -> Iterator[None]:
+    """Recorders that are made inside are silent as soon as the program makes one of its own."""
+    token = _is_automatic.set(True)
+    try:
+        yield
+    finally:
+        _is_automatic.reset(token)
+
+
+@contextmanager
+def saying() -> Iterator[None]:
+    """Catch what an adapter that nobody asked for would raise. A wrong setting is said."""
+    with GUARD:
+        try:
+            yield
+        except OtelRLError as error:
+            GUARD.warn("adapter", f"An adapter is not switched on: {error}")
 
 
 def start(known: Who, said: Who = NOBODY) -> None:
@@ -41,6 +83,8 @@ def start(known: Who, said: Who = NOBODY) -> None:
     if session is not None and not session.is_guess:
         return
     otel_rl.init(**asdict(who(os.environ, process_name(), said=said, known=known)))
+    global _started  # one worker per process
+    _started = running()
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
@@ -70,6 +114,14 @@ class Recorder:
         self._rules = rules_of(framework)
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
         self._said: set[str] = set()
+        self._is_automatic = _is_automatic.get()
+        if not self._is_automatic:
+            _switched_on.add(framework)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the program reports itself, so that the same would be in the run twice."""
+        return self._is_automatic and (self._framework in _switched_on or is_instrumented())
 
     def record(
         self, metrics: Mapping[str, object], step: object = None, reduce: str | None = None
@@ -81,6 +133,8 @@ class Recorder:
             step: The training step, or None for what is measured by time.
             reduce: How workers' values become one, for names that no rule knows.
         """
+        if self.is_silent:
+            return
         with GUARD:
             unknown: dict[str, object] = {}
             for name, value in metrics.items():
@@ -100,6 +154,8 @@ class Recorder:
 
     def config(self, config: Mapping[str, object]) -> None:
         """Give the run its hyper-parameters."""
+        if self.is_silent:
+            return
         otel_rl.log_config(config)
 
     def _record(self, meaning: Meaning, value: object, step: object) -> None:

@@ -54,6 +54,17 @@ class OtelTracker:
         self._recorder.record(data, step)
         self._original.log(data, step=step, commit=commit)
 
+    def log_exception(self, e: BaseException, step: int = 0) -> None:
+        """Say that the run has crashed and wait for delivery, then hand on.
+
+        SkyRL raises ``e`` again right after it, in a process that Ray may end at once.
+        """
+        otel_rl.finish("crashed")
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        original = getattr(self._original, "log_exception", None)
+        if original is not None:  # older ones have none
+            original(e, step=step)
+
     def finish(self) -> None:
         """Wait for delivery, then end the original."""
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)

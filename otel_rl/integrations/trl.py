@@ -9,10 +9,10 @@ from typing import Any, Final
 from transformers import TrainerCallback  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.integrations.recorder import Recorder, saying, start
 from otel_rl.worker.naming import Who
 
-__all__ = ["OtelCallback"]
+__all__ = ["OtelCallback", "QuietCallback"]
 
 _FLUSH_TIMEOUT_S: Final = 5.0
 
@@ -31,6 +31,8 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
     ) -> None:
         self._said = Who(experiment, trial, role)
         self._recorder = Recorder("trl")
+        self._logged: int | None = None
+        self._is_over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Start the worker, and give the run the training arguments.
@@ -50,10 +52,32 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         logs: Mapping[str, object] | None = None,
         **_named: Any,
     ) -> None:
-        """Record at the trainer's global step."""
+        """Record at the trainer's global step; what comes again at one, by its time.
+
+        An evaluation takes longer than a bridge waits for more of a step, and the step in progress
+        is the same.
+        """
         if logs and state.is_world_process_zero:
-            self._recorder.record(logs, state.global_step)
+            is_again = state.global_step == self._logged
+            self._logged = state.global_step
+            self._recorder.record(logs, None if is_again else state.global_step)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
+        """Wait for the delivery of an evaluation that follows the training."""
+        if self._is_over:
+            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Wait for delivery; the process may still record."""
+        self._is_over = True
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+
+
+class QuietCallback(OtelCallback):
+    """The callback where no program has asked for it: a wrong setting is said, not raised."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        """As ``OtelCallback`` does. Never raises."""
+        with saying():
+            if not self._recorder.is_silent:
+                super().on_train_begin(args, state, control, **named)

@@ -95,7 +95,7 @@ class _Instruments:
         if usage is not None:
             self._utilization.set(usage)
         self._running.set(_number(stats, "num_running_reqs"))
-        self._waiting.set(_number(stats, "num_waiting_reqs"))
+        self._waiting.set(_waiting(stats))
         cache = getattr(stats, "prefix_cache_stats", None)
         queries = _number(cache, "queries")
         if queries:
@@ -158,6 +158,13 @@ def _number(stats: object, *names: str) -> float | None:
         if isinstance(value, int | float):
             return value
     return None
+
+
+def _waiting(stats: object) -> float | None:
+    """All requests that wait: since vLLM 0.33 those that the scheduler skips are counted apart."""
+    waiting = _number(stats, "num_waiting_reqs")
+    skipped = _number(stats, "num_skipped_waiting_reqs") or 0
+    return None if waiting is None else waiting + skipped
 
 
 def _items(stats: object, name: str) -> Iterable[object]:

@@ -7,14 +7,16 @@ generator  @takes_context over generate: what it does is a part of the caller's 
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractContextManager
+from contextvars import Token
 from typing import Any, ParamSpec, TypeVar, cast
 
 from opentelemetry import propagate
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 
 from otel_rl.worker import session
+from otel_rl.worker.decorate import driven, driven_async
 
 __all__ = ["ARGUMENT", "sends_context", "takes_context"]
 
@@ -25,6 +27,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 # Any: of every function that is decorated, whatever it takes.
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Block = Callable[[], AbstractContextManager[None]]
 
 
 def sends_context(call: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -48,36 +51,35 @@ def takes_context(function: _Function) -> _Function:
     """Decorate a function, also an ``async`` one or a generator, that is called from afar.
 
     Its spans and phases are then parts of the caller's span. Without the argument, and called
-    directly, it is as it was.
+    directly, it is as it was. Between two items of a generator its consumer has its own context.
     """
     # Of the same kind, because Ray asks an actor's methods whether they are async.
     if inspect.isasyncgenfunction(function):
 
-        async def stream_async(*args: object, **options: object) -> AsyncIterator[object]:
-            with _within(options.pop(ARGUMENT, None)):
-                async for item in function(*args, **options):
-                    yield item
+        def begin(*args: object, **options: object) -> tuple[AsyncGenerator[Any, Any], _Block]:
+            caller = _Caller(options.pop(ARGUMENT, None))
+            return function(*args, **options), lambda: caller
 
-        return _dressed(stream_async, function)
+        return _dressed(driven_async(begin), function)
 
     if inspect.iscoroutinefunction(function):
 
         async def run_async(*args: object, **options: object) -> object:
-            with _within(options.pop(ARGUMENT, None)):
+            with _Caller(options.pop(ARGUMENT, None)):
                 return await cast("Awaitable[object]", function(*args, **options))
 
         return _dressed(run_async, function)
 
     if inspect.isgeneratorfunction(function):
 
-        def stream(*args: object, **options: object) -> Iterator[object]:
-            with _within(options.pop(ARGUMENT, None)):
-                yield from function(*args, **options)
+        def stream(*args: object, **options: object) -> Generator[Any, Any, Any]:
+            caller = _Caller(options.pop(ARGUMENT, None))
+            return (yield from driven(function(*args, **options), lambda: caller))
 
         return _dressed(stream, function)
 
     def run(*args: object, **options: object) -> object:
-        with _within(options.pop(ARGUMENT, None)):
+        with _Caller(options.pop(ARGUMENT, None)):
             return function(*args, **options)
 
     return _dressed(run, function)
@@ -92,18 +94,32 @@ def _dressed(runs: Callable[..., object], function: _Function) -> _Function:
     return cast("_Function", runs)
 
 
-@contextmanager
-def _within(headers: object) -> Iterator[None]:
-    """The block is a part of what the headers say; of what is around it where they say nothing."""
-    token = None
-    if isinstance(headers, Mapping) and headers:
-        with session.GUARD:
-            token = attach(propagate.extract(headers, Context()))
-    try:
-        yield
-    finally:
+class _Caller:
+    """Makes what runs within it a part of the caller's span; does nothing where it says none.
+
+    A generator is within it each time that it runs, and finds the context that it has left. In
+    between, its consumer has its own.
+    """
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, headers: object) -> None:
+        self._context: Context | None = None
+        self._token: Token[Context] | None = None
+        if isinstance(headers, Mapping) and headers:
+            with session.GUARD:
+                self._context = propagate.extract(headers, Context())
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            with session.GUARD:
+                self._token = attach(self._context)
+
+    def __exit__(self, *_error: object) -> None:
+        token, self._token = self._token, None
         if token is not None:
             with session.GUARD:
+                self._context = get_current()
                 detach(token)
 
 

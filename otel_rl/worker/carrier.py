@@ -60,6 +60,8 @@ _STAMP: Final = re.compile(
     r"(?:;v=(-?\d{1,19}))?(?:;s=(-?\d{1,19}))?(?:;t=(\d{1,19}))?"
 )
 
+_TEXT_KINDS: Final = "OSUTV"  # objects, bytes, text and records, as numpy has them
+
 _Item = TypeVar("_Item")
 
 
@@ -212,9 +214,18 @@ def _stamps(items: object) -> Iterator[str]:
         elif hasattr(item, KEY):
             waiting.append(iter((getattr(item, KEY),)))
         elif hasattr(item, "tolist"):
-            waiting.append(iter((item.tolist(),)))
+            if _may_hold_text(item):
+                waiting.append(iter((item.tolist(),)))
         elif isinstance(item, Iterable):
             waiting.append(iter(item))
+
+
+def _may_hold_text(array: object) -> bool:
+    """Whether an array may hold stamps. To read a tensor on a device would be to wait for it."""
+    kind = getattr(getattr(array, "dtype", None), "kind", None)
+    if isinstance(kind, str):
+        return kind in _TEXT_KINDS
+    return not hasattr(array, "device")  # torch has no tensors of text
 
 
 def read(text: str) -> Origin | None:

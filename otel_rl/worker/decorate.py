@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = ["timed"]
+__all__ = ["driven", "driven_async", "timed"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,15 +41,17 @@ def timed(function: Callable[P, R], block: _Block) -> Callable[P, R]:
 
         @wraps(function)
         def generate(*args: P.args, **kwargs: P.kwargs) -> _Generator:
-            return (yield from _driven(function(*args, **kwargs), block))
+            return (yield from driven(function(*args, **kwargs), block))
 
         return cast("Callable[P, R]", generate)
 
     if inspect.isasyncgenfunction(function):
+        _within_async = driven_async(lambda generator: (generator, block))
 
         @wraps(function)
         def generate_async(*args: P.args, **kwargs: P.kwargs) -> _AsyncGenerator:
-            return _driven_async(function(*args, **kwargs), block)
+            generator = function(*args, **kwargs)  # here, where it says what is wrong with them
+            return _within_async(generator)
 
         return cast("Callable[P, R]", generate_async)
 
@@ -61,7 +63,7 @@ def timed(function: Callable[P, R], block: _Block) -> Callable[P, R]:
     return call
 
 
-def _driven(generator: _Generator, block: _Block) -> _Generator:
+def driven(generator: _Generator, block: _Block) -> _Generator:
     """``generator``, resumed within blocks only."""
     resume: Callable[[], Any] = partial(next, generator)
     while True:
@@ -82,22 +84,33 @@ def _driven(generator: _Generator, block: _Block) -> _Generator:
             resume = partial(generator.send, sent)
 
 
-async def _driven_async(generator: _AsyncGenerator, block: _Block) -> _AsyncGenerator:
-    """As ``_driven``."""
-    resume: Callable[[], Awaitable[Any]] = partial(generator.asend, None)
-    while True:
-        with block():
-            try:
-                item = await resume()
-            except StopAsyncIteration:
-                return
-        try:
-            sent = yield item
-        except GeneratorExit:
+def driven_async(
+    begin: Callable[P, tuple[_AsyncGenerator, _Block]],
+) -> Callable[P, _AsyncGenerator]:
+    """As ``driven``, as a function that Python and Ray know for an async generator's.
+
+    Args:
+        begin: Makes the generator and what makes its blocks, for each call.
+    """
+
+    async def generate(*args: P.args, **kwargs: P.kwargs) -> _AsyncGenerator:
+        generator, block = begin(*args, **kwargs)
+        resume: Callable[[], Awaitable[Any]] = partial(generator.asend, None)
+        while True:
             with block():
-                await generator.aclose()
-            raise
-        except BaseException as error:  # noqa: BLE001  # it is the generator's to handle
-            resume = partial(generator.athrow, error)
-        else:
-            resume = partial(generator.asend, sent)
+                try:
+                    item = await resume()
+                except StopAsyncIteration:
+                    return
+            try:
+                sent = yield item
+            except GeneratorExit:
+                with block():
+                    await generator.aclose()
+                raise
+            except BaseException as error:  # noqa: BLE001  # it is the generator's to handle
+                resume = partial(generator.athrow, error)
+            else:
+                resume = partial(generator.asend, sent)
+
+    return generate

@@ -35,10 +35,11 @@ class DropReason(StrEnum):
         BAD_STATUS: ``finish`` was given a status that is none.
         REJECTED: The endpoint answered that it will never take it.
         TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
-        UNCLOSED_PHASE: A step or phase was still open when its thread or the process ended, or 64
-            were open within each other.
+        UNCLOSED_PHASE: A step or phase was still open when its thread or task, or the process,
+            ended; or 64 were open within each other.
         NOT_STARTED: Logged before ``init`` with no experiment in the environment, or after
-            ``shutdown``.
+            ``shutdown``; or a span that ended after it, or after the program's own shutdown of its
+            tracing.
         SHUTDOWN: Still waiting for the endpoint when the process ended.
         INTERNAL: A defect of otel_rl itself, with a logged traceback.
     """
@@ -81,6 +82,12 @@ class Drops:
         self._lock = threading.Lock()
         self._counts: dict[DropReason, int] = {}
         self._added: deque[tuple[DropReason, int]] = deque()
+        self._shown: Mapping[DropReason, int] = {}
+        self._of_others: Mapping[DropReason, int] = {}
+
+    def begin_anew(self) -> None:
+        """Show the next worker of this process only what the last one has not shown."""
+        self._of_others = self._shown
 
     def add(self, reason: DropReason, count: int = 1) -> None:
         """Count ``count`` measurements as lost."""
@@ -108,6 +115,10 @@ class Drops:
 
     def observe(self, _options: CallbackOptions) -> Iterable[Observation]:
         """Callback of the observable counter ``otel_rl.worker.measurements.dropped``."""
+        self._shown = shown = self.counts()
+        others = self._of_others
         return [
-            Observation(count, {RL_REASON: reason.value}) for reason, count in self.counts().items()
+            Observation(count - others.get(reason, 0), {RL_REASON: reason.value})
+            for reason, count in shown.items()
+            if count > others.get(reason, 0)
         ]

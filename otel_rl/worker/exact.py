@@ -7,6 +7,7 @@ and drops NaN and infinities.
 
 import os
 from collections import deque
+from contextlib import suppress
 from functools import cache
 from threading import Thread
 from typing import Final
@@ -22,6 +23,7 @@ from otel_rl import __version__
 from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED, RL_LOOP_ITERATION
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.expand import SCOPE_NAME
+from otel_rl.worker.provider import BufferedMeterProvider
 from otel_rl.worker.sdk import AllBut
 
 __all__ = ["exact_view"]
@@ -61,11 +63,16 @@ def _counted_drops() -> Drops:
     provider while it offers a measurement.
     """
     drops = Drops()
+    with suppress(AttributeError):  # there is no fork on Windows
+        os.register_at_fork(after_in_child=drops.reset)
     Thread(target=_observe, args=(drops,), name="otel-rl-exact-drops", daemon=True).start()
     return drops
 
 
 def _observe(drops: Drops) -> None:
+    provider = metrics.get_meter_provider()
+    if isinstance(provider, BufferedMeterProvider):
+        provider.counts_anew(drops)
     metrics.get_meter(SCOPE_NAME, __version__).create_observable_counter(
         OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         [drops.observe],

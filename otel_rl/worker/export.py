@@ -9,6 +9,7 @@ longest they ever wait is the timeout they gave to ``flush`` or ``shutdown``.
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
@@ -50,6 +51,13 @@ _LOOK_EVERY_S: Final = 1.0
 _FIRST_LOOK_S: Final = 0.1
 """The same while nothing was ever collected. A receiver waits for the workers that it knows, so
 what is measured first must not wait long."""
+
+_HURRIES: Final = 4
+"""In one interval, how many exports are made at once because somebody hurries; who hurries more
+often waits for the rest of it."""
+
+_MAX_HURRY_S: Final = 4.0
+"""The same within so long if the export interval is longer."""
 
 _FIRST_BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 30.0
@@ -119,8 +127,9 @@ class Exporter:
         self._reset()
 
     def _reset(self) -> None:
-        # _condition guards the eight below; everything after them belongs to the thread.
+        # _condition guards the nine below; everything after them belongs to the thread.
         self._condition = Condition()
+        self._is_hurried = False
         self._flush_wanted = 0
         self._flush_done = 0
         self._flush_delivered = 0
@@ -132,6 +141,7 @@ class Exporter:
         self._lanes = Lanes(self._open_transport, self._max_queue_bytes, self._main)
         self._last_failure = "no answer yet"
         self._next_collect_s = 0.0
+        self._collected_s: deque[float] = deque([0.0] * _HURRIES, _HURRIES)  # the last times
         self._next_beat_s = 0.0
         is_waited_for = self._main is Signal.METRICS
         self._look_every_s = _FIRST_LOOK_S if is_waited_for else _LOOK_EVERY_S
@@ -165,6 +175,16 @@ class Exporter:
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._flush_done >= ticket, timeout_s)
             return self._flush_delivered >= ticket
+
+    def hurry(self) -> None:
+        """Let the thread send what was recorded, at once unless that was often asked lately.
+
+        Does not wait for it: for a process that may end in a moment without a chance to flush.
+        """
+        with self._condition:
+            if not self._is_hurried:
+                self._is_hurried = True
+                self._condition.notify_all()
 
     def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
         """Send what there is and end the thread. Idempotent.
@@ -253,9 +273,16 @@ class Exporter:
         with self._condition:
             wake_s = min(self._next_collect_s, time.monotonic() + self._look_every_s)
             wake_s = min(wake_s, self._lanes.wake_s())
-            self._condition.wait_for(self._is_urgent, max(0.0, wake_s - time.monotonic()))
+            self._condition.wait_for(self._is_wanted, max(0.0, wake_s - time.monotonic()))
+            if self._is_hurried:
+                self._is_hurried = False
+                may_hurry_s = self._collected_s[0] + min(self._interval_s, _MAX_HURRY_S)
+                self._next_collect_s = min(self._next_collect_s, may_hurry_s)
             wanted = self._flush_wanted
             return wanted if wanted > self._flush_done else 0, self._stop_at_s is not None
+
+    def _is_wanted(self) -> bool:
+        return self._is_hurried or self._is_urgent()
 
     def _is_urgent(self) -> bool:
         return self._stop_at_s is not None or self._flush_wanted > self._flush_done
@@ -268,7 +295,9 @@ class Exporter:
             self._beat()
 
     def _collect(self) -> None:
-        self._next_collect_s = time.monotonic() + self._interval_s
+        now_s = time.monotonic()
+        self._next_collect_s = now_s + self._interval_s
+        self._collected_s.append(now_s)
         failure: Exception | None = None
         for request in self._source.collect():
             self._look_every_s = _LOOK_EVERY_S

@@ -44,7 +44,7 @@ def current() -> Timeline:
     tasks = _here.tasks
     timeline = tasks.get(task)
     if timeline is None:
-        timeline = tasks[task] = Timeline(_open)
+        timeline = tasks[task] = Timeline(_open, task=task)
     return timeline
 
 
@@ -91,7 +91,7 @@ def open_frames() -> list[tuple[Frame, int]]:
 
 
 def forget_dead() -> int:
-    """Forget what threads that have ended left open. Returns how many frames that were."""
+    """Forget what threads and tasks that have ended left open. Returns how many frames."""
     return _forget(timeline for timeline in tuple(_open.values()) if timeline.is_dead)
 
 

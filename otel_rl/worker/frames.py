@@ -14,7 +14,7 @@ __all__ = ["UNACCOUNTED", "WHOLES", "Frame", "StepFrame"]
 UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
 
 WHOLES: Final[Mapping[str, str]] = {
-    name: spec.part_of for name, spec in PHASES.items() if spec.part_of is not None
+    str(name): str(spec.part_of) for name, spec in PHASES.items() if spec.part_of is not None
 }
 """The phase that a phase is a part of: a part's time is its whole's time, too."""
 

@@ -27,6 +27,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.values import NotANumber, hold, number
 
 __all__ = [
+    "Adds",
     "BoundCounter",
     "BoundHistogram",
     "BoundObservableCounter",
@@ -34,8 +35,29 @@ __all__ = [
     "BoundObservableUpDownCounter",
     "BoundUpDownCounter",
     "Rebindable",
+    "Records",
     "plain_callbacks",
 ]
+
+
+class Adds(Protocol):
+    """An instrument with ``add``."""
+
+    def add(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
+    ) -> None:
+        """See ``opentelemetry.metrics.Counter.add``."""
+        ...
+
+
+class Records(Protocol):
+    """An instrument with ``record``."""
+
+    def record(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
+    ) -> None:
+        """See ``opentelemetry.metrics.Histogram.record``."""
+        ...
 
 
 @runtime_checkable
@@ -57,7 +79,7 @@ class _AddInstrument:
 
     lowest = 0.0
 
-    def __init__(self, make: Callable[[], Counter | UpDownCounter], guard: Guard) -> None:
+    def __init__(self, make: Callable[[], Adds], guard: Guard) -> None:
         self._make = make
         self._guard = guard
         self._sdk = make()
@@ -97,7 +119,7 @@ class BoundHistogram(Histogram):
         guard: Counts amounts that cannot be recorded.
     """
 
-    def __init__(self, make: Callable[[], Histogram], guard: Guard) -> None:
+    def __init__(self, make: Callable[[], Records], guard: Guard) -> None:
         self._make = make
         self._guard = guard
         self._sdk = make()

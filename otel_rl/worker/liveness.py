@@ -28,11 +28,11 @@ def show_phases(meter: Meter, guard: Guard) -> None:
 
     Args:
         meter: Of the worker.
-        guard: Counts the phases that threads have left open.
+        guard: Counts the phases that threads and tasks have left open.
     """
 
     def phase_ages(_options: CallbackOptions) -> Iterable[Observation]:
-        _count(guard, forget_dead(), "A thread has ended")
+        _count(guard, forget_dead(), "A thread or task has ended")
         ages_ns: dict[str, int] = {}
         for sight in sights():
             ages_ns[sight.phase] = max(ages_ns.get(sight.phase, 0), sight.phase_age_ns)

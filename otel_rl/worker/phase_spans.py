@@ -32,6 +32,9 @@ SCOPE_NAME: Final = "otel_rl.phases"
 
 _GENERATE: Final = RlPhaseValues.GENERATE.value
 
+_CLASSES: Final = {str(name): str(spec.phase_class) for name, spec in PHASES.items()}
+"""As plain text: what a span processor of the program sees is no type of ours."""
+
 _made: tuple[TracerProvider, Tracer] | None = None
 
 
@@ -70,12 +73,11 @@ def begin_step_span(tracer: Tracer, flow: Timeline, frame: StepFrame) -> None:
 def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: str | None) -> None:
     """Begin the span of a phase, within the current one, and make it the current one."""
     name = frame.name
-    known = PHASES.get(name)
     attributes: dict[str, str | int] = {RL_PHASE: name}
+    if phase_class is None:
+        phase_class = _CLASSES.get(name)
     if phase_class is not None:
         attributes[RL_PHASE_CLASS] = phase_class
-    elif known is not None:
-        attributes[RL_PHASE_CLASS] = known.phase_class
     if frame.step is not None:
         attributes[RL_LOOP_ITERATION] = frame.step.number
     links = None

@@ -55,10 +55,7 @@ _WHY: Final = {
 class _Block:
     """A ``with`` or ``async with`` block that never raises. May be entered within itself."""
 
-    __slots__ = ("_refused",)
-
-    _refused: int
-    """How many of its blocks that are open were not measured; the innermost ones."""
+    __slots__ = ("__weakref__",)
 
     def __enter__(self) -> Self:
         raise NotImplementedError
@@ -70,10 +67,9 @@ class _Block:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._refused:
-                self._refused -= 1
-                return
             flow = flows.current()
+            if flow.refused is not None and flow.ends_refused(self):
+                return
             frame = flow.close(self)
             if frame is None:
                 # Of a generator that another thread or task ends; or the parent's, after a fork.
@@ -104,8 +100,8 @@ class _Block:
     def _report(self, flow: Timeline, frame: Frame) -> None:
         raise NotImplementedError
 
-    def _refuse(self, why: Refused) -> None:
-        self._refused += 1
+    def _refuse(self, flow: Timeline, why: Refused) -> None:
+        flow.refuse(self)
         if why is Refused.WITHIN_A_STEP:
             session.GUARD.warn(
                 "step_within_a_step",
@@ -133,7 +129,6 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     __slots__ = ("_phases", "number")
 
     def __init__(self, number: int, *, phases: Iterable[str] = ()) -> None:
-        self._refused = 0
         self._phases = (phases,) if isinstance(phases, str) else phases
         self.number = number
         """The training step."""
@@ -142,7 +137,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         try:
             number = as_step(self.number)
             if number is None:
-                self._refused += 1
+                flows.current().refuse(self)
                 session.GUARD.drop(
                     DropReason.BAD_STEP,
                     "otel_rl.step: the number must be an integer of 64 bits (got "
@@ -153,7 +148,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             flow = flows.current()
             frame = flow.open_step(self, number)
             if isinstance(frame, Refused):
-                self._refuse(frame)
+                self._refuse(flow, frame)
                 return self
             flow.report_as(session.running())
             if self._phases and not flow.report(filter(_is_name, self._phases)):
@@ -200,20 +195,20 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
     __slots__ = ("_name", "_phase_class", "_span")
 
     def __init__(self, name: str, *, phase_class: str | None = None, span: bool = True) -> None:
-        self._refused = 0
         self._name = name
-        self._phase_class = phase_class
+        # Of a StrEnum, too: what a span processor sees is plain text.
+        self._phase_class = None if phase_class is None else str(phase_class)
         self._span = span
 
     def __enter__(self) -> Self:
         try:
             if not _is_name(self._name):
-                self._refused += 1
+                flows.current().refuse(self)
                 return self
             flow = flows.current()
             frame = flow.open_phase(self, self._name, self._phase_class)
             if isinstance(frame, Refused):
-                self._refuse(frame)
+                self._refuse(flow, frame)
             elif self._span:
                 found = tracer()
                 if found is not None:

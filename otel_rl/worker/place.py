@@ -1,12 +1,12 @@
 """Which of its role's workers a process is: the first place that anybody gives it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.names import RL_WORKER_COUNT, RL_WORKER_INDEX
 
-__all__ = ["place_of"]
+__all__ = ["place_of", "place_that_is_none"]
 
 _RANK_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
     ("ROLE_RANK", "ROLE_WORLD_SIZE"),
@@ -58,15 +58,30 @@ def place_of(
             return _checked_place(where[0], own[0], where[1], own[1])
     if named_index is not None:
         return named_index, None
-    variables = _RANK_VARIABLES
-    if _RAY_WORKER not in environ:
-        variables += _MPI_AND_SLURM_VARIABLES
-    for index_variable, *count_variables in variables:
-        counts = (environ[variable] for variable in count_variables if variable in environ)
-        place = _launcher_place(environ.get(index_variable), next(counts, None))
+    for index_variable, count_variable in _of_launchers(environ):
+        place = _launcher_place(environ.get(index_variable), environ.get(count_variable))
         if place is not None:
             return place
     return None, None
+
+
+def place_that_is_none(environ: Mapping[str, str]) -> str | None:
+    """The first variables of a launcher that are set and make no sense, as they stand there."""
+    for index_variable, count_variable in _of_launchers(environ):
+        index, count = environ.get(index_variable), environ.get(count_variable)
+        if index and _launcher_place(index, count) is None:
+            beside = "" if count is None else f" with {count_variable}={count}"
+            return f"{index_variable}={index}{beside}"
+    return None
+
+
+def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables of index and count that may be a launcher's, best first."""
+    variables = _RANK_VARIABLES
+    if _RAY_WORKER not in environ:
+        variables += _MPI_AND_SLURM_VARIABLES
+    for index, *counts in variables:
+        yield index, next((count for count in counts if count in environ), counts[0])
 
 
 def _checked_place(

@@ -11,12 +11,16 @@ import os
 from importlib.metadata import entry_points
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 
 __all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 
 _log = logging.getLogger("otel_rl")
 _told: list[str] = []
+
+# Of declarative configuration, under its name and its earlier one.
+_CONFIG_FILES = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
 
 
 def meter_provider() -> MeterProvider:
@@ -30,7 +34,7 @@ def meter_provider() -> MeterProvider:
             return session.providers.meter
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _tell(error)
-    return NoOpMeterProvider()
+    return _SilentMeterProvider()
 
 
 def tracer_provider() -> TracerProvider:
@@ -43,7 +47,45 @@ def tracer_provider() -> TracerProvider:
             return session.providers.tracer
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _tell(error)
-    return NoOpTracerProvider()
+    return _SilentTracerProvider()
+
+
+class _SilentMeterProvider(NoOpMeterProvider):
+    """Does nothing, also what a program may ask of the SDK's."""
+
+    def add_metric_reader(self, metric_reader: object) -> None:
+        """Nothing: there is nothing to read."""
+
+    def remove_metric_reader(self, metric_reader: object) -> None:
+        """Nothing."""
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Nothing, in time."""
+        del timeout_millis
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
+        """Nothing."""
+
+
+class _SilentTracerProvider(NoOpTracerProvider):
+    """Does nothing, also what a program may ask of the SDK's."""
+
+    @property
+    def resource(self) -> Resource:
+        """Nobody's."""
+        return Resource.get_empty()
+
+    def add_span_processor(self, span_processor: object) -> None:
+        """Nothing: there are no spans."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing, in time."""
+        del timeout_millis
+        return True
+
+    def shutdown(self) -> None:
+        """Nothing."""
 
 
 class WorkerConfigurator:
@@ -63,6 +105,14 @@ class WorkerConfigurator:
                     if entry_point.name != "otel_rl":
                         entry_point.load()().configure(**options)
                         return
+            for variable in _CONFIG_FILES:
+                if path := os.environ.get(variable, "").strip():
+                    _log.warning(
+                        "otel_rl configures this process by its environment and does not read "
+                        "%s (%s). OTEL_PYTHON_CONFIGURATOR names another configurator.",
+                        variable,
+                        path,
+                    )
             from otel_rl.worker.session import install_from_environment
 
             install_from_environment()

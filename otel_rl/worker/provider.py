@@ -8,8 +8,8 @@ instruments are the SDK's own. What user code holds survives a fork.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import time_ns
-from typing import TypeVar, cast
+from time import monotonic, time_ns
+from typing import Protocol, TypeVar, cast
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
@@ -26,6 +26,7 @@ from opentelemetry.metrics import (
     UpDownCounter,
     _Gauge,
 )
+from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import AnyValue, Attributes
@@ -37,7 +38,7 @@ from otel_rl.semconv.names import (
     RL_LOOP_ITERATION,
 )
 from otel_rl.worker.buffer import Buffer
-from otel_rl.worker.drops import DropReason
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import (
     MAX_REQUEST_BYTES,
     Request,
@@ -49,6 +50,7 @@ from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.expand import MAX_NAME_LENGTH, SCOPE_NAME, Expander
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.instruments import (
+    Adds,
     BoundCounter,
     BoundHistogram,
     BoundObservableCounter,
@@ -56,11 +58,13 @@ from otel_rl.worker.instruments import (
     BoundObservableUpDownCounter,
     BoundUpDownCounter,
     Rebindable,
+    Records,
     plain_callbacks,
 )
 from otel_rl.worker.intervals import Intervals
+from otel_rl.worker.mirror import AddsTwice, Mirror, RecordsTwice
 from otel_rl.worker.sdk import Sdk
-from otel_rl.worker.values import PLAIN, hold
+from otel_rl.worker.values import PLAIN, NotANumber, hold, number
 
 __all__ = ["BUFFER_FULL", "BufferedGauge", "BufferedMeterProvider"]
 
@@ -72,6 +76,7 @@ BUFFER_FULL = (
 _HEARTBEAT = Stream(InstrumentationScope(SCOPE_NAME, __version__), OTEL_RL_WORKER_HEARTBEAT, "1")
 
 InstrumentT = TypeVar("InstrumentT", bound=Instrument)
+MadeT = TypeVar("MadeT")
 
 
 class BufferedGauge(_Gauge):
@@ -127,6 +132,40 @@ class BufferedGauge(_Gauge):
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
+    def show_in(self, meter: Meter) -> None:
+        """From now on, let a gauge of ``meter`` have the values as well."""
+        stream = self._stream
+        self._mirrored = meter.create_gauge(stream.name, stream.unit, stream.description)
+        # In place of a question in each ``set``, which is called in training loops.
+        self.__class__ = _MirroredGauge
+
+
+class _MirroredGauge(BufferedGauge):
+    """One that readers of the program see, too."""
+
+    _mirrored: _Gauge
+
+    def set(
+        self,
+        amount: float,
+        attributes: Attributes = None,
+        context: Context | None = None,
+    ) -> None:
+        """See ``BufferedGauge``."""
+        super().set(amount, attributes, context)
+        with self._guard:
+            plain = amount if type(amount) in PLAIN else number(hold(amount))
+            if not isinstance(plain, NotANumber):
+                self._mirrored.set(plain, attributes, context)
+
+
+class Reader(Protocol):
+    """Who sends what a provider's instruments measure."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send it. Whether that was done in time."""
+        ...
+
 
 class BufferedMeterProvider(MeterProvider):
     """See the module. Any thread may use instruments; ``collect`` is the exporter thread's alone.
@@ -140,10 +179,15 @@ class BufferedMeterProvider(MeterProvider):
     def __init__(self, resource: Resource, guard: Guard, buffer: Buffer | None = None) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self.guard = guard
+        self.reader: Reader | None = None
+        """Who sends the measurements. While there is nobody they wait."""
+        self.mirror: Mirror | None = None
+        """Of the instruments, for readers that the program has added; None if there are none."""
         self._collected_ns = 0  # what was recorded before that has been given out
         self._begin()
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
+        self._drops = [guard.drops]
         self._bind(resource)
         self.get_meter(SCOPE_NAME, __version__).create_observable_counter(
             OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
@@ -176,6 +220,46 @@ class BufferedMeterProvider(MeterProvider):
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self.guard.caught(error)
             return NoOpMeter(str(name))
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Send everything recorded before the call, spans and events too. Never raises.
+
+        Returns:
+            Whether the endpoint has taken it, and readers of the program have.
+        """
+        until_s = monotonic() + timeout_millis / 1000
+        reader, mirror = self.reader, self.mirror
+        is_delivered = reader is None or reader.flush(timeout_millis / 1000)
+        if mirror is not None:
+            is_delivered &= mirror.flush(max(0.0, until_s - monotonic()))
+        return is_delivered
+
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
+        """``force_flush`` of a program that ends its metrics; otel_rl goes on. Never raises."""
+        until_s = monotonic() + timeout_millis / 1000
+        reader, mirror = self.reader, self.mirror
+        if reader is not None:
+            reader.flush(timeout_millis / 1000)
+        if mirror is not None:
+            mirror.shutdown(max(0.0, until_s - monotonic()))
+
+    def add_metric_reader(self, metric_reader: MetricReader) -> None:
+        """Let a reader see every instrument, also those that were made. Never raises.
+
+        It sees what is measured from now on, without steps, and of a gauge the last value, as
+        readers do. What otel_rl sends is not changed by it.
+        """
+        if self.mirror is None:
+            with self.guard:
+                self.mirror = Mirror(self._resource, self.guard)
+                self._rebind()
+        if self.mirror is not None:
+            self.mirror.add(metric_reader)
+
+    def remove_metric_reader(self, metric_reader: MetricReader) -> None:
+        """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``. Never raises."""
+        if self.mirror is not None:
+            self.mirror.remove(metric_reader)
 
     def collect(self) -> list[Request]:
         """Everything recorded since the last call, as requests ready to send."""
@@ -223,9 +307,18 @@ class BufferedMeterProvider(MeterProvider):
         if not keep_buffer:
             self.buffer.clear()
             self._begin()
+        for drops in tuple(self._drops):
+            drops.begin_anew()
         self._bind(resource)
+        self._rebind()
+
+    def _rebind(self) -> None:
         for meter in tuple(self._meters.values()):
             meter.rebind()
+
+    def counts_anew(self, drops: Drops) -> None:
+        """Have ``drops``, which an instrument of this provider shows, begin anew with it."""
+        self._drops.append(drops)
 
     def _begin(self) -> None:
         self._collected_ns = time_ns()
@@ -270,8 +363,10 @@ class _BufferedMeter(Meter):
     def rebind(self) -> None:
         """Give every instrument a new SDK instrument behind it."""
         for instrument in tuple(self._instruments.values()):
-            if isinstance(instrument, Rebindable):
-                with self._provider.guard:
+            with self._provider.guard:
+                if isinstance(instrument, BufferedGauge):
+                    self._mirror_gauge(instrument)
+                elif isinstance(instrument, Rebindable):
                     instrument.rebind()
 
     def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Gauge:
@@ -279,7 +374,9 @@ class _BufferedMeter(Meter):
 
         def make() -> BufferedGauge:
             stream = Stream(self._scope, _text(name), unit or "", description or "")
-            return BufferedGauge(stream, self._provider.buffer, self._provider.guard)
+            gauge = BufferedGauge(stream, self._provider.buffer, self._provider.guard)
+            self._mirror_gauge(gauge)
+            return gauge
 
         key = ("gauge", name, unit, description)
         return self._once(key, make, lambda: self._no_op.create_gauge(name))
@@ -289,7 +386,8 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundCounter:
             return BoundCounter(
-                lambda: self._sdk().create_counter(name, unit, description), self._provider.guard
+                lambda: self._adds(lambda meter: meter.create_counter(name, unit, description)),
+                self._provider.guard,
             )
 
         key = ("counter", name, unit, description)
@@ -302,7 +400,9 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundUpDownCounter:
             return BoundUpDownCounter(
-                lambda: self._sdk().create_up_down_counter(name, unit, description),
+                lambda: self._adds(
+                    lambda meter: meter.create_up_down_counter(name, unit, description)
+                ),
                 self._provider.guard,
             )
 
@@ -322,8 +422,11 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundHistogram:
             return BoundHistogram(
-                lambda: self._sdk(advised=buckets is not None).create_histogram(
-                    name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                lambda: self._records(
+                    lambda meter: meter.create_histogram(
+                        name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                    ),
+                    advised=buckets is not None,
                 ),
                 self._provider.guard,
             )
@@ -343,7 +446,9 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundObservableCounter:
             return BoundObservableCounter(
-                lambda: self._sdk().create_observable_counter(name, plain, unit, description)
+                lambda: self._observes(
+                    lambda meter: meter.create_observable_counter(name, plain, unit, description)
+                )
             )
 
         key = ("observable_counter", name, unit, description)
@@ -361,7 +466,9 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundObservableGauge:
             return BoundObservableGauge(
-                lambda: self._sdk().create_observable_gauge(name, plain, unit, description)
+                lambda: self._observes(
+                    lambda meter: meter.create_observable_gauge(name, plain, unit, description)
+                )
             )
 
         key = ("observable_gauge", name, unit, description)
@@ -379,16 +486,39 @@ class _BufferedMeter(Meter):
 
         def make() -> BoundObservableUpDownCounter:
             return BoundObservableUpDownCounter(
-                lambda: self._sdk().create_observable_up_down_counter(
-                    name, plain, unit, description
+                lambda: self._observes(
+                    lambda meter: meter.create_observable_up_down_counter(
+                        name, plain, unit, description
+                    )
                 )
             )
 
         key = ("observable_up_down_counter", name, unit, description)
         return self._once(key, make, lambda: self._no_op.create_observable_up_down_counter(name))
 
-    def _sdk(self, *, advised: bool = False) -> Meter:
-        return self._provider.sdk.meter(self._scope, advised=advised)
+    def _adds(self, create: Callable[[Meter], Adds]) -> Adds:
+        own, mirrored = self._twice(create)
+        return own if mirrored is None else AddsTwice(own, mirrored)
+
+    def _records(self, create: Callable[[Meter], Records], *, advised: bool) -> Records:
+        own, mirrored = self._twice(create, advised=advised)
+        return own if mirrored is None else RecordsTwice(own, mirrored)
+
+    def _observes(self, create: Callable[[Meter], object]) -> None:
+        self._twice(create)
+
+    def _twice(
+        self, create: Callable[[Meter], MadeT], *, advised: bool = False
+    ) -> tuple[MadeT, MadeT | None]:
+        """The SDK's instrument, and its mirror image if there is a mirror."""
+        mirror = self._provider.mirror
+        own = create(self._provider.sdk.meter(self._scope, advised=advised))
+        return own, None if mirror is None else create(mirror.meter(self._scope))
+
+    def _mirror_gauge(self, gauge: BufferedGauge) -> None:
+        mirror = self._provider.mirror
+        if mirror is not None and not isinstance(gauge, _MirroredGauge):
+            gauge.show_in(mirror.meter(self._scope))
 
     def _once(
         self,

@@ -18,7 +18,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 
-__all__ = ["AllBut", "Sdk"]
+__all__ = ["AllBut", "Sdk", "without_steps"]
 
 
 class AllBut(set[str]):
@@ -59,7 +59,10 @@ class Sdk:
         return [data for data in found if data is not None]
 
 
+def without_steps() -> View:
+    """The step is no part of a series' identity: it would make a new series every step."""
+    return View(instrument_name="*", attribute_keys=AllBut(RL_LOOP_ITERATION))
+
+
 def _provider(resource: Resource, reader: InMemoryMetricReader) -> MeterProvider:
-    # The step is no part of a series' identity: it would make a new series every step.
-    view = View(instrument_name="*", attribute_keys=AllBut(RL_LOOP_ITERATION))
-    return MeterProvider([reader], resource, shutdown_on_exit=False, views=[view])
+    return MeterProvider([reader], resource, shutdown_on_exit=False, views=[without_steps()])

@@ -48,9 +48,15 @@ from otel_rl.worker.launcher import process_name
 from otel_rl.worker.liveness import count_open, show_phases
 from otel_rl.worker.naming import DEFAULT_ROLE
 from otel_rl.worker.open_spans import show_open_spans
+from otel_rl.worker.place import place_that_is_none
 from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.ray_calls import watch_calls
 from otel_rl.worker.said import Said, what_is_said
-from otel_rl.worker.settings import Settings, SignalSettings, read_settings
+from otel_rl.worker.settings import (
+    Settings,
+    exporters_beside_otlp,
+    read_settings,
+)
 from otel_rl.worker.span_buffer import SpanBuffer
 from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
 from otel_rl.worker.transport import open_transport
@@ -110,6 +116,7 @@ class Session:
         self.is_guess = is_guess
         self.providers = providers
         self._spans: SpanSender | None = None
+        providers.spans.are_wanted = False  # whatever an earlier session did with them
         if settings.traces.enabled:
             self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         buffer = providers.meter.buffer
@@ -147,6 +154,7 @@ class Session:
         if not is_guess:
             self.say_start(said or {})
             self._begin_sampling()
+        providers.meter.reader = self
         self._exporter.start()
 
     def say_start(self, said: Said) -> None:
@@ -181,6 +189,12 @@ class Session:
     def flush(self, timeout_s: float) -> bool:
         """See ``flush`` of the module."""
         return self._exporter.flush(timeout_s)
+
+    def hurry(self) -> None:
+        """Let the exporters send what was recorded, without waiting for them."""
+        self._exporter.hurry()
+        if self._spans is not None:
+            self._spans.hurry()
 
     def shutdown(self, timeout_s: float, *, says_goodbye: bool = True) -> bool:
         """See ``shutdown`` of the module."""
@@ -262,6 +276,8 @@ class Session:
             self._spans.flush(timeout_s)
 
     def _close(self) -> None:
+        if self.providers.meter.reader is self:
+            self.providers.meter.reader = None
         if self._spans is not None:
             self._spans.close()
 
@@ -279,6 +295,7 @@ class _Providers:
         keeps_steps = settings.trace_steps is not None
         self.spans = SpanBuffer(settings.span_capacity)
         self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
+        self.meter.counts_anew(self.spans.guard.drops)
         meter.create_observable_counter(
             OTEL_RL_WORKER_SPANS_DROPPED,
             [self.spans.guard.drops.observe],
@@ -368,8 +385,7 @@ def init(
     settings = read_settings(
         os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu
     )
-    for signal in (settings.metrics, settings.logs):
-        _check_files(signal)
+    _check_files(settings)
     said = what_is_said(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
@@ -392,7 +408,7 @@ def init(
                 _providers.install()
 
 
-def flush(*, timeout_s: float) -> bool:
+def flush(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     """Send everything recorded before the call. Never raises.
 
     Args:
@@ -416,6 +432,12 @@ def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     """
     session = _ended_session()
     return session.shutdown(timeout_s) if session is not None else True
+
+
+def _hurry() -> None:
+    session = _session
+    if session is not None:
+        session.hurry()
 
 
 def _shutdown_at_exit() -> None:
@@ -452,6 +474,7 @@ def implicit_session() -> Session | None:
         if _session is not None or _has_ended:
             return _session
         settings = read_settings(os.environ)
+        _check_files(settings)
         identity = identify(os.environ, default_role=DEFAULT_ROLE, process_name=process_name())
         return _start(identity, settings, is_guess=True)
 
@@ -525,6 +548,14 @@ def _start(
     global _session, _providers, _has_ended  # one session per process
     if settings.disabled:
         return None
+    for line in exporters_beside_otlp(os.environ):
+        GUARD.warn(line, f"{line}.")
+    if identity.index is None and (place := place_that_is_none(os.environ)) is not None:
+        GUARD.warn(
+            "place",
+            f"{place} is no place among workers, so this one has no index of its own and the "
+            "bridge numbers it. Set OTEL_RL_INDEX and OTEL_RL_COUNT, or correct them.",
+        )
     if _providers is None:
         _providers = _Providers(_resource(identity), settings)
         # After the providers: the SDK registers its own fork handlers, and ours must run later.
@@ -534,6 +565,8 @@ def _start(
         _providers.restart(_resource(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess, said=said)
     _has_ended = False
+    with GUARD:
+        watch_calls(_hurry, GUARD)
     _flush_at_end_of_multiprocessing_child(_session)
     multiprocessing_util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
     return _session
@@ -588,13 +621,17 @@ def _install_meter_provider(provider: BufferedMeterProvider) -> None:
         )
 
 
-def _check_files(signal: SignalSettings) -> None:
-    for path in (signal.certificate, signal.client_certificate, signal.client_key):
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(
-                f"OTEL_EXPORTER_OTLP_CERTIFICATE: no such file (got {path!r}).",
-                hint="Correct the path or unset it.",
-            )
+def _check_files(settings: Settings) -> None:
+    for signal in (settings.metrics, settings.traces, settings.logs):
+        for variable, path in signal.files if signal.enabled and not settings.disabled else ():
+            try:
+                with Path(path).open("rb"):
+                    pass
+            except OSError as exc:
+                raise ConfigError(
+                    f"{variable}: {exc.strerror or type(exc).__name__} (got {path!r}).",
+                    hint="Correct the path or unset it.",
+                ) from exc
 
 
 def _describe(identity: Identity) -> str:

@@ -38,11 +38,21 @@ class SpanBuffer(SpanProcessor):
         self.guard = Guard(Drops())
         """Counts the spans that are lost, apart from the measurements."""
         self.reader: Reader | None = None
-        """Who sends the spans. While there is nobody they are not wanted."""
+        """Who sends the spans; None before there is anybody and after that has ended."""
+        self.are_wanted = False
+        """Whether a span that ends while nobody sends them is a loss."""
 
     def on_end(self, span: ReadableSpan | LightSpan) -> None:
         """See ``SpanProcessor``."""
-        if self.reader is None or not span.context.trace_flags.sampled:
+        if not span.context.trace_flags.sampled:
+            return
+        if self.reader is None:
+            if self.are_wanted:
+                self.guard.drop(
+                    DropReason.NOT_STARTED,
+                    "A span has ended after otel_rl.shutdown(), or after the program's own "
+                    "shutdown of its tracing; such spans are lost.",
+                )
             return
         if len(self._ended) >= self._capacity:
             self.guard.drop(

@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic_ns, time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary, ref
 
 from opentelemetry.context import detach
 
 from otel_rl.worker.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = [
     "MAX_DEPTH",
@@ -73,6 +77,7 @@ class Timeline:
         opened: Where it is while anything is open, by its id. Shared by many; each puts and takes
             itself only.
         clock_ns: Monotonic. Should it go back all the same, it is taken to stand still.
+        task: The flow, if it is a task and not the thread that makes it.
     """
 
     __slots__ = (
@@ -82,25 +87,34 @@ class Timeline:
         "_opened",
         "_reporter",
         "_since_ns",
+        "_task",
         "_thread",
         "phases",
+        "refused",
         "wall_ns",
     )
 
     def __init__(
-        self, opened: "dict[int, Timeline]", clock_ns: Callable[[], int] = monotonic_ns
+        self,
+        opened: "dict[int, Timeline]",
+        clock_ns: Callable[[], int] = monotonic_ns,
+        task: "asyncio.Task[object] | None" = None,
     ) -> None:
         self._opened = opened
         self._clock_ns = clock_ns
         self._frames: list[Frame] = []
         self._since_ns = 0
         self._thread = threading.current_thread()
+        self._task = None if task is None else ref(task)
         self._reporter: object = None
         self.wall_ns = 0
         """What makes its times those of spans. Fixed while anything is open, so that spans last as
         long as is measured, even if the wall clock is set."""
         self.phases: dict[str, str | None] = {}
         """The phases that its steps report, each with the class that its user gave, if any."""
+        self.refused: WeakKeyDictionary[object, int] | None = None
+        """How many blocks of an opener were refused and are not closed yet: its innermost ones.
+        None where none ever was."""
 
     @property
     def step_number(self) -> int | None:
@@ -193,6 +207,22 @@ class Timeline:
             self._end(frame)
         return frame
 
+    def refuse(self, opener: object) -> None:
+        """Note that a block of ``opener`` was refused, so that its end closes nothing."""
+        if self.refused is None:
+            self.refused = WeakKeyDictionary()
+        self.refused[opener] = self.refused.get(opener, 0) + 1
+
+    def ends_refused(self, opener: object) -> bool:
+        """Whether the block of ``opener`` that ends now was refused."""
+        refused = self.refused
+        if refused is None:
+            return False
+        left = refused.pop(opener, 0)
+        if left > 1:
+            refused[opener] = left - 1
+        return left > 0
+
     def credit(self, whole: str, duration_ns: int) -> bool:
         """Give the time of a part, which is no step's, to its whole. False if that is not open."""
         for frame in reversed(self._frames):
@@ -203,7 +233,7 @@ class Timeline:
 
     def look(self, now_ns: int) -> Sight | None:
         """What the flow is in, or None. For other threads: may be a moment old."""
-        frames = tuple(self._frames)
+        frames = self.frames()
         if not frames:
             return None
         top = frames[-1]
@@ -218,7 +248,7 @@ class Timeline:
 
     def frames(self) -> tuple[Frame, ...]:
         """What is open, innermost last. For other threads: may be a moment old."""
-        return tuple(self._frames)
+        return tuple(frame for frame in tuple(self._frames) if not frame.is_abandoned)
 
     def abandon(self, opener: object) -> Frame | None:
         """Note that another flow has closed a frame; its own lets go of it at its next event.
@@ -239,12 +269,17 @@ class Timeline:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its thread has ended, so that nobody will close what is open."""
-        return not self._thread.is_alive()
+        """Whether its thread or task has ended, so that nobody will close what is open."""
+        if not self._thread.is_alive():
+            return True
+        if self._task is None:
+            return False
+        task = self._task()
+        return task is None or task.done() or task.get_loop().is_closed()
 
     def clear(self) -> int:
         """Forget what is open. Returns how many frames that were."""
-        open_frames = len(self._frames)
+        open_frames = len(self.frames())
         self._frames.clear()
         return open_frames
 

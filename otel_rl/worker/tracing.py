@@ -229,11 +229,16 @@ class SpanSender:
             main=Signal.TRACES,
         )
         buffer.reader = self
+        buffer.are_wanted = True
         self._exporter.start()
 
     def flush(self, timeout_s: float) -> bool:
         """Send the spans that have ended. See ``Exporter.flush``."""
         return self._exporter.flush(timeout_s)
+
+    def hurry(self) -> None:
+        """See ``Exporter.hurry``."""
+        self._exporter.hurry()
 
     def close(self) -> None:
         """Take no more spans. What was not flushed is lost, and counted."""

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, Timeout
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from otel_rl import __version__
 from otel_rl.records import Signal
@@ -203,10 +203,13 @@ class _Http:
                 timeout=self._timeout,
             )
         except HTTPError as error:
+            vanished = _vanished(error)
+            if vanished is not None:
+                return Reply(Outcome.REFUSED, f"{vanished} for {self._url}")
             message = f"{type(error).__name__} at {self._url}"
             is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
             return Reply(Outcome.RETRY, message, unreachable=is_unconnected)
-        except requests.RequestException as error:
+        except OSError as error:  # of requests: a proxy that cannot be; of a file that has vanished
             return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             if response.headers.get("Content-Type", "").startswith("text/html"):
@@ -236,16 +239,11 @@ class _Grpc:
         import grpc  # most workers speak HTTP and never need it
 
         self._error: type[Exception] = grpc.RpcError
+        self._signal = signal
         self.peer = signal.peer
-        if isinstance(beside, _Grpc) and beside.peer == self.peer:
-            self.channel: grpc.Channel = beside.channel
-        else:
-            self.channel = _grpc_channel(signal)
-        self._call: Callable[..., bytes] = self.channel.unary_unary(
-            _GRPC_METHODS[signal.signal],
-            request_serializer=_identity,
-            response_deserializer=_identity,
-        )
+        self._beside = beside if isinstance(beside, _Grpc) and beside.peer == self.peer else None
+        self._channel: grpc.Channel | None = None
+        self._call: Callable[..., bytes] | None = None
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
         self._url = signal.url
@@ -255,12 +253,35 @@ class _Grpc:
 
     def send(self, body: bytes) -> Reply:
         try:
-            return _accepted(self._call(body, timeout=self._timeout_s, metadata=self._metadata))
+            call = self._call = self._call or self._find_call()
+            return _accepted(call(body, timeout=self._timeout_s, metadata=self._metadata))
         except self._error as error:
             return self._failed(error)
+        except OSError as error:  # of a file that has vanished
+            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
 
     def close(self) -> None:
-        self.channel.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    def channel(self) -> "grpc.Channel":
+        """The connections, opened if they were not.
+
+        Raises:
+            OSError: A file of theirs cannot be read.
+        """
+        if self._channel is None:
+            beside = self._beside
+            self._channel = _grpc_channel(self._signal) if beside is None else beside.channel()
+        return self._channel
+
+    def _find_call(self) -> Callable[..., bytes]:
+        call: Callable[..., bytes] = self.channel().unary_unary(
+            _GRPC_METHODS[self._signal.signal],
+            request_serializer=_identity,
+            response_deserializer=_identity,
+        )
+        return call
 
     def _failed(self, error: Exception) -> Reply:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
@@ -297,6 +318,15 @@ def _read(path: str | None) -> bytes | None:
         return None
     with open(path, "rb") as file:  # noqa: PTH123  # a path from the environment, as text
         return file.read()
+
+
+def _vanished(error: HTTPError) -> OSError | None:
+    """What keeps a file of a connection from being read, if that is why there is none."""
+    if isinstance(error, SSLError):
+        for cause in (error.__cause__, *error.args):
+            if isinstance(cause, FileNotFoundError | IsADirectoryError | PermissionError):
+                return cause
+    return None
 
 
 def _accepted(body: bytes) -> Reply:

@@ -20,7 +20,7 @@ TIMEOUT_S = 90
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
 _FOREIGN = ("OTEL_", "WANDB_", *_LAUNCHERS)
 
-_FROM_BRIDGE = re.compile(r"otel_rl/|service/[^/]+/(expected|alive|failures|recovery_s)$")
+_FROM_BRIDGE = re.compile(r"otel_rl/|service/[^/]+/(expected|alive|failures|recovery_s|silent)$")
 
 
 def clean_environment(home: Path, **extra: str) -> dict[str, str]:

@@ -81,6 +81,10 @@ def test_the_phases_of_an_iteration_are_its_wall_time(run: OfflineRun) -> None:
     for row in iterations:
         spent = sum(row.get(f"phase/trainer/{name}", 0.0) for name in wholes)
         assert spent == pytest.approx(row["trainer/iteration/duration"], rel=1e-9)
+        assert row["phase/trainer/train"] > 0
+    # Of all of them together, because the machine may stop for a moment between two phases.
+    left_over_s = sum(row["phase/trainer/unaccounted"] for row in iterations)
+    assert left_over_s < 0.5 * sum(row["trainer/iteration/duration"] for row in iterations)
 
 
 def test_the_run_says_what_it_is_and_how_it_ended(run: OfflineRun) -> None:
@@ -140,8 +144,9 @@ def test_what_the_run_lacks_of_the_registry_is_what_the_readme_says(run: Offline
     unexplained = {name for name in lacking if not any(fnmatch(name, e) for e in excused)}
     assert unexplained == set()
     idle_excuses = {e for e in excused if not any(fnmatch(name, e) for name in lacking)}
-    # Attributes are no metrics: the README names two that the demo does not need.
-    assert idle_excuses <= {"rl.loss.type", "rl.staleness.part"}
+    # Attributes are no metrics: the README names two that the demo does not need. And on a busy
+    # machine a rank may be late.
+    assert idle_excuses <= {"rl.loss.type", "rl.staleness.part", "rl.service.step.*"}
 
 
 def _in_run(name: str, keys: set[str]) -> bool:

@@ -3,6 +3,7 @@
 import math
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -84,10 +85,11 @@ def test_every_step_is_in_the_run_once_with_its_axes(tmp_path: Path) -> None:
     done = otel_rl("run", "--experiment", "e", "--trial", "t", "--", PYTHON, path, cwd=tmp_path)
     assert done.status == 0, done.err
     run = wandb_run(tmp_path, "e", "t")
-    assert [row["step"] for row in run.history] == list(range(50))
-    assert [row["trainer/kl"] for row in run.history] == list(range(50))
+    rows = [row for row in run.history if "trainer/kl" in row]  # the bridge's report may have one
+    assert [row["step"] for row in rows] == list(range(50))
+    assert [row["trainer/kl"] for row in rows] == list(range(50))
     assert all(row["_timestamp"] > 1.6e9 for row in run.history)
-    assert "otel-rl: run e/t: 50 rows in wandb" in done.err
+    assert f"otel-rl: run e/t: {len(run.history)} rows in wandb" in done.err
 
 
 def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
@@ -304,6 +306,40 @@ def test_standard_output_belongs_to_the_command(tmp_path: Path) -> None:
     assert done.out == "hello\n"
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
+    tmp_path: Path, exists: bool
+) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({"loss": 0.5}, step=1)
+        """,
+    )
+    data, rows = tmp_path / "deep" / "data", tmp_path / "rows"
+    if exists:
+        data.mkdir(parents=True, mode=0o755)
+    rows.mkdir()
+    subprocess.run(
+        [*OTEL_RL, "run", "--tracker", "jsonl", "--data", data, "--", PYTHON, path],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, OTEL_RL_BRIDGE__TRACKER__DIRECTORY=str(rows)),
+        umask=0,
+        check=True,
+        timeout=90,
+    )
+    others = stat.S_IRWXG | stat.S_IRWXO
+    found = {p.relative_to(data): p.stat().st_mode & others for p in data.iterdir()}
+    assert Path("journal.db") in found
+    assert Path("lock") in found
+    assert {path: oct(mode) for path, mode in found.items() if mode} == {}
+    if not exists:
+        assert data.stat().st_mode & others == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: signal.Signals) -> None:
     path = script(
@@ -394,7 +430,8 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
         done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, first, cwd=tmp_path)
         assert done.status == 0, done.err
     run = wandb_run(tmp_path, "e")
-    assert [row["trainer/loss"] for row in run.history] == list(range(10))
+    losses = [row["trainer/loss"] for row in run.history if "trainer/loss" in row]
+    assert losses == list(range(10))
 
 
 def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) -> None:
@@ -553,3 +590,33 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
     assert bridge.wait(60) == 0
     (row,) = wandb_run(tmp_path, "e").history
     assert (row["step"], row["workers/worker/0/loss"]) == (3, 1.0)
+
+
+NO_METRIC = {
+    "nothing logged": "",
+    "only text": 'otel_rl.mlogger.log({"note": "text"}, step=1)',
+    "only a config": 'otel_rl.log_config({"lr": 0.1})',
+}
+
+
+@pytest.mark.parametrize("code", NO_METRIC.values(), ids=NO_METRIC.keys())
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_run_that_ends_with_no_metric_says_so_last(
+    tmp_path: Path, code: str, status: int
+) -> None:
+    program = f"import otel_rl, sys\notel_rl.init(role='trainer')\n{code}\nsys.exit({status})"
+    path = tmp_path / "train.py"
+    path.write_text(program)
+    done = otel_rl("run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path,
+                   cwd=tmp_path)  # fmt: skip
+    assert done.status == status
+    last = done.err.splitlines()[-1]
+    assert "e/default ended with no metric" in last, done.err
+    assert "docs/quickstart.md" in last
+
+
+def test_a_run_with_one_metric_does_not_say_that_it_has_none(tmp_path: Path) -> None:
+    path = script(tmp_path, "import otel_rl; otel_rl.mlogger.log({'loss': 1.0})")
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 0
+    assert "no metric" not in done.err

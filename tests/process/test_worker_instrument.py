@@ -84,6 +84,23 @@ def test_the_experiment_may_be_a_resource_attribute(sink: Sink, tmp_path: Path) 
     assert len(sink.measurements("rl.train.loss")) == 50
 
 
+@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+def test_a_configuration_file_that_is_not_read_is_named(
+    sink: Sink, tmp_path: Path, variable: str
+) -> None:
+    done = run(
+        tmp_path,
+        TRAIN,
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+        **{variable: "otel.yaml"},
+    )
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert f"{variable} (otel.yaml)" in line
+    assert len(sink.measurements("rl.train.loss")) == 50
+
+
 def test_a_spawned_child_is_a_worker_too(sink: Sink, tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -323,13 +323,17 @@ def test_in_the_run_the_phases_add_up_and_the_pipeline_is_derived(tmp_path: Path
         env=clean_environment(tmp_path, PYTHONPATH=str(ROOT)),
     )
     assert done.status == 0, done.err
-    rows = [
-        row.values
+    ranks: list[Spent] = [
+        {step: {name: ns / 1e9 for name, ns in spent.items()} for step, spent in steps.items()}
+        for steps in json.loads(done.out).values()
+    ]
+    rows = {
+        row.step: row.values
         for row in jsonl_rows(tmp_path, "phases")
         if "trainer/iteration/duration" in row.values
-    ]
-    assert len(rows) == 3
-    for row in rows:
+    }
+    assert list(rows) == [1, 2, 3]
+    for step, row in rows.items():
         phases = {
             key.removeprefix("phase/trainer/"): value
             for key, value in row.items()
@@ -337,6 +341,14 @@ def test_in_the_run_the_phases_add_up_and_the_pipeline_is_derived(tmp_path: Path
         }
         whole_s = sum(seconds for name, seconds in phases.items() if name != "weight_push")
         assert whole_s == pytest.approx(row["trainer/iteration/duration"], abs=EPSILON_S)
+        known_s: Counter[str] = Counter()
+        for rank in ranks:
+            known_s.update({name: s / len(ranks) for name, s in rank[str(step)].items()})
+        known_s["weight_sync"] += known_s["weight_push"]  # which is a part of it
+        for name, seconds in known_s.items():
+            assert phases[name] >= seconds - EPSILON_S, name
+        elsewhere_s = known_s.total() - known_s["weight_push"]
+        assert phases["unaccounted"] <= whole_s - elsewhere_s + 2 * EPSILON_S
         summands = ("h2d_copy", "train", "param_sync", "weight_sync")
         pipeline_s = sum(phases[name] for name in summands)
         assert row["trainer/pipeline/duration"] == pytest.approx(pipeline_s, abs=EPSILON_S)

@@ -52,6 +52,85 @@ def run(sink: Sink, tmp_path: Path, program: str) -> subprocess.CompletedProcess
     return finished
 
 
+@pytest.mark.parametrize("is_small", [True, False])
+def test_as_many_spans_wait_as_the_sdks_variable_says(
+    sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    n = 10_000
+    program = f"""
+        import os
+        if {is_small}:
+            os.environ["OTEL_BSP_MAX_QUEUE_SIZE"] = "8"
+        setup()
+        tracer = trace.get_tracer("mine")
+        for _ in range({n}):
+            tracer.start_span("s").end()
+        assert otel_rl.shutdown(timeout_s=60)
+        """
+    run(sink, tmp_path, program)
+    sent = sum(
+        len(scope.spans)
+        for request in sink.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+    )
+    lost = sum(sums(sink.metrics, "otel_rl.worker.spans.dropped").values())
+    assert sent + lost == n
+    assert (lost > 0) == is_small
+
+
+def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
+    sink: Sink, tmp_path: Path
+) -> None:
+    done = run(
+        sink,
+        tmp_path,
+        """
+        from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from otel_rl.worker import exact
+
+        def lost(reader):
+            data = reader.get_metrics_data()
+            scopes = [] if data is None else data.resource_metrics[0].scope_metrics
+            return sum(
+                point.value
+                for scope in scopes
+                for metric in scope.metrics
+                if metric.name == "otel_rl.worker.measurements.dropped"
+                for point in metric.data.data_points
+            )
+
+        exact._CAPACITY = 5
+        reader = InMemoryMetricReader()
+        metrics.set_meter_provider(
+            MeterProvider(
+                [reader],
+                views=[otel_rl.exact_view()],
+                exemplar_filter=AlwaysOnExemplarFilter(),
+            )
+        )
+        gauge = metrics.get_meter("m").create_gauge("g")
+        for _ in range(12):
+            gauge.set(1.0)
+        for thread in threading.enumerate():
+            if thread.name == "otel-rl-exact-drops":
+                thread.join(30)
+        assert lost(reader) == 7, lost(reader)
+        for _ in range(5):
+            gauge.set(1.0)
+        if os.fork() == 0:
+            for _ in range(7):
+                gauge.set(1.0)
+            print("child", lost(reader), flush=True)
+            os._exit(0)
+        os.wait()
+        print("parent", lost(reader), flush=True)
+        """,
+    )
+    assert done.stdout.splitlines() == ["child 2", "parent 7"]
+
+
 def instances(sink: Sink) -> dict[object, set[object]]:
     """Instance ids by process id."""
     found: dict[object, set[object]] = {}

@@ -9,6 +9,7 @@ What a call means here, and what is not carried, is in docs/wandb.md. No logging
 is not carried is said once and counted.
 """
 
+import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from otel_rl.compat.wandb._api import current as _run_in_progress
@@ -32,8 +33,12 @@ from otel_rl.compat.wandb._inert import (
 )
 from otel_rl.compat.wandb._media import MEDIA as _MEDIA
 from otel_rl.compat.wandb._media import READS as _READS
+from otel_rl.compat.wandb._modules import install as _install
 from otel_rl.compat.wandb._run import Run
 from otel_rl.compat.wandb._say import say_once as _say_once
+from otel_rl.compat.wandb._stand_in import CARRIED as _CARRIED
+from otel_rl.compat.wandb._stand_in import is_asked_by_python as _is_asked_by_python
+from otel_rl.compat.wandb._stand_in import stand_in as _stand_in
 from otel_rl.compat.wandb._summary import Summary as _Summary
 from otel_rl.compat.wandb._table import Table
 
@@ -99,7 +104,12 @@ def __getattr__(name: str) -> Any:  # what it is depends on the name
     found = _MEDIA.get(name) or _READS.get(name)
     if found is not None:
         return found
-    raise AttributeError(
-        f"otel_rl.compat.wandb has no {name!r}. It carries what a worker logs; use the wandb "
-        "package beside it for all else. See docs/wandb.md."
-    )
+    if _is_asked_by_python(name):
+        raise AttributeError(name)
+    return _stand_in(name)
+
+
+_CARRIED.update({name: globals()[name] for name in __all__ if name[0].isupper()})
+_CARRIED.update({name: kind for name, kind in {**_MEDIA, **_READS}.items() if name[0].isupper()})
+_CARRIED["generate_id"] = util.generate_id
+_install(_sys.modules[__name__])

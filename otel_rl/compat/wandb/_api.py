@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final, SupportsIndex
 
-from otel_rl.compat.wandb import _session
+from otel_rl.compat.wandb import _session, _tensorboard
 from otel_rl.compat.wandb._about import About, generate_id
 from otel_rl.compat.wandb._config import config_of
 from otel_rl.compat.wandb._identity import Names, worker_of
@@ -32,7 +32,6 @@ _IGNORED: Final[Mapping[str, str]] = {
     "fork_from": "start another trial",
     "settings": "they are those of a W&B client",
     "save_code": "a worker uploads no files",
-    "sync_tensorboard": "log to otel_rl as well",
     "monitor_gym": "a worker uploads no files",
 }
 
@@ -54,6 +53,7 @@ def init(
     mode: str | None = None,
     force: bool | None = None,
     reinit: bool | str | None = None,
+    sync_tensorboard: bool | None = None,
     **others: object,
 ) -> Run:
     """Start reporting, as the worker that ``docs/wandb.md`` makes of the arguments.
@@ -76,6 +76,7 @@ def init(
         force: Ignored.
         reinit: With a run in progress: True or ``finish_previous`` ends it first; by default it
             is returned as it is.
+        sync_tensorboard: What a ``SummaryWriter`` writes is logged, too, at its global step.
         others: Ignored, and said.
 
     Raises:
@@ -109,6 +110,8 @@ def init(
     if not about.disabled:
         _session.join(worker_of(names, os.environ, _session.process_name()), about)
         _say_ignored({"entity": entity, "mode": mode, **others})
+        if sync_tensorboard or getattr(others.get("settings"), "sync_tensorboard", False):
+            _tensorboard.start()
     _current = Run(about)
     hyperparameters = {
         key: value

@@ -39,6 +39,21 @@ class Config(AttributeMapping):
         """Take over what is not there yet."""
         self.update({k: v for k, v in config_of(d).items() if k not in self._values})
 
+    def update_locked(self, d: object, *_arguments: object, **_named: object) -> None:
+        """Take values over; none is locked."""
+        self.update(d)
+
+    def merge_locked(self, d: object) -> None:
+        """Take values over; none is locked."""
+        self.update(d)
+
+    def persist(self) -> None:
+        """Nothing: every change has reached the run."""
+
+    def user_items(self) -> Iterator[tuple[str, object]]:
+        """Name and value."""
+        return iter(self._values.items())
+
     def as_dict(self) -> dict[str, object]:
         """A copy."""
         return dict(self._values)

@@ -5,7 +5,9 @@ Not as an OpenTelemetry histogram: those are merged over time, and W&B's belongs
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
+
+from otel_rl.compat.wandb._stand_in import is_asked_by_python, stand_in
 
 __all__ = ["Histogram"]
 
@@ -37,6 +39,11 @@ class Histogram:
                 self.statistics = _of_ordered(*_ordered(sequence))
         except Exception:  # noqa: BLE001  # any library's array; logging it is counted and said
             return
+
+    def __getattr__(self, name: str) -> Any:
+        if is_asked_by_python(name) or name == "statistics":
+            raise AttributeError(name)
+        return stand_in(f"Histogram.{name}")
 
 
 def _ordered(sequence: object) -> tuple[Sequence[float], float]:

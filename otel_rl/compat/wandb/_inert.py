@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 from otel_rl.compat.wandb._about import generate_id
 from otel_rl.compat.wandb._media import Media, ignored, media
+from otel_rl.compat.wandb._stand_in import Error, is_asked_by_python, stand_in
 
 __all__ = [
     "AlertLevel",
@@ -26,10 +27,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("otel_rl")
-
-
-class Error(Exception):
-    """W&B's base of errors. Never raised here; there for ``except wandb.Error``."""
 
 
 class CommError(Error):
@@ -56,13 +53,24 @@ class _Plots:
     """``wandb.plot``: every chart of it is not carried."""
 
     def __getattr__(self, name: str) -> Callable[..., Media]:
-        if name.startswith("__"):
+        if is_asked_by_python(name):
             raise AttributeError(name)
         return media(f"plot.{name}")
 
 
+class _Utilities:
+    """``wandb.util``: ids are made; all else of it does nothing."""
+
+    generate_id = staticmethod(generate_id)
+
+    def __getattr__(self, name: str) -> Any:
+        if is_asked_by_python(name):
+            raise AttributeError(name)
+        return stand_in(f"util.{name}")
+
+
 plot: Final = _Plots()
-util: Final = SimpleNamespace(generate_id=generate_id)
+util: Final = _Utilities()
 
 require = ignored("require", "there is one version of the API.")
 setup = ignored("setup", "there is nothing to set up.")

@@ -1,9 +1,10 @@
 """What the shim has no place for: objects and calls that say so once and let training go on."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from otel_rl.compat.wandb._say import say_once
+from otel_rl.compat.wandb._stand_in import StandIn, is_asked_by_python, stand_in
 
 __all__ = ["MEDIA", "READS", "Media", "ignored", "media", "refused"]
 
@@ -18,10 +19,10 @@ class Media:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("__"):
+    def __getattr__(self, name: str) -> Any:
+        if is_asked_by_python(name):
             raise AttributeError(name)
-        return lambda *_arguments, **_named: None
+        return stand_in(f"{self.kind}.{name}", is_said=False)  # said where it is logged
 
     def __repr__(self) -> str:
         return f"<wandb.{self.kind}, not carried>"
@@ -39,11 +40,13 @@ def media(kind: str) -> Callable[..., Media]:
     return Kind
 
 
-def ignored(name: str, why: str) -> Callable[..., None]:
+def ignored(name: str, why: str) -> Callable[..., StandIn]:
     """A function that does nothing but say once that ``name`` does nothing."""
+    nothing: StandIn = stand_in(name, is_said=False)()
 
-    def call(*_arguments: object, **_named: object) -> None:
+    def call(*_arguments: object, **_named: object) -> StandIn:
         say_once(f"{name} does nothing here: {why}")
+        return nothing  # of which a program may call what W&B's answer has
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Does nothing, and says so once: {why}"

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from multiprocessing import util as multiprocessing_util
 from time import time, time_ns
 from types import TracebackType
-from typing import ClassVar, Self, SupportsIndex
+from typing import Any, ClassVar, Self, SupportsIndex
 from weakref import WeakSet
 
-from otel_rl.compat.wandb import _session
+from otel_rl.compat.wandb import _session, _tensorboard
 from otel_rl.compat.wandb._about import About, Given
 from otel_rl.compat.wandb._config import Config
 from otel_rl.compat.wandb._media import ignored, refused
 from otel_rl.compat.wandb._rows import Row, Rows
 from otel_rl.compat.wandb._say import say_once
 from otel_rl.compat.wandb._session import DropReason, guard
+from otel_rl.compat.wandb._skipped import MEDIA_HINT, say_skipped
+from otel_rl.compat.wandb._stand_in import is_asked_by_python, stand_in
 from otel_rl.compat.wandb._summary import Summary
 from otel_rl.compat.wandb._table import Tables
-from otel_rl.compat.wandb._values import Skipped, flat_row
+from otel_rl.compat.wandb._values import flat_row
 from otel_rl.worker.values import as_step
 
 __all__ = ["Metric", "Run"]
-
-_MEDIA_HINT = "log numbers; use the wandb package beside otel_rl for media and files."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Run:
     """Rows are counted from here."""
     url: ClassVar = None
     """The bridge's run has one, this process does not know it."""
+    _attach_id: ClassVar = None
+    """By which Lightning would join the run of another process."""
 
     def __init__(self, about: About) -> None:
         self.about = about
@@ -187,6 +189,7 @@ class Run:
                     return
                 self.complete()
                 self._finished = True
+            _tensorboard.stop()
             if exit_code is not None:
                 _session.tell_failure(f"exit status {exit_code}" if exit_code else None)
             atexit.unregister(self.complete)
@@ -209,21 +212,27 @@ class Run:
 
     alert = ignored("alert", "a worker has no W&B to send it.")
     display = ignored("display", "the run is the bridge's.")
-    finish_artifact = ignored("finish_artifact", _MEDIA_HINT)
-    link_artifact = ignored("link_artifact", _MEDIA_HINT)
-    link_model = ignored("link_model", _MEDIA_HINT)
-    log_artifact = ignored("log_artifact", _MEDIA_HINT)
-    log_code = ignored("log_code", _MEDIA_HINT)
-    log_model = ignored("log_model", _MEDIA_HINT)
+    finish_artifact = ignored("finish_artifact", MEDIA_HINT)
+    link_artifact = ignored("link_artifact", MEDIA_HINT)
+    link_model = ignored("link_model", MEDIA_HINT)
+    log_artifact = ignored("log_artifact", MEDIA_HINT)
+    log_code = ignored("log_code", MEDIA_HINT)
+    log_model = ignored("log_model", MEDIA_HINT)
     mark_preempting = ignored("mark_preempting", "the run goes on while any process reports.")
     pin_config_keys = ignored("pin_config_keys", "set it in W&B's workspace.")
-    save = ignored("save", _MEDIA_HINT)
+    save = ignored("save", MEDIA_HINT)
     unwatch = ignored("unwatch", "nothing is watched.")
-    upsert_artifact = ignored("upsert_artifact", _MEDIA_HINT)
+    upsert_artifact = ignored("upsert_artifact", MEDIA_HINT)
     watch = ignored("watch", "log gradients as wandb.Histogram, or their norm.")
     restore = refused("restore", "it reads from W&B. Use the wandb package for it.")
     use_artifact = refused("use_artifact", "it reads from W&B. Use the wandb package for it.")
     use_model = refused("use_model", "it reads from W&B. Use the wandb package for it.")
+
+    def __getattr__(self, name: str) -> Any:
+        """Something that does nothing, for whatever else W&B's run has."""
+        if is_asked_by_python(name):
+            raise AttributeError(name)
+        return stand_in(f"run.{name}")
 
     # Within
 
@@ -236,7 +245,7 @@ class Run:
             return None
         row, skipped = flat_row(data, time_ns())
         if skipped:
-            _say_skipped(skipped)
+            say_skipped(skipped)
         return row
 
     def _add(self, logged: Row, given: SupportsIndex | None, commit: bool | None) -> list[Row]:
@@ -326,9 +335,3 @@ def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
     The priority is before that of otel_rl's own, which sends what was recorded.
     """
     multiprocessing_util.Finalize(None, run.complete, exitpriority=-50)
-
-
-def _say_skipped(skipped: Skipped) -> None:
-    guard.drops.add(DropReason.NOT_A_NUMBER, len(skipped))
-    for name, kind in skipped.items():
-        say_once(f"{name!r} is not carried ({kind}): {_MEDIA_HINT}")

@@ -20,6 +20,7 @@ __all__ = [
     "join",
     "process_name",
     "record",
+    "record_at",
     "record_summary",
     "tell_about",
     "tell_config",
@@ -68,11 +69,22 @@ def join(worker: Who, about: About) -> None:
 
 def record(row: Row) -> None:
     """Send one row, with the time at which it was logged."""
+    record_at(row, row.step)
+
+
+def record_at(row: Row, step: object) -> None:
+    """Send one row at any step, whatever steps the run's own rows have.
+
+    Args:
+        row: Its own step means nothing.
+        step: As the program gave it, or None for what is of no step. What is no step is counted.
+    """
+    at = cast("int | None", step)
     for reduce, values in ((None, row.values), *row.extremes.items()):
         if values:
-            otel_rl.mlogger.log(_numbers(values), row.step, reduce, at_ns=row.time_ns)
+            otel_rl.mlogger.log(_numbers(values), at, reduce, at_ns=row.time_ns)
     for name, samples in row.tables.items():
-        otel_rl.log_samples(samples, row.step, name)
+        otel_rl.log_samples(samples, at, name)
 
 
 def record_summary(row: Row) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from otel_rl.compat.wandb._say import say_once
+from otel_rl.compat.wandb._stand_in import is_asked_by_python, stand_in
 
 __all__ = ["Samples", "Table", "Tables"]
 
@@ -68,6 +69,11 @@ class Table:
     def samples(self) -> Samples:
         """Its rows as they are now."""
         return [dict(zip(self.columns, row, strict=False)) for row in self.data]
+
+    def __getattr__(self, name: str) -> Any:
+        if is_asked_by_python(name) or name in ("columns", "data"):
+            raise AttributeError(name)
+        return stand_in(f"Table.{name}")
 
     def __repr__(self) -> str:
         return f"<wandb.Table of {len(self.data)} rows>"

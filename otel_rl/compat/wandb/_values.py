@@ -7,6 +7,7 @@ from typing import Final
 from otel_rl.compat.wandb._histogram import Histogram
 from otel_rl.compat.wandb._media import Media
 from otel_rl.compat.wandb._rows import Row
+from otel_rl.compat.wandb._stand_in import StandIn
 from otel_rl.compat.wandb._table import Table
 from otel_rl.worker.values import PLAIN, NotANumber, hold
 
@@ -49,6 +50,8 @@ def _put(row: Row, skipped: Skipped, prefix: str, data: Mapping[str, object], de
             values[name] = value
         elif value is None:
             continue
+        elif hasattr(value, "__float__"):  # most of what is not plain
+            _put_number(row, skipped, name, value)
         elif isinstance(value, Mapping):
             if depth < _MAX_DEPTH:
                 _put(row, skipped, f"{name}.", value, depth + 1)
@@ -58,18 +61,31 @@ def _put(row: Row, skipped: Skipped, prefix: str, data: Mapping[str, object], de
             _put_histogram(row, skipped, name, value)
         elif isinstance(value, Table):
             row.tables[name] = value.samples()
-        elif isinstance(value, Media):
-            skipped[name] = value.kind
-        elif isinstance(value, str | bytes):
-            skipped[name] = "text"
-        elif hasattr(value, "__float__") or hasattr(value, "item"):
-            held = hold(value)
-            if isinstance(held, NotANumber):
-                skipped[name] = held.description
-            else:
-                values[name] = held
+        elif (kind := _without_numbers(value)) is not None:
+            skipped[name] = kind
+        elif hasattr(value, "item"):
+            _put_number(row, skipped, name, value)
         else:
             skipped[name] = type(value).__name__
+
+
+def _put_number(row: Row, skipped: Skipped, name: str, value: object) -> None:
+    held = hold(value)
+    if isinstance(held, NotANumber):
+        skipped[name] = held.description
+    else:
+        row.values[name] = held
+
+
+def _without_numbers(value: object) -> str | None:
+    """What a value is that cannot hold a number; None for all others."""
+    if isinstance(value, Media):
+        return value.kind
+    if isinstance(value, str | bytes):
+        return "text"
+    if isinstance(value, StandIn) or (isinstance(value, type) and issubclass(value, StandIn)):
+        return repr(value)
+    return None
 
 
 def _put_histogram(row: Row, skipped: Skipped, name: str, histogram: Histogram) -> None:

@@ -91,6 +91,16 @@ def test_json_says_the_same_to_a_program(diagnose: Callable[..., tuple[int, str]
     assert len(evidence["traces"][0]) == 32
 
 
+def test_traces_are_links_where_it_is_known_where_a_person_sees_them(
+    diagnose: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = json.loads(diagnose("grpo", "--json")[1])["causes"][0]["evidence"][0]["traces"][0]
+    assert f"trace {trace}" in diagnose("grpo")[1]
+    url = "http://jaeger:16686/trace/{trace_id}"
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__TRACE_URL", url)
+    assert f"trace http://jaeger:16686/trace/{trace}\n" in diagnose("grpo")[1]
+
+
 def test_steps_are_explained_by_what_is_different_in_them(
     diagnose: Callable[..., tuple[int, str]],
 ) -> None:

@@ -15,6 +15,16 @@ def test_who_is_there_is_said_of_roles_that_somebody_is_expected_in() -> None:
     ]
 
 
+def test_who_ended_without_a_goodbye_is_said_with_what_may_be_missing() -> None:
+    roles = {"trainer": RoleStanding(0, 0, 0, None, silent=2)}
+    said = (
+        "trainer: 2 ended without a goodbye; up to an export interval (1 s unless set) of metrics "
+        "may be missing"
+    )
+    assert [*troubles(roles)] == [said]
+    assert [*in_words(roles)] == [said.replace("trainer: ", "trainer: 0 of 0 alive, ")]
+
+
 def test_only_what_is_not_as_it_should_be_is_a_trouble() -> None:
     assert [*troubles(ROLES)] == [
         "generator: 1 expected and not there, 2 failed, replaced after 8.7 s"

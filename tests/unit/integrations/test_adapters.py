@@ -1,6 +1,8 @@
 """Each adapter, called as its framework calls it."""
 
 import asyncio
+import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +60,25 @@ def test_trl_logs_at_the_global_step(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["epoch"]] == [(0.1, 12)]
     assert found["epoch"][0].resource["rl.worker.role"] == "trainer"
     assert configs(sink) == [{"run_name": "r"}]
+
+
+def test_what_trl_logs_again_at_a_step_belongs_to_its_time(sink: Sink, adapter: Adapter) -> None:
+    # evaluate() takes minutes, and the row of the step is written by then.
+    callback = adapter("trl").OtelCallback()
+    for step, logs in (
+        (1, {"loss": 0.5}),
+        (1, {"eval_loss": 0.7}),
+        (2, {"loss": 0.4}),
+        (3, {"eval_loss": 0.6}),  # nothing else is logged at this step
+        (3, {"train_runtime": 9.0}),
+    ):
+        state = SimpleNamespace(global_step=step, is_world_process_zero=True)
+        call(callback, "on_train_begin", state)
+        call(callback, "on_log", state, logs=logs)
+    found = arrived(sink)
+    assert [m.step for m in found["rl.train.loss"]] == [1, 2]
+    assert [m.step for m in found["eval_loss"]] == [None, 3]
+    assert [m.step for m in found["train_runtime"]] == [None]
 
 
 def test_trl_logs_on_the_first_process_only(sink: Sink, adapter: Adapter) -> None:
@@ -119,6 +140,12 @@ def tracking() -> type:
                 if backend is None or name in str(backend):
                     logger.log(data=data, step=step)
 
+        def finish(self, exit_code: int = 0) -> None:
+            self.finished = exit_code  # of the backends that it knows
+
+        def __del__(self) -> None:
+            self.finish()
+
     return Tracking
 
 
@@ -134,6 +161,45 @@ def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 4)]
     assert found["rl.train.loss"][0].attributes == {"rl.loss.type": "policy"}
     assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
+
+
+def test_verl_delivers_when_its_tracking_finishes(sink: Sink, adapter: Adapter) -> None:
+    kind = tracking()
+    adapter("verl").register(kind)
+    track = kind("project", "experiment", ["otel_rl"])
+    track.log({"val-core/acc": 0.5}, step=9)
+    track.finish(exit_code=3)
+    assert [(m.value, m.step) for m in sink.measurements("val-core/acc")] == [(0.5, 9)]
+    assert track.finished == 3
+    (end,) = sink.events("rl.experiment.end")
+    assert end.attributes["rl.experiment.status"] == "crashed"
+
+
+def test_verl_delivers_when_its_tracking_is_gone(sink: Sink, adapter: Adapter) -> None:
+    # As in verl's trainer, whose last line leaves it to the collector of garbage.
+    kind = tracking()
+    adapter("verl").register(kind)
+    kind("project", "experiment", ["otel_rl"]).log({"val-core/acc": 0.5}, step=9)
+    gc.collect()
+    assert [(m.value, m.step) for m in sink.measurements("val-core/acc")] == [(0.5, 9)]
+
+
+def test_verl_finishes_without_us_as_it_did(sink: Sink, adapter: Adapter) -> None:
+    kind = tracking()
+    adapter("verl").register(kind)
+    track = kind("project", "experiment", "console")
+    track.finish()
+    assert track.finished == 0
+    assert sink.measurements() == []
+
+
+def test_a_verl_without_finish_is_taken_as_it_is(sink: Sink, adapter: Adapter) -> None:
+    kind = tracking()
+    del kind.finish, kind.__del__  # type: ignore[attr-defined]  # as in verl 0.5
+    adapter("verl").register(kind)
+    track = kind("project", "experiment", ["otel_rl"])
+    track.log({"val-core/acc": 0.5}, step=9)
+    assert arrived(sink)["val-core/acc"][0].step == 9
 
 
 def test_verl_gives_the_run_its_config_and_the_generations_of_a_validation(
@@ -224,7 +290,57 @@ def test_areal_is_recorded_at_the_steps_at_which_it_logs(sink: Sink, adapter: Ad
     assert configs(sink) == [{"lr": 1e-6}]
 
 
+class OddStatsLogger(StatsLogger):
+    """One of another version."""
+
+    def __init__(self, state: object) -> None:
+        super().__init__()
+        self._state = state
+
+    def state_dict(self) -> Any:
+        if isinstance(self._state, Exception):
+            raise self._state
+        return self._state
+
+
+@pytest.mark.parametrize("state", [{}, {"last_commit_step": None}, None, ValueError("mine")])
+def test_areal_of_another_version_trains_on(sink: Sink, adapter: Adapter, state: object) -> None:
+    original = OddStatsLogger(state)
+    logger = adapter("areal").OtelStatsLogger(original)
+    logger.commit(0, 0, 10, {"x": 1.0})
+    logger.commit(0, 0, 11, ["nonsense"])
+    assert original.committed == [10, 11]
+    assert [(m.value, m.step) for m in arrived(sink)["x"]] == [(1.0, 10)]
+
+
+def test_areal_delivers_when_its_logger_is_closed(sink: Sink, adapter: Adapter) -> None:
+    trainer = SimpleNamespace(stats_logger=StatsLogger())
+    adapter("areal").attach(trainer)
+    trainer.stats_logger.commit(0, 0, 10, {"x": 1.0})
+    original = trainer.stats_logger._original
+    trainer.stats_logger.close()
+    assert [m.step for m in sink.measurements("x")] == [10]
+    assert original.closed
+
+
+def test_areal_with_a_torch_without_distributed_trains_on(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", ModuleType("torch.distributed"))
+    original = StatsLogger()
+    adapter("areal").OtelStatsLogger(original).commit(0, 0, 10, {"x": 1.0})
+    assert original.committed == [10]
+    assert [(m.value, m.step) for m in arrived(sink)["x"]] == [(1.0, 10)]
+
+
 # NeMo-RL
+
+
+def test_nemo_rl_trains_on_whatever_it_logs(sink: Sink, adapter: Adapter) -> None:
+    logger = adapter("nemo_rl").OtelLogger()
+    logger.log_metrics(None, 3, prefix="train")
+    logger.log_metrics({"loss": 0.5}, 4, prefix="train")
+    assert [m.step for m in arrived(sink)["rl.train.loss"]] == [4]
 
 
 def test_nemo_rl_prefixes_as_its_own_loggers_do(sink: Sink, adapter: Adapter) -> None:
@@ -297,6 +413,16 @@ def test_forge_streams_every_value_for_the_bridge_to_reduce(sink: Sink, adapter:
     assert found["my/peak"][0].resource["rl.worker.role"] == "generator"
 
 
+def test_forge_of_another_version_trains_on(sink: Sink, adapter: Adapter) -> None:
+    backend, metrics = forge_backend(adapter, "GeneratorActor_1abc2def_r0")
+    backend.log_stream(SimpleNamespace(key="without/reduction", value=1.0), 5)
+    backend.log_stream(SimpleNamespace(name="without/key"), 5)
+    backend.log_stream(metrics.Metric("my/peak", 7.0, metrics.Reduce.MAX), 5)
+    found = arrived(sink)
+    assert [m.value for m in found["my/peak"]] == [7.0]
+    assert [m.value for m in found["without/reduction"]] == [1.0]
+
+
 def test_forge_batches_are_reduced_already(sink: Sink, adapter: Adapter) -> None:
     backend, metrics = forge_backend(adapter, "Controller_r0", "GLOBAL_REDUCE")
     batch = [
@@ -361,6 +487,18 @@ def test_prime_rl_monitors_on_the_first_rank_only(
     assert monitors.MONITORS == []
 
 
+@pytest.mark.parametrize("rank", ["", "first"])
+def test_prime_rl_with_a_rank_that_is_none_trains_on(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    adapter("prime_rl").install()
+    from prime_rl import monitors
+
+    asyncio.run(monitors.setup(output_dir=Path()))
+    assert len(monitors.MONITORS) == 1
+
+
 # SkyRL
 
 
@@ -393,6 +531,24 @@ def test_skyrl_logs_to_both(sink: Sink, adapter: Adapter) -> None:
     assert found["rl.phase.duration"][0].attributes == {"rl.phase": "weight_sync"}
     assert [(m.value, m.step) for m in found["timing/eval"]] == [(2.0, 2)]
     assert original.calls == [(payload, 2, True), (error, 2), "finish"]
+
+
+def test_skyrl_delivers_before_an_exception_ends_it_and_says_that_it_crashed(
+    sink: Sink, adapter: Adapter
+) -> None:
+    tracker = adapter("skyrl").OtelTracker(Tracking())
+    tracker.log({"reward/mean": 0.5}, step=2)
+    tracker.log_exception(RuntimeError("out of memory"), step=3)
+    assert [m.step for m in sink.measurements()] == [2]
+    (end,) = sink.events("rl.experiment.end")
+    assert end.attributes["rl.experiment.status"] == "crashed"
+
+
+def test_a_skyrl_without_log_exception_is_taken_as_it_is(sink: Sink, adapter: Adapter) -> None:
+    original = SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+    tracker = adapter("skyrl").OtelTracker(original)
+    tracker.log_exception(RuntimeError("out of memory"))
+    assert sink.events("rl.experiment.end")
 
 
 # vLLM
@@ -474,6 +630,14 @@ def histograms(sink: Sink) -> dict[str, int]:
         for metric in scope.metrics
         if metric.HasField("exponential_histogram")
     }
+
+
+def test_requests_that_the_scheduler_has_skipped_wait_too(sink: Sink, adapter: Adapter) -> None:
+    # Since vLLM 0.33 num_waiting_reqs leaves out those that wait for a grammar or for a KV cache.
+    logger = adapter("vllm").OtelStatLogger(SimpleNamespace(), 0)
+    logger.record(SimpleNamespace(num_waiting_reqs=2, num_skipped_waiting_reqs=3), None)
+    assert otel_rl.flush(timeout_s=10)
+    assert list(sums(sink.metrics, "rl.generator.queue.depth").values()) == [5]
 
 
 def test_engines_of_one_process_add_up(sink: Sink, adapter: Adapter) -> None:

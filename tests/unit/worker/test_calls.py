@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -120,3 +120,106 @@ def test_an_error_is_the_callers() -> None:
 
     with pytest.raises(ValueError, match="mine"):
         carrier.sends_context(fails)()
+
+
+# Between two items
+
+
+def headers_of_a_step() -> dict[str, str]:
+    headers: dict[str, str] = {}
+    with otel_rl.step(1):
+        carrier.sends_context(lambda **options: headers.update(options["otel_context"]))()
+    return headers
+
+
+@carrier.takes_context
+def spans_of_each_item(n: int) -> Iterator[int]:
+    for _ in range(n):
+        yield here()
+
+
+@carrier.takes_context
+async def async_spans_of_each_item(n: int) -> AsyncIterator[int]:
+    for _ in range(n):
+        await asyncio.sleep(0)
+        yield here()
+
+
+def span_id(headers: dict[str, str]) -> int:
+    return int(headers["traceparent"].split("-")[2], 16)
+
+
+def test_what_a_consumer_does_between_two_items_is_no_part_of_the_callers_span(
+    started: Sink,
+) -> None:
+    headers = headers_of_a_step()
+    outside: list[int] = []
+    inside: list[int] = []
+    for item in spans_of_each_item(3, otel_context=headers):  # type: ignore[call-arg]  # added
+        inside.append(item)
+        outside.append(here())
+    assert inside == [span_id(headers)] * 3
+    assert outside == [0] * 3
+
+
+def test_what_an_async_consumer_does_between_two_items_is_no_part_of_the_callers_span(
+    started: Sink,
+) -> None:
+    headers = headers_of_a_step()
+
+    async def run() -> list[tuple[int, int]]:
+        stream = async_spans_of_each_item(3, otel_context=headers)  # type: ignore[call-arg]
+        return [(item, here()) async for item in stream]
+
+    assert asyncio.run(run()) == [(span_id(headers), 0)] * 3
+
+
+def test_an_async_generator_may_be_closed_by_another_task(
+    started: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = headers_of_a_step()
+    ended: list[int] = []
+
+    @carrier.takes_context
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            ended.append(here())
+
+    async def run() -> None:
+        stream = numbers(otel_context=headers)  # type: ignore[call-arg]  # added
+
+        async def first() -> int:
+            return await anext(stream)
+
+        assert await asyncio.create_task(first()) == 1
+        await asyncio.create_task(stream.aclose())
+
+    asyncio.run(run())
+    assert ended == [span_id(headers)]
+    assert caplog.records == []
+    assert here() == 0
+
+
+def test_a_generator_from_afar_is_sent_to_thrown_into_and_returned_from(started: Sink) -> None:
+    headers = headers_of_a_step()
+
+    @carrier.takes_context
+    def echo() -> Generator[object, object, str]:
+        got: object = None
+        while got != "end":
+            try:
+                got = yield got
+            except KeyError as error:
+                got = type(error).__name__
+        return "done"
+
+    stream = echo(otel_context=headers)  # type: ignore[call-arg]  # added
+    assert next(stream) is None
+    assert stream.send("a") == "a"
+    assert stream.throw(KeyError()) == "KeyError"
+    with pytest.raises(StopIteration) as stopped:
+        stream.send("end")
+    assert stopped.value.value == "done"

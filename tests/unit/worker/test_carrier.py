@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,40 @@ def test_stamps_are_found_in_whatever_samples_are_kept_in(started: Sink, kind: s
             "bytes": np.array([stamp.encode()]),
         }[kind]
     assert {link.span_id for link in linked(started, items).links} == ids([stamp])
+
+
+class OnDevice:
+    """A tensor on a device: to read one of its elements is to wait for all that is queued there."""
+
+    device = SimpleNamespace(type="cuda")
+    dtype = object()
+    is_cuda = True
+
+    def _waits(self, *_: object) -> None:
+        raise AssertionError("the device was waited for")
+
+    tolist = item = cpu = numpy = __iter__ = __len__ = __getitem__ = __array__ = _waits
+
+
+def test_a_tensor_on_a_device_is_not_read(started: Sink) -> None:
+    with otel_rl.phase("generate"):
+        stamp = carrier.stamp()
+    items = {"otel_rl": [OnDevice(), stamp, {"tokens": OnDevice()}, OnDevice()]}
+    before = session.GUARD.drops.counts().get(DropReason.INTERNAL, 0)
+    assert {link.span_id for link in linked(started, items).links} == ids([stamp])
+    carrier.link(OnDevice())
+    carrier.link_weights([OnDevice(), stamp])
+    assert session.GUARD.drops.counts().get(DropReason.INTERNAL, 0) == before
+
+
+def test_an_array_of_numbers_has_no_stamps_and_is_not_copied(started: Sink) -> None:
+    class Tokens(np.ndarray[Any, Any]):
+        def tolist(self) -> Any:
+            raise AssertionError("copied")
+
+    before = session.GUARD.drops.counts().get(DropReason.INTERNAL, 0)
+    carrier.link([np.zeros(3).view(Tokens), np.array([True]).view(Tokens)])
+    assert session.GUARD.drops.counts().get(DropReason.INTERNAL, 0) == before
 
 
 def test_injecting_returns_the_item_itself(started: Sink) -> None:

@@ -4,6 +4,8 @@ import random
 import signal
 from threading import Thread
 
+from opentelemetry.metrics import CallbackOptions
+
 from otel_rl.worker.drops import DropReason, Drops
 
 
@@ -44,6 +46,24 @@ def test_threads_count_together() -> None:
     for thread in threads:
         thread.join(30)
     assert drops.counts() == {DropReason.QUEUE_FULL: 20_000}
+
+
+def observed(drops: Drops) -> dict[object, float]:
+    return {
+        (one.attributes or {})["rl.reason"]: one.value for one in drops.observe(CallbackOptions())
+    }
+
+
+def test_what_one_worker_has_reported_is_not_the_next_ones() -> None:
+    drops = Drops()
+    drops.add(DropReason.BUFFER_FULL, 3)
+    assert observed(drops) == {"buffer_full": 3}
+    drops.add(DropReason.SHUTDOWN, 2)  # too late for its own worker
+    drops.begin_anew()
+    assert observed(drops) == {"shutdown": 2}
+    drops.add(DropReason.BUFFER_FULL)
+    assert observed(drops) == {"shutdown": 2, "buffer_full": 1}
+    assert drops.counts() == {DropReason.BUFFER_FULL: 4, DropReason.SHUTDOWN: 2}
 
 
 def test_nothing_lost_is_no_entry() -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Event, Semaphore
+from time import monotonic
 
 import pytest
 from opentelemetry import context
@@ -13,6 +14,7 @@ from otel_rl.worker.encode import Request
 from otel_rl.worker.export import Exporter, Source
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.transport import Outcome, Reply
+from tests.waiting import wait_until
 
 ACCEPTED = Reply(Outcome.ACCEPTED)
 AWAY = Reply(Outcome.RETRY, "HTTP 503")
@@ -107,6 +109,40 @@ def test_a_crowded_buffer_is_emptied_before_the_interval_is_over(rig: Rig) -> No
     rig.is_crowded.set()
     assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
     assert rig.endpoint.accepted == [b"a"]
+
+
+def test_a_hurried_exporter_sends_before_the_interval_is_over_and_keeps_nobody_waiting(
+    rig: Rig,
+) -> None:
+    hanging = Event()
+
+    def hang(_body: bytes) -> Reply:
+        hanging.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    rig.exporter.hurry()
+    wait_until(lambda: not rig.recorded, timeout_s=PATIENCE_S)
+    rig.exporter.hurry()  # returns although the endpoint answers nobody
+    hanging.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_who_hurries_all_the_time_gets_a_few_exports_in_an_interval() -> None:
+    rig = Rig(interval_s=0.4)
+    begun_s = monotonic()
+    sent_after_s: list[float] = []
+    while len(sent_after_s) < 9:
+        if not rig.recorded:
+            rig.record(b"a")
+        rig.exporter.hurry()
+        if rig.endpoint.attempts.acquire(timeout=0.001):
+            sent_after_s.append(monotonic() - begun_s)
+    assert sent_after_s[4] >= 0.4
+    assert sent_after_s[8] >= 0.8
+    rig.exporter.shutdown(PATIENCE_S)
 
 
 def test_what_the_endpoint_cannot_take_now_is_sent_again_in_order(rig: Rig) -> None:

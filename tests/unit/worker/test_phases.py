@@ -1,6 +1,7 @@
 """step() and phase() as training code uses them, and what arrives."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -9,10 +10,16 @@ from time import monotonic_ns, sleep
 import pytest
 from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rl
-from otel_rl.worker import session
+from otel_rl.semconv.names import RlPhaseClassValues
+from otel_rl.worker import flows, session
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.frames import WHOLES, Frame
+from otel_rl.worker.phase_spans import begin_phase_span, end_span
 from tests.otlp_sink import Measurement, Sink, pairs
 
 WORK_S = 0.002
@@ -250,6 +257,7 @@ def test_phases_of_tasks_that_run_beside_a_step_take_no_time_out_of_it(started: 
 
     asyncio.run(train())
     assert set(seconds(started, 4)) == {"collector_wait", "unaccounted"}
+    assert seconds(started, 4)["collector_wait"] >= WORK_S * 0.9
     assert sum(seconds(started, 4).values()) == pytest.approx(iteration_s(started, 4), abs=1e-9)
     beside = [m for m in arrived(started) if m.step is None]
     assert [m.attributes["rl.phase"] for m in beside] == ["generate"] * 3
@@ -260,16 +268,160 @@ def test_concurrent_tasks_each_have_their_own_time(started: Sink) -> None:
         async with otel_rl.step(number):
             for _ in range(3):
                 async with otel_rl.phase("env_step"):
-                    await asyncio.sleep(0)
+                    begun_ns = monotonic_ns()
+                    await asyncio.sleep(WORK_S)
+                    own_ns[number] += monotonic_ns() - begun_ns
 
     async def run() -> None:
         await asyncio.gather(*(one(number) for number in range(5)))
 
+    own_ns = [0] * 5
     asyncio.run(run())
     for number in range(5):
-        assert sum(seconds(started, number).values()) == pytest.approx(
-            iteration_s(started, number), abs=1e-9
-        )
+        found = seconds(started, number)
+        assert sum(found.values()) == pytest.approx(iteration_s(started, number), abs=1e-9)
+        assert found["env_step"] >= own_ns[number] / 1e9 - 1e-9
+
+
+def test_a_phase_that_threads_share_is_measured_though_one_of_them_is_refused(
+    started: Sink,
+) -> None:
+    shared = otel_rl.phase("reward", span=False)
+    refused, left = threading.Event(), threading.Event()
+
+    def too_deep() -> None:
+        with ExitStack() as opened:
+            for _ in range(64):
+                opened.enter_context(otel_rl.phase("train", span=False))
+            with shared:
+                refused.set()
+                assert left.wait(20)
+
+    thread = threading.Thread(target=too_deep)
+    with shared:
+        thread.start()
+        assert refused.wait(20)
+    left.set()
+    thread.join()
+    assert flows.sights() == []
+    assert [m.attributes["rl.phase"] for m in arrived(started)].count("reward") == 1
+
+
+def test_a_step_that_is_refused_in_one_task_is_measured_in_another(started: Sink) -> None:
+    shared = otel_rl.step(3)
+
+    async def within(refused: asyncio.Event, left: asyncio.Event) -> None:
+        async with otel_rl.step(2), shared:
+            refused.set()
+            await left.wait()
+
+    async def run() -> None:
+        refused, left = asyncio.Event(), asyncio.Event()
+        async with shared:
+            other = asyncio.create_task(within(refused, left))
+            await refused.wait()
+        left.set()
+        await other
+
+    asyncio.run(run())
+    assert iteration_s(started, 3) > 0
+    assert iteration_s(started, 2) > 0
+
+
+# Tasks that are gone
+
+
+def ages(sink: Sink) -> set[object]:
+    """The phases that are seen to be open."""
+    before = len(sink.metrics)
+    assert otel_rl.flush(timeout_s=20)
+    return {
+        pairs(point.attributes)["rl.phase"]
+        for request in sink.metrics[before:]
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "rl.worker.phase.age"
+        for point in metric.gauge.data_points
+    }
+
+
+def test_a_phase_that_a_task_leaves_open_is_no_hang(started: Sink) -> None:
+    before = dropped(DropReason.UNCLOSED_PHASE)
+
+    async def leaves() -> None:
+        otel_rl.phase("generate").__enter__()
+
+    async def run() -> None:
+        await asyncio.create_task(leaves())
+        assert ages(started) == set()
+
+    asyncio.run(run())
+    assert dropped(DropReason.UNCLOSED_PHASE) == before + 1
+
+
+def test_a_phase_that_a_task_is_in_is_seen(started: Sink) -> None:
+    async def stays(entered: asyncio.Event) -> None:
+        async with otel_rl.phase("generate"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        entered = asyncio.Event()
+        task = asyncio.create_task(stays(entered))
+        await entered.wait()
+        assert ages(started) == {"generate"}
+        task.cancel()
+
+    asyncio.run(run())
+    assert ages(started) == set()
+
+
+def test_a_phase_of_a_task_whose_loop_is_closed_is_no_hang(started: Sink) -> None:
+    async def stays(entered: asyncio.Event) -> None:
+        async with otel_rl.phase("generate"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    entered = asyncio.Event()
+    task = loop.create_task(stays(entered))
+    loop.run_until_complete(entered.wait())
+    assert ages(started) == {"generate"}
+    loop.close()
+    assert ages(started) == set()
+    assert not task.done()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_phase_of_a_task_that_is_destroyed_is_no_hang(started: Sink) -> None:
+    async def stays(entered: asyncio.Event) -> None:
+        async with otel_rl.phase("generate"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    entered = asyncio.Event()
+    task = loop.create_task(stays(entered))
+    loop.run_until_complete(entered.wait())
+    del task, entered
+    gc.collect()
+    assert ages(started) == set()
+    loop.close()
+
+
+def test_a_phase_that_another_thread_has_closed_is_not_seen(started: Sink) -> None:
+    def batches() -> Generator[int, None, None]:
+        with otel_rl.phase("replay_batch_wait"):
+            yield 1
+
+    generator = batches()
+    next(generator)
+    assert ages(started) == {"replay_batch_wait"}
+    in_thread(generator.close)
+    assert ages(started) == set()
+    with otel_rl.phase("train"):  # where the thread itself lets go of it
+        pass
 
 
 # Generators
@@ -467,6 +619,30 @@ def test_phases_are_spans_within_that_of_their_step_by_the_names_of_the_proposal
         "rl.phase_class": "compute",
         "rl.loop.iteration": 5,
     }
+
+
+@pytest.mark.parametrize("given", [None, RlPhaseClassValues.WAIT])
+def test_a_span_processor_of_the_program_s_sees_plain_text(
+    started: Sink, given: str | None
+) -> None:
+    provider = TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    flow = flows.current()
+    frame = flow.open_phase(opener := object(), "train")
+    assert isinstance(frame, Frame)
+    with_class = otel_rl.phase("train", phase_class=given)._phase_class
+    begin_phase_span(provider.get_tracer("t"), flow, frame, with_class)
+    flow.close(opener)
+    end_span(flow, frame, None)
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes is not None
+    assert {type(value) for value in span.attributes.values()} == {str}
+    assert {type(name) for name in span.attributes} == {str}
+
+
+def test_names_of_phases_and_their_wholes_are_plain_text() -> None:
+    assert {type(name) for pair in WHOLES.items() for name in pair} == {str}
 
 
 def test_spans_last_exactly_as_long_as_is_measured(started: Sink) -> None:

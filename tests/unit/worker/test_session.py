@@ -1,4 +1,5 @@
 import logging
+from pathlib import Path
 
 import pytest
 from opentelemetry import metrics, trace
@@ -8,6 +9,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.transport import Outcome, Reply
+from tests.otlp_requests import grpc_receiver
 from tests.otlp_sink import Sink, pairs
 
 
@@ -111,12 +113,48 @@ def test_a_bad_argument_raises_before_anything_is_started(
     assert session.running() is None
 
 
-def test_a_certificate_that_is_not_there_is_said_in_init(
+FILES = [
+    f"OTEL_EXPORTER_OTLP_{signal}{file}"
+    for signal in ("", "METRICS_", "TRACES_", "LOGS_")
+    for file in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+]
+
+
+@pytest.mark.parametrize("variable", FILES)
+def test_a_file_that_is_not_there_is_named_in_init(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "/nowhere.pem")
+    with pytest.raises(ConfigError, match=rf"^{variable}: .*/nowhere\.pem"):
+        otel_rl.init(experiment="e", role="r")
+    assert session.running() is None
+
+
+def test_a_file_that_cannot_be_read_is_named_in_init_with_the_reason(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^OTEL_EXPORTER_OTLP_CLIENT_KEY: Is a directory"):
+        otel_rl.init(experiment="e", role="r")
+
+
+def test_a_file_of_a_signal_that_is_not_sent_may_be_missing(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch, sink: Sink
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere.pem")
+    otel_rl.init(experiment="e", role="r", endpoint=sink.url)
+    assert otel_rl.shutdown(timeout_s=5)
+
+
+def test_a_worker_that_the_environment_starts_is_told_of_a_missing_file_too(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem")
-    with pytest.raises(ConfigError, match=r"/nowhere\.pem"):
-        otel_rl.init(experiment="e", role="r")
+    monkeypatch.setattr(session, "_has_ended", False)
+    monkeypatch.setenv("OTEL_RL_EXPERIMENT", "e")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere.pem")
+    with pytest.raises(ConfigError, match=r"^OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: "):
+        session.implicit_session()
 
 
 def test_a_disabled_sdk_records_and_sends_nothing(
@@ -138,6 +176,186 @@ def test_exporter_none_sends_no_metrics(
     metrics.get_meter("m").create_counter("c").add(1)
     assert otel_rl.shutdown(timeout_s=20)
     assert sink.requests == 0
+
+
+def test_an_exporter_that_otel_rl_does_not_have_is_said_in_init_and_gets_no_otlp(
+    sink: Sink,
+    clean_environment: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
+    otel_rl.init(experiment="e", role="r", endpoint=sink.url)
+    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    assert otel_rl.shutdown(timeout_s=20)
+    assert sink.metrics == []
+    (record,) = caplog.records
+    assert record.message.startswith("OTEL_METRICS_EXPORTER=console: ")
+
+
+DROPPED = "otel_rl.worker.measurements.dropped"
+
+
+def dropped_by_role(sink: Sink, name: str = DROPPED) -> dict[object, float]:
+    """The last total of each role, over all reasons, of those that were added by the test."""
+    found: dict[tuple[object, object], float] = {}
+    for request in sink.metrics:
+        for resource in request.resource_metrics:
+            role = pairs(resource.resource.attributes)["rl.worker.role"]
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    if metric.name == name:
+                        for point in metric.sum.data_points:
+                            reason = pairs(point.attributes)["rl.reason"]
+                            if reason in (DropReason.NO_STAMP, DropReason.TOO_LARGE):
+                                found[role, reason] = point.as_int
+    return {role: sum(n for (r, _), n in found.items() if r == role) for role, _ in found}
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_what_a_worker_has_lost_is_not_counted_again_by_the_next_one(sink: Sink) -> None:
+    otel_rl.init(experiment="e", role="first", endpoint=sink.url, export_interval_s=60)
+    session.GUARD.drop(DropReason.NO_STAMP, "lost", 3)
+    running = session.running()
+    assert running is not None
+    running.providers.spans.guard.drop(DropReason.TOO_LARGE, "lost", 5)
+    assert otel_rl.shutdown(timeout_s=20)
+    otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
+    session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
+    assert otel_rl.shutdown(timeout_s=20)
+    assert dropped_by_role(sink)["first"] >= 3
+    assert dropped_by_role(sink)["second"] == 4
+    assert "second" not in dropped_by_role(sink, "otel_rl.worker.spans.dropped")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_what_was_lost_under_a_guess_is_counted_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_has_ended", False)  # by the sessions of other tests
+    monkeypatch.setenv("OTEL_RL_EXPERIMENT", "e")
+    monkeypatch.setenv("OTEL_RL_ROLE", "guessed")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.url)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
+    assert session.start_from_environment() is not None
+    session.GUARD.drop(DropReason.NO_STAMP, "lost", 3)
+    assert otel_rl.flush(timeout_s=20)
+    otel_rl.init(role="named")
+    session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
+    assert otel_rl.shutdown(timeout_s=20)
+    assert dropped_by_role(sink)["named"] == 4
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_spans_are_exported_as_often_as_the_sdks_variable_says(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "250")
+    otel_rl.init(experiment="e", role="r", endpoint=sink.url, export_interval_s=60)
+    running = session.running()
+    assert running is not None
+    assert running._spans is not None
+    assert running._spans._exporter._interval_s == 0.25
+    assert otel_rl.shutdown(timeout_s=20)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_grpc_endpoint_without_a_scheme_is_reached_without_tls_if_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with grpc_receiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.server.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", "true")
+        otel_rl.init(experiment="e", role="r", export_interval_s=60)
+        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        assert otel_rl.shutdown(timeout_s=20)
+        assert receiver.journal.take()
+
+
+def lost_spans(sink: Sink) -> dict[object, float]:
+    """The last total of each reason."""
+    return {
+        pairs(point.attributes)["rl.reason"]: point.as_int
+        for request in sink.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "otel_rl.worker.spans.dropped"
+        for point in metric.sum.data_points
+    }
+
+
+@pytest.mark.parametrize("is_light", [True, False])
+def test_spans_that_end_after_the_program_has_ended_its_tracing_are_counted(
+    started: Sink, caplog: pytest.LogCaptureFixture, is_light: bool
+) -> None:
+    running = session.running()
+    assert running is not None
+    tracer = running.providers.tracer.get_tracer("t")
+    running.providers.spans.guard._next_log_s.clear()  # of other tests
+    spans = [tracer.start_span(str(n), record_exception=is_light) for n in range(3)]
+    running.providers.tracer.shutdown()
+    for span in spans:
+        span.end()
+    assert otel_rl.flush(timeout_s=20)
+    assert lost_spans(started) == {"not_started": 3}
+    (record,) = caplog.records
+    assert "spans" in record.message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_spans_that_end_after_shutdown_are_counted_by_the_next_worker(sink: Sink) -> None:
+    otel_rl.init(experiment="e", role="first", endpoint=sink.url, export_interval_s=60)
+    running = session.running()
+    assert running is not None
+    span = running.providers.tracer.get_tracer("t").start_span("s")
+    assert otel_rl.shutdown(timeout_s=20)
+    span.end()
+    otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
+    assert otel_rl.shutdown(timeout_s=20)
+    assert lost_spans(sink) == {"not_started": 1}
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_spans_that_are_not_wanted_are_not_counted(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    otel_rl.init(experiment="e", role="first", endpoint=sink.url, export_interval_s=60)
+    assert otel_rl.shutdown(timeout_s=20)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
+    running = session.running()
+    assert running is not None
+    running.providers.tracer.get_tracer("t").start_span("s").end()
+    assert otel_rl.shutdown(timeout_s=20)
+    running.providers.tracer.get_tracer("t").start_span("s").end()
+    assert lost_spans(sink) == {}
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_launchers_place_that_is_none_is_said_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RANK", "9")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for _ in range(2):
+        otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
+    assert otel_rl.shutdown(timeout_s=20)
+    (record,) = caplog.records
+    assert "RANK=9 with WORLD_SIZE=4" in record.message
+    assert "OTEL_RL_INDEX" in record.message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_launchers_place_that_is_none_is_not_said_where_another_is_known(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RANK", "9")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    otel_rl.init(experiment="e", role="trainer", index=1, endpoint=sink.url)
+    assert otel_rl.shutdown(timeout_s=20)
+    assert caplog.records == []
 
 
 def test_flush_and_shutdown_before_init_do_nothing(

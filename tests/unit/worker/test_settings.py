@@ -1,7 +1,7 @@
 import pytest
 
 from otel_rl.errors import ConfigError
-from otel_rl.worker.settings import Protocol, read_settings
+from otel_rl.worker.settings import Protocol, exporters_beside_otlp, read_settings
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,77 @@ def test_exporter_none_turns_one_signal_off() -> None:
     assert (found.metrics.enabled, found.traces.enabled) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("exporters", "is_sent"),
+    [
+        ("", True),
+        ("otlp", True),
+        ("console, OTLP", True),
+        ("otlp_proto_grpc", True),
+        ("console", False),
+        ("none", False),
+        ("console,prometheus", False),
+    ],
+)
+def test_a_signal_is_sent_over_otlp_if_its_exporters_name_it_or_nothing_is_named(
+    exporters: str, is_sent: bool
+) -> None:
+    found = read_settings({"OTEL_LOGS_EXPORTER": exporters})
+    assert (found.logs.enabled, found.metrics.enabled) == (is_sent, True)
+
+
+def test_exporters_beside_otlp_are_named_but_none_is_plainly_meant() -> None:
+    environ = {"OTEL_METRICS_EXPORTER": "console", "OTEL_TRACES_EXPORTER": "none"}
+    (line,) = exporters_beside_otlp(environ)
+    assert line.startswith("OTEL_METRICS_EXPORTER=console: ")
+    assert "console,otlp" in line
+
+
+@pytest.mark.parametrize(
+    ("environ", "metrics", "traces"),
+    [
+        ({}, "https://c:4317", "https://c:4317"),
+        ({"OTEL_EXPORTER_OTLP_INSECURE": "true"}, "http://c:4317", "http://c:4317"),
+        ({"OTEL_EXPORTER_OTLP_INSECURE": "TRUE "}, "http://c:4317", "http://c:4317"),
+        ({"OTEL_EXPORTER_OTLP_INSECURE": "false"}, "https://c:4317", "https://c:4317"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_INSECURE": "true"}, "http://c:4317", "https://c:4317"),
+        (
+            {"OTEL_EXPORTER_OTLP_INSECURE": "true", "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "false"},
+            "http://c:4317",
+            "https://c:4317",
+        ),
+    ],
+)
+def test_an_endpoint_without_a_scheme_is_as_secure_as_is_said(
+    environ: dict[str, str], metrics: str, traces: str
+) -> None:
+    grpc = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "c:4317"}
+    found = read_settings(grpc | environ)
+    assert (found.metrics.url, found.traces.url) == (metrics, traces)
+    assert (found.metrics.insecure, found.traces.insecure) == (
+        metrics.startswith("http:"),
+        traces.startswith("http:"),
+    )
+
+
+def test_a_scheme_says_more_than_a_variable() -> None:
+    found = read_settings(
+        {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:4317",
+            "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        }
+    )
+    assert (found.metrics.url, found.metrics.insecure) == ("https://c:4317", False)
+
+
+def test_spans_are_sent_as_often_and_wait_in_as_many_as_the_variables_of_the_sdk_say() -> None:
+    found = read_settings({})
+    assert (found.span_interval_s, found.span_capacity) == (1.0, 16384)
+    found = read_settings({"OTEL_BSP_SCHEDULE_DELAY": "250", "OTEL_BSP_MAX_QUEUE_SIZE": "10"})
+    assert (found.span_interval_s, found.span_capacity) == (0.25, 10)
+
+
 def test_headers_are_not_shown_in_logs() -> None:
     found = read_settings({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret"})
     assert "secret" not in repr(found)
@@ -94,6 +165,9 @@ def test_headers_are_not_shown_in_logs() -> None:
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, {}, "OTEL_EXPORTER_OTLP_TIMEOUT"),
         ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, {}, "OTEL_EXPORTER_OTLP_COMPRESSION"),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "-1"}, {}, "OTEL_METRIC_EXPORT_INTERVAL"),
+        ({"OTEL_BSP_SCHEDULE_DELAY": "0"}, {}, "OTEL_BSP_SCHEDULE_DELAY"),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, {}, "OTEL_BSP_MAX_QUEUE_SIZE"),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, {}, "OTEL_BSP_MAX_QUEUE_SIZE"),
         ({"OTEL_RL_TRACE_STEPS": "10%"}, {}, "OTEL_RL_TRACE_STEPS"),
         ({"OTEL_RL_TRACE_STEPS": "nan"}, {}, "OTEL_RL_TRACE_STEPS"),
         ({}, {"endpoint": 4318}, "endpoint: must be a URL"),
@@ -110,3 +184,8 @@ def test_a_bad_setting_is_named_with_the_way_out(
     with pytest.raises(ConfigError, match=message) as caught:
         read_settings(environ, **arguments)  # type: ignore[arg-type]  # bad types are the point
     assert caught.value.hint
+
+
+def test_a_process_that_is_killed_loses_no_more_spans_than_measurements() -> None:
+    settings = read_settings({})
+    assert settings.span_interval_s == settings.interval_s == 1.0

@@ -131,4 +131,4 @@ def test_a_later_sender_takes_over_what_ends_from_then_on(sink: Sink) -> None:
     rig.end("nobody's")
     assert rig.buffer.abandon() == 0
     assert arrived(sink) == Counter(["later"])
-    assert not rig.lost
+    assert rig.lost == {DropReason.NOT_STARTED: 1}

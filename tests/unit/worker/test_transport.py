@@ -1,8 +1,10 @@
+import shutil
 import socket
 from collections.abc import Iterator
 from concurrent import futures
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,6 +20,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.transport import Outcome, Reply, Transport, open_transport
 from tests.otlp_sink import Sink
+
+CA = Path(__file__).parents[2] / "tls" / "ca.pem"
 
 PARTIAL = ExportMetricsServiceResponse(
     partial_success=ExportMetricsPartialSuccess(rejected_data_points=2, error_message="why")
@@ -146,6 +150,40 @@ def test_a_proxy_that_cannot_be_is_said_and_not_tried_again(
     reply = over_http("http://bridge.invalid:4318").send(b"")
     assert reply.outcome is Outcome.REFUSED
     assert "proxy" in reply.message.lower()
+
+
+def with_certificate(url: str, certificate: Path, **environ: str) -> Transport:
+    variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate), **environ}
+    return open_transport(read_settings(variables, endpoint=url).metrics)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_certificate_that_has_vanished_is_said_and_not_tried_for_ever(
+    tmp_path: Path, protocol: str
+) -> None:
+    certificate = tmp_path / "ca.pem"
+    transport = with_certificate(
+        "https://127.0.0.1:1", certificate, OTEL_EXPORTER_OTLP_PROTOCOL=protocol
+    )
+    reply = transport.send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert str(certificate) in reply.message
+    shutil.copy(CA, certificate)
+    assert transport.send(b"").outcome is Outcome.RETRY  # nobody listens
+    transport.close()
+
+
+def test_a_certificate_that_vanishes_between_two_connections_is_said(tmp_path: Path) -> None:
+    certificate = tmp_path / "ca.pem"
+    shutil.copy(CA, certificate)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        transport = with_certificate(url, certificate, OTEL_EXPORTER_OTLP_TIMEOUT="0.2")
+        assert transport.send(b"").outcome is Outcome.RETRY
+        certificate.unlink()
+        reply = transport.send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "No such file" in reply.message
 
 
 def test_requests_follow_each_other_on_one_connection(sink: Sink) -> None:

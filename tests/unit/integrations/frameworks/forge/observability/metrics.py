@@ -71,3 +71,24 @@ def get_logger_backend_class(cls_name: str) -> type[LoggerBackend]:
     if cls_name == "wandb":
         return WandbBackend
     raise ValueError(cls_name)
+
+
+class MetricCollector:
+    def __init__(self) -> None:
+        self.backends: list[LoggerBackend] = []
+
+    async def init_backends(
+        self,
+        metadata_per_controller_backend: dict[str, dict[str, object]] | None,
+        config: dict[str, dict[str, object]],
+        global_step: int = 0,
+        process_name: str | None = None,
+    ) -> None:
+        for name, backend_config in config.items():
+            if backend_config["logging_mode"] == LoggingMode.GLOBAL_REDUCE:
+                continue
+            metadata = (metadata_per_controller_backend or {}).get(name, {})
+            kind: type = get_logger_backend_class(name)
+            backend: LoggerBackend = kind(**backend_config)
+            await backend.init(BackendRole(), metadata, process_name)
+            self.backends.append(backend)

@@ -1,0 +1,136 @@
+"""Switches adapters on by themselves, in processes that ``otel-rl run`` has started.
+
+The frameworks start processes of their own, from scripts of their own. So each Python below
+``otel-rl run`` waits for a framework's module to be imported (``start_up/sitecustomize.py``) and
+adds the adapter to it. What a program does itself counts: where it starts its worker, uses the W&B
+drop-in or has switched the adapter on, the automatic one is silent. Nothing here raises.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from otel_rl.worker.imports import when_imported
+from otel_rl.worker.naming import names_an_experiment
+
+__all__ = ["DIRECTORY", "begin", "wait"]
+
+DIRECTORY: Final = Path(__file__).parent / "start_up"
+"""Has to be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
+
+_log = logging.getLogger("otel_rl")
+
+_MARK: Final = "_adds_otel_rl"
+
+
+def begin() -> None:
+    """Wait, where the environment asks for it. For ``opentelemetry-instrument``."""
+    if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
+        wait()
+
+
+def wait() -> None:
+    """Add the adapters once their frameworks are imported. Imports none of them."""
+    for name, add in _MODULES.items():
+        when_imported(name, partial(_add, add))
+
+
+def _add(add: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        add(module)
+    except (AttributeError, ImportError) as error:  # of a version that has other names
+        _log.warning("What %s logs is not recorded: %s.", module.__name__, error)
+
+
+def _verl(module: ModuleType) -> None:
+    adapter = import_module("otel_rl.integrations.verl")  # which registers with verl
+    adapter.always(module.Tracking)
+
+
+def _transformers(module: ModuleType) -> None:
+    def add(trainer: Any, *_arguments: object, **_named: object) -> None:
+        adapter = import_module("otel_rl.integrations.trl")
+        callbacks = trainer.callback_handler.callbacks
+        if not any(isinstance(callback, adapter.OtelCallback) for callback in callbacks):
+            trainer.add_callback(adapter.QuietCallback())
+
+    _after(module.Trainer, "__init__", add)
+
+
+def _nemo_rl(module: ModuleType) -> None:
+    def add(logger: Any, *_arguments: object, **_named: object) -> None:
+        logger.loggers.append(import_module("otel_rl.integrations.nemo_rl").OtelLogger())
+
+    _after(module.Logger, "__init__", add)
+
+
+def _prime_rl(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.prime_rl").install(quietly=True)
+
+
+def _skyrl(module: ModuleType) -> None:
+    kind = module.BasePPOExp
+    original = kind.get_tracker
+    if hasattr(original, _MARK):
+        return
+
+    @wraps(original)
+    def get_tracker(*arguments: Any, **named: Any) -> Any:  # SkyRL's own
+        tracker = original(*arguments, **named)
+        found = _guarded(lambda: import_module("otel_rl.integrations.skyrl").OtelTracker(tracker))
+        return tracker if found is None else found
+
+    setattr(get_tracker, _MARK, True)
+    kind.get_tracker = get_tracker
+
+
+def _forge(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.forge").register_always()
+
+
+_MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+    "forge.observability.metrics": _forge,
+    "nemo_rl.utils.logger": _nemo_rl,
+    "prime_rl.monitors": _prime_rl,
+    "skyrl.train.entrypoints.main_base": _skyrl,
+    "skyrl_train.entrypoints.main_base": _skyrl,
+    "transformers.trainer": _transformers,
+    "verl.utils.tracking": _verl,
+}
+
+
+def _after(kind: type, name: str, add: Callable[..., None]) -> None:
+    """Have ``add`` called after a method, with its arguments."""
+    original = getattr(kind, name)
+    if hasattr(original, _MARK):
+        return
+
+    @wraps(original)
+    def method(*arguments: Any, **named: Any) -> Any:  # any method's
+        result = original(*arguments, **named)
+        _guarded(lambda: add(*arguments, **named))
+        return result
+
+    setattr(method, _MARK, True)
+    setattr(kind, name, method)
+
+
+def _guarded(make: Callable[[], Any]) -> Any:
+    """What ``make`` returns; None if it fails, or the program reports by the W&B drop-in."""
+    try:
+        # Here, so that a process that trains nothing loads no worker.
+        from otel_rl.integrations.recorder import automatically, is_instrumented, saying
+    except Exception as error:  # noqa: BLE001  # of a broken installation; said, training goes on
+        _log.warning("An adapter is not switched on: %s", error)
+        return None
+    if is_instrumented():
+        return None
+    found: list[Any] = []
+    with saying(), automatically():
+        found.append(make())
+    return found[0] if found else None

@@ -1,0 +1,48 @@
+"""Runs when Python starts, in every process below ``otel-rl run``: its directory is on PYTHONPATH.
+
+It waits for a framework to be imported, and loads otel_rl then. A process that imports none, or
+whose Python has no otel_rl, or is an old one, goes on as if this were not there. The
+``sitecustomize`` that it stands before runs, too.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120  # cheaper than pathlib
+
+_FRAMEWORKS = frozenset(
+    ("forge", "nemo_rl", "prime_rl", "skyrl", "skyrl_train", "transformers", "verl")
+)
+
+
+class _FirstImport:
+    """Notices the first import of a framework. Finds nothing itself."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname not in _FRAMEWORKS or self not in sys.meta_path:
+            return
+        try:
+            sys.meta_path.remove(self)
+            from otel_rl.integrations.automatic import wait
+
+            wait()
+        except Exception as error:  # noqa: BLE001  # the program's import goes on; said, not counted
+            sys.stderr.write("otel_rl: %s is not recorded: %s\n" % (fullname, error))  # noqa: UP031  # of any Python
+
+
+def _run_the_next() -> None:
+    """Run the ``sitecustomize`` that Python would have run."""
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) != _HERE]
+    finders = [finder for finder in sys.meta_path if not isinstance(finder, _FirstImport)]
+    specs = (finder.find_spec("sitecustomize", None) for finder in finders)
+    spec = next(filter(None, specs), None)
+    if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec  # here, because it costs a millisecond
+
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and os.environ.get("OTEL_RL_EXPERIMENT"):
+    sys.meta_path.insert(0, _FirstImport())
+_run_the_next()

@@ -1,0 +1,269 @@
+"""``otel-rl run`` and the ``OTEL_*`` variables that its user has set already."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl
+
+pytestmark = pytest.mark.process
+
+PYTHON = sys.executable
+
+GRPC_ONLY = """
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
+    provider.get_meter("m").create_counter("requests").add(3)
+    provider.shutdown(timeout_millis=4000)
+"""
+
+HTTP_ONLY = GRPC_ONLY.replace("proto.grpc", "proto.http")
+
+OWN = """
+    import otel_rl
+
+    otel_rl.init(role="generator")
+    otel_rl.mlogger.log({"loss": 3.0}, step=1)
+    assert otel_rl.shutdown(timeout_s=30)
+"""
+
+DECLARATIVE = """
+    import os
+    from opentelemetry import metrics
+    from opentelemetry.configuration import configure_sdk, load_config_file
+
+    del os.environ["OTEL_PYTHON_METER_PROVIDER"], os.environ["OTEL_PYTHON_TRACER_PROVIDER"]
+    configure_sdk(load_config_file(os.environ["OTEL_CONFIG_FILE"]))
+    metrics.get_meter("m").create_counter("requests").add(3)
+    metrics.get_meter_provider().shutdown()
+"""
+
+FILE = """
+    file_format: "1.0"
+    {resource}
+    meter_provider:
+      readers:
+        - periodic:
+            interval: 1000
+            exporter:
+              otlp_http:
+                endpoint: {endpoint}/v1/metrics
+"""
+
+
+def run(directory: Path, program: str, *options: str, **environ: str) -> Finished:
+    path = directory / "train.py"
+    path.write_text(textwrap.dedent(program))
+    return otel_rl(
+        "run", "--experiment", "e", "--role", "generator", "--tracker", "jsonl", *options,
+        "--", PYTHON, path,
+        cwd=directory, env=clean_environment(directory, **environ),
+    )  # fmt: skip
+
+
+def value(directory: Path, key: str) -> float:
+    (found,) = {row.values[key] for row in jsonl_rows(directory, "e") if key in row.values}
+    return found
+
+
+def lines(done: Finished, word: str) -> list[str]:
+    return [line for line in done.err.splitlines() if word in line]
+
+
+# gRPC
+
+
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [
+        (["--grpc"], {}),
+        ([], {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}),
+        ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
+        ([], {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"}),
+        (["--grpc"], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}),
+    ],
+)
+def test_a_stock_sdk_that_speaks_only_grpc_is_in_the_run(
+    tmp_path: Path, options: list[str], environ: dict[str, str]
+) -> None:
+    done = run(tmp_path, GRPC_ONLY, *options, **environ)
+    assert done.status == 0, done.err
+    assert value(tmp_path, "generator/requests") == 3
+    assert not lines(done, "Transient error"), done.err
+
+
+def test_workers_speak_grpc_where_it_is_asked_for(tmp_path: Path) -> None:
+    program = (
+        OWN
+        + """
+    import os
+    assert os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc"
+"""
+    )
+    done = run(tmp_path, program, "--grpc")
+    assert done.status == 0, done.err
+    assert value(tmp_path, "generator/loss") == 3
+
+
+def test_a_signal_with_a_protocol_of_its_own_finds_its_port(tmp_path: Path) -> None:
+    program = """
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+
+    class Exporter(OTLPSpanExporter):
+        def export(self, spans):
+            print(super().export(spans).name, flush=True)
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(Exporter(timeout=5)))
+    provider.get_tracer("t").start_span("s").end()
+    """
+    done = run(tmp_path, program, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="grpc")
+    assert (done.status, done.out) == (0, "SUCCESS\n"), done.err
+
+
+def test_a_grpc_sdk_that_is_pointed_to_the_http_port_is_told_what_to_do(tmp_path: Path) -> None:
+    done = run(tmp_path, GRPC_ONLY)
+    told = lines(done, "gRPC client")
+    assert len(told) == 1, done.err
+    assert "--grpc" in told[0]
+    (announced,) = lines(done, "grpc://")
+    assert announced.rpartition("grpc://")[2] in told[0]
+
+
+def test_grpc_on_a_bridge_without_it_is_an_error_at_start(tmp_path: Path) -> None:
+    done = run(tmp_path, GRPC_ONLY, "--grpc", OTEL_RL_BRIDGE__GRPC__ENABLED="false")
+    assert done.status == 2, done.err
+    assert "--grpc: the bridge does not listen on gRPC" in done.err
+
+
+def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> None:
+    environ = {"OTEL_RL_BRIDGE__GRPC__ENABLED": "false", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    done = run(tmp_path, HTTP_ONLY, **environ)
+    assert done.status == 0, done.err
+    assert "None" not in done.err
+    assert lines(done, "OTEL_EXPORTER_OTLP_PROTOCOL")
+    assert value(tmp_path, "generator/requests") == 3
+
+
+# What the user's variables mean
+
+
+@pytest.mark.parametrize("exporter", ["console", "none", "prometheus"])
+@pytest.mark.parametrize("program", [OWN, HTTP_ONLY])
+def test_metrics_that_are_to_go_elsewhere_are_announced(
+    tmp_path: Path, exporter: str, program: str
+) -> None:
+    done = run(tmp_path, program, OTEL_METRICS_EXPORTER=exporter)
+    assert done.status == 0, done.err
+    told = [x for x in lines(done, "OTEL_METRICS_EXPORTER") if x.startswith("otel-rl: ")]
+    assert len(told) == 1, done.err
+    assert exporter in told[0]
+    assert "otlp" in told[0]
+
+
+def test_metrics_for_the_console_are_not_exported_over_otlp(tmp_path: Path) -> None:
+    done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER="console")
+    assert done.status == 0, done.err
+    assert not any("generator/loss" in row.values for row in jsonl_rows(tmp_path, "e"))
+
+
+@pytest.mark.parametrize("exporter", ["otlp", "console,otlp", "OTLP", "otlp_proto_http"])
+def test_metrics_that_are_for_otlp_too_are_in_the_run(tmp_path: Path, exporter: str) -> None:
+    done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER=exporter)
+    assert done.status == 0, done.err
+    assert value(tmp_path, "generator/loss") == 3
+
+
+@pytest.mark.parametrize("signal", ["TRACES", "LOGS"])
+def test_other_signals_that_are_to_go_elsewhere_are_announced(tmp_path: Path, signal: str) -> None:
+    done = run(tmp_path, OWN, **{f"OTEL_{signal}_EXPORTER": "console"})
+    assert done.status == 0, done.err
+    assert len([x for x in lines(done, f"OTEL_{signal}_EXPORTER") if "otel-rl: " in x]) == 1
+    assert value(tmp_path, "generator/loss") == 3
+
+
+def test_a_disabled_sdk_is_announced(tmp_path: Path) -> None:
+    done = run(tmp_path, OWN, OTEL_SDK_DISABLED="true")
+    assert done.status == 0, done.err
+    assert len(lines(done, "OTEL_SDK_DISABLED")) == 1
+
+
+def test_variables_that_lead_elsewhere_are_replaced_and_named_without_their_values(
+    tmp_path: Path,
+) -> None:
+    done = run(
+        tmp_path,
+        HTTP_ONLY,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://user:secret@collector:4318",
+        OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="http://collector:4318/v1/metrics",
+        OTEL_METRICS_EXEMPLAR_FILTER="always_off",
+    )
+    assert done.status == 0, done.err
+    assert value(tmp_path, "generator/requests") == 3
+    (told,) = lines(done, "OTEL_EXPORTER_OTLP_ENDPOINT")
+    for name in ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_METRICS_EXEMPLAR_FILTER"):
+        assert name in told
+    assert "secret" not in done.err
+
+
+def test_an_ordinary_environment_is_not_commented_on(tmp_path: Path) -> None:
+    done = run(tmp_path, OWN)
+    assert done.status == 0, done.err
+    assert lines(done, "OTEL_") == []
+
+
+# A configuration file
+
+
+def config_file(directory: Path, endpoint: str, *, has_resource: bool) -> str:
+    resource = 'resource: {attributes_list: "${OTEL_RESOURCE_ATTRIBUTES}"}'
+    path = directory / "otel.yaml"
+    path.write_text(
+        textwrap.dedent(FILE).format(endpoint=endpoint, resource=resource if has_resource else "")
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"]
+)
+def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, endpoint: str) -> None:
+    file = config_file(tmp_path, endpoint, has_resource=True)
+    done = run(tmp_path, DECLARATIVE, OTEL_CONFIG_FILE=file)
+    assert done.status == 0, done.err
+    assert value(tmp_path, "generator/requests") == 3
+    assert lines(done, "OTEL_CONFIG_FILE") == []
+
+
+@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+@pytest.mark.parametrize(
+    ("endpoint", "has_resource", "missing"),
+    [
+        ("http://127.0.0.1:9", True, "${OTEL_EXPORTER_OTLP_ENDPOINT}"),
+        ("${OTEL_EXPORTER_OTLP_ENDPOINT}", False, "${OTEL_RESOURCE_ATTRIBUTES}"),
+    ],
+)
+def test_a_file_that_leads_past_the_run_is_told_what_to_add(
+    tmp_path: Path, variable: str, endpoint: str, has_resource: bool, missing: str
+) -> None:
+    file = config_file(tmp_path, endpoint, has_resource=has_resource)
+    done = run(tmp_path, OWN, **{variable: file})
+    assert done.status == 0, done.err
+    (told,) = [x for x in lines(done, variable) if x.startswith("otel-rl: ")]
+    assert file in told
+    assert missing in told
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, OWN, OTEL_CONFIG_FILE=str(tmp_path / "nowhere.yaml"))
+    assert done.status == 0, done.err
+    assert "nowhere.yaml" in done.err
+    assert value(tmp_path, "generator/loss") == 3
