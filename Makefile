@@ -4,7 +4,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lab compose faults fuzz overload lint format bench diagnose-bench capacity docs lock clean
+# Of torch's dependencies: 1.5 GB that `import torch` and training on a CPU do without.
+UNUSED_BY_TESTS := triton cuda-toolkit cuda-bindings cuda-pathfinder nvidia-cuda-cccl nvidia-cusolver \
+  nvidia-nvjitlink nvidia-nvtx
+
+.PHONY: help demo test lab compose faults fuzz mutants overload lint format bench diagnose-bench capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,7 +21,7 @@ test: ARGS ?= -n 2 --dist loadfile
 test: $(VENV)/.installed  ## every test
 	@$(BIN)/python -m pytest $(ARGS)
 
-lab: $(VENV)/.installed  ## the real Collector, Jaeger and others for the tests, built by Go once for all checkouts
+lab: $(VENV)/.installed  ## the real Collector, Jaeger, torch, Ray and others for the tests, once for all checkouts
 	@$(BIN)/python -m tests.lab
 
 compose: $(VENV)/.installed  ## docker compose up, services killed, down and up again; needs a Docker Engine
@@ -41,6 +45,9 @@ format: $(VENV)/.installed  ## let ruff rewrite what it can
 fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED), figures in build/fuzz.json
 	@$(BIN)/python -m tests.fuzz
 
+mutants: $(VENV)/.installed  ## wrong lines in a copy of the source, which tests must notice (ARGS="-k reduce"), figures in build/mutants.json
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, figures in build/overload.json
 	@$(BIN)/python -m tests.overload
 
@@ -61,6 +68,10 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(BIN)/pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --all-extras --no-header pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes --no-header --no-annotate --constraint requirements.lock \
+	  $(UNUSED_BY_TESTS:%=--no-emit-package %) pyproject.toml tests/lab/frameworks/requirements.in \
+	  -o tests/lab/frameworks/requirements.lock
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -4,7 +4,7 @@ FAULT_RUNS    how many (default 200)
 FAULT_FIRST   the first seed (default 1)
 FAULT_SEED    this one alone, with its timeline
 FAULT_JOBS    how many at a time (default: one more than cores)
-FAULT_MUTANT  a safety layer to take out, see ``mutants.py``
+FAULT_MUTANT  a safety layer to take out, such as layers.trusted_cursor, see ``tests/mutants``
 
 Ctrl-C or SIGTERM begins no further scenario and leaves no process of those that run.
 """

@@ -9,6 +9,8 @@ from typing import Self
 
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import run_scenario
+from tests.mutants.table import load
+from tests.mutants.tree import Tree, files_of_checkout
 from tests.wandb_server import WandbServer
 
 __all__ = ["Crew"]
@@ -26,6 +28,7 @@ class Crew:
         self._scratch = scratch
         self._size = size
         self._stack = ExitStack()
+        self._trees: dict[str, Path] = {}
         self._servers: queue.SimpleQueue[WandbServer] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -44,14 +47,27 @@ class Crew:
         self._stack.close()
 
     def run(self, seed: int, *, mutant: str = "") -> "Future[Outcome]":
-        """Run the scenario of ``seed`` as soon as there is a place."""
-        return self._threads.submit(self._run, seed, mutant)
+        """Run the scenario of ``seed`` as soon as there is a place.
 
-    def _run(self, seed: int, mutant: str) -> Outcome:
+        Args:
+            seed: Of everything that is random.
+            mutant: Of the bridge, from the table in ``tests/mutants``; empty for none.
+        """
+        tree = self._tree(mutant) if mutant else None
+        return self._threads.submit(self._run, seed, mutant, tree)
+
+    def _tree(self, mutant: str) -> Path:
+        if mutant not in self._trees:
+            tree = self._stack.enter_context(Tree(files_of_checkout()))
+            self._stack.enter_context(tree.applied(load()[mutant]))
+            self._trees[mutant] = tree.path
+        return self._trees[mutant]
+
+    def _run(self, seed: int, mutant: str, tree: Path | None) -> Outcome:
         server = self._servers.get()
         try:
             directory = self._scratch / (f"{mutant}-{seed}" if mutant else str(seed))
             directory.mkdir()
-            return run_scenario(seed, directory, server, mutant=mutant)
+            return run_scenario(seed, directory, server, tree=tree)
         finally:
             self._servers.put(server)

@@ -66,7 +66,7 @@ class BridgeKeeper:
         self.peak_rss_bytes = 0
         self.restart_pause_s = 0.2
         self._command = command
-        self._environment = {**environment, "PYTHONPATH": str(_REPOSITORY)}
+        self._environment = {"PYTHONPATH": str(_REPOSITORY), **environment}
         self._mark = mark
         self._log = log
         self._stopping = threading.Event()

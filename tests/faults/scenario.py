@@ -24,7 +24,6 @@ from tests.faults.books import Books, Verdict
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.gateway import Gateway
 from tests.faults.keeper import MARK, BridgeKeeper, WorkerKeeper, kill, wait_for
-from tests.faults.launch import VARIABLE
 from tests.faults.link import Link
 from tests.faults.outcome import Outcome, Timeline
 from tests.faults.plan import Plan, plan_of
@@ -75,31 +74,33 @@ finish_timeout_s = 5
 """
 
 
-def run_scenario(seed: int, directory: Path, server: WandbServer, *, mutant: str = "") -> Outcome:
+def run_scenario(
+    seed: int, directory: Path, server: WandbServer, *, tree: Path | None = None
+) -> Outcome:
     """Run the scenario of ``seed``.
 
     Args:
         seed: Of everything that is random.
         directory: Of its own.
         server: Of its own; it is reset first.
-        mutant: The safety layer to take out of the bridge, empty for none.
+        tree: Of a bridge without a layer of its safety, instead of that of the checkout.
     """
     server.reset()
     begin_s = time.monotonic()
     plan = plan_of(seed)
-    if mutant:
+    if tree:
         plan = replace(plan, waits=False)  # what is lost will never come
-    outcome = _Scenario(plan, directory, server, mutant).run()
+    outcome = _Scenario(plan, directory, server, tree).run()
     outcome.wall_s = time.monotonic() - begin_s
     return outcome
 
 
 class _Scenario:
-    def __init__(self, plan: Plan, directory: Path, server: WandbServer, mutant: str) -> None:
+    def __init__(self, plan: Plan, directory: Path, server: WandbServer, tree: Path | None) -> None:
         self._plan = plan
         self._directory = directory
         self._server = server
-        self._mutant = mutant
+        self._tree = tree
         self._mark = uuid.uuid4().hex
         self._trial = f"seed-{plan.seed}"
         self._run_id = run_id(_EXPERIMENT, self._trial)
@@ -159,20 +160,21 @@ class _Scenario:
         settings = self._directory / "bridge.toml"
         settings.write_text(
             _SETTINGS.format(
-                stop_timeout_s=10 if self._mutant else 40,
+                stop_timeout_s=10 if self._tree else 40,
                 journal_bytes=self._plan.journal_bytes,
                 keep_confirmed_s=self._plan.keep_confirmed_s,
             )
         )
-        module = "tests.faults.launch" if self._mutant else "otel_rl.cli"
+        # Of the bridge alone: with a safe path, the directory that it is started in does not count.
+        own = {"PYTHONPATH": str(self._tree), "PYTHONSAFEPATH": "1"} if self._tree else {}
         return BridgeKeeper(
             [
-                sys.executable, "-m", module, "bridge", "--config", str(settings),
+                sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings),
                 "--data", str(data), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             ],
             self._environment(
                 **self._server.environment() | {"WANDB_BASE_URL": link.url},
-                **({VARIABLE: self._mutant} if self._mutant else {}),
+                **own,
             ),
             self._mark,
             self._directory / "bridge.log",

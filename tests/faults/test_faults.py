@@ -20,9 +20,9 @@ AT_A_TIME = 3
 
 # Each catches its mutant nearly always: not every scenario strikes where a layer is missing.
 MUTANT_SEEDS = {
-    "early_ack": (1, 2, 3, 7),
-    "no_dedup": (1, 2),
-    "trusted_cursor": (20, 23, 10, 24, 14, 5),
+    "layers.early_acknowledgement": (1, 2, 3, 7),
+    "layers.no_recognition": (1, 2),
+    "layers.trusted_cursor": (23, 20, 10, 24, 14, 5),
 }
 
 

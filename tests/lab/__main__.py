@@ -2,20 +2,40 @@
 
 import sys
 
-from tests.lab.programs import PROGRAMS, CannotBuild, build
+from tests.lab.frameworks.environment import FRAMEWORKS
+from tests.lab.programs import (
+    EMITTER_NODE,
+    EMITTERS,
+    PROGRAMS,
+    CannotBuild,
+    build,
+    node_refusal,
+)
 
 
 def main() -> int:
-    """Build. Returns 1 if a program cannot be built."""
-    for program in PROGRAMS:
-        sys.stdout.write(f"{program.name} {program.version}: {program.path}\n")
-        sys.stdout.flush()
-        try:
+    """Build. Returns 1 if something cannot be built."""
+    try:
+        for program in (*PROGRAMS, *EMITTERS):
+            if program is EMITTER_NODE and (refusal := node_refusal()):
+                _say(f"{program.name}: left out, {refusal}")
+                continue
+            _say(f"{program.name} {program.version}: {program.path}")
             build(program)
-        except CannotBuild as exc:
-            sys.stderr.write(f"{exc}\n")
-            return 1
+        if refusal := FRAMEWORKS.refusal():
+            _say(f"frameworks: left out, {refusal}")
+        else:
+            _say(f"frameworks: {FRAMEWORKS.path}")
+            FRAMEWORKS.build()
+    except CannotBuild as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

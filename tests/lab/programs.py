@@ -1,6 +1,6 @@
 """The programs of the lab: which, of which version, where they are, and how they are built.
 
-They are built from Go modules once, and kept for all checkouts in
+They are built from Go modules once (one from npm packages), and kept for all checkouts in
 ``$XDG_CACHE_HOME/otel_rl/lab`` (``~/.cache/otel_rl/lab``). A program's directory is named by
 everything that it is made of, so a changed manifest makes another one. Needs no package but
 Python's own.
@@ -22,6 +22,9 @@ from pathlib import Path
 
 __all__ = [
     "COLLECTOR",
+    "EMITTERS",
+    "EMITTER_GO",
+    "EMITTER_NODE",
     "JAEGER",
     "KUSTOMIZE",
     "PROGRAMS",
@@ -29,15 +32,22 @@ __all__ = [
     "PROMTOOL",
     "CannotBuild",
     "Program",
+    "alone",
     "build",
     "lab_directory",
+    "node_refusal",
+    "run",
 ]
 
 _MANIFEST = Path(__file__).parents[2] / "collector_config" / "builder.yaml"
+_EMITTERS = Path(__file__).parent / "emitters"
 _BUILDER = "go.opentelemetry.io/collector/cmd/builder"
 
 _GO = (1, 25)
 """What the modules below need; each `go.mod` says it."""
+
+_NODE = (20, 6)
+"""What the packages of the Node emitter need."""
 
 _FETCHES_ITSELF = (1, 21)
 """Since this version go can replace itself by a newer one, if `GOTOOLCHAIN` lets it."""
@@ -105,7 +115,7 @@ def build(program: Program) -> bool:
     """
     if program.is_built():
         return False
-    with _alone():
+    with alone("lock"):
         if program.is_built():  # by whoever was first
             return False
         _check_go()
@@ -124,10 +134,10 @@ def build(program: Program) -> bool:
 def _make_collector(work: Path) -> None:
     shutil.copy(_MANIFEST, work)
     builder = f"{_BUILDER}@v{COLLECTOR.version}"
-    _run("its builder", ["go", "install", "-trimpath", builder], work, GOBIN=str(work))
+    run("its builder", ["go", "install", "-trimpath", builder], work, GOBIN=str(work))
     # The builder writes the sources only, because go itself can say how far it is.
     command = ["./builder", f"--config={_MANIFEST.name}", "--skip-compilation"]
-    _run("its modules", command, work)
+    run("its modules", command, work)
     tags = _manifest_field("build_tags")
     _compile(work / "source", ["-tags", tags, f"-ldflags={_LINK}"], work / COLLECTOR.name, ".")
 
@@ -141,7 +151,7 @@ def _of_a_module(
     def make(work: Path) -> None:
         # In the module's own directory, so that all versions are those that it was released with.
         command = ["go", "mod", "download", "-json", module]
-        source = Path(json.loads(_run("its modules", command, work))["Dir"])
+        source = Path(json.loads(run("its modules", command, work))["Dir"])
         _compile(source, flags, work / name, package)
 
     return Program(name, version, (asks_version,), " ".join([module, *flags]), make)
@@ -149,11 +159,40 @@ def _of_a_module(
 
 def _compile(source: Path, flags: Sequence[str], target: Path, package: str) -> None:
     command = ["go", "build", "-v", "-trimpath", *flags, "-o", str(target), package]
-    _run("its packages", command, source)
+    run("its packages", command, source)
 
 
-def _run(what: str, command: Sequence[str], directory: Path, **extra: str) -> str:
-    """Run a command and tell how far it is. Returns what it wrote to its standard output."""
+def _make_emitter_go(work: Path) -> None:
+    source = shutil.copytree(_EMITTERS / "go", work / "source")
+    _compile(source, [f"-ldflags={_LINK}"], work / EMITTER_GO.name, ".")
+
+
+def _make_emitter_node(work: Path) -> None:
+    for file in (_EMITTERS / "node").iterdir():
+        shutil.copy(file, work)
+    run("its packages", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], work)
+    beside = EMITTER_NODE.path.parent
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    (work / "node_modules").replace(beside / "node_modules")
+
+
+def _made_of(directory: Path) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(directory.iterdir()))
+
+
+def _version_in(file: str, pattern: str) -> str:
+    match = re.search(pattern, (_EMITTERS / file).read_text(encoding="utf-8"))
+    assert match, file
+    return match[1]
+
+
+def run(what: str, command: Sequence[str], directory: Path, **extra: str) -> str:
+    """Run a command and tell how far it is. Returns its standard output.
+
+    Raises:
+        CannotBuild: It fails; the text ends with the last that it wrote.
+    """
     begin_s = told_s = time.monotonic()
     _say(f"  {what}")
     process = subprocess.Popen(
@@ -211,10 +250,21 @@ def _check_go() -> None:
         )
 
 
+def node_refusal() -> str:
+    """Why the emitter in JavaScript cannot be built here; empty if it can."""
+    needed = f"Node {_NODE[0]}.{_NODE[1]} or newer with npm is needed, and"
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        return f"{needed} there is no `node` or no `npm` on the PATH"
+    asked = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)
+    found = tuple(int(part) for part in re.findall(r"\d+", asked.stdout)[:2])
+    return f"{needed} this is {asked.stdout.strip()}" if found < _NODE else ""
+
+
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone(name: str) -> Iterator[None]:
+    """Wait for every other process that is inside the lock of this name."""
     lab_directory().mkdir(parents=True, exist_ok=True)
-    with (lab_directory() / "lock").open("w") as lock:
+    with (lab_directory() / name).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -282,3 +332,24 @@ KUSTOMIZE = _of_a_module(
 """Renders what `kubectl apply --kustomize` applies."""
 
 PROGRAMS = (COLLECTOR, JAEGER, PROMETHEUS, PROMTOOL, KUSTOMIZE)
+
+EMITTER_GO = Program(
+    name="emitter",
+    version=_version_in("go/go.mod", r"go\.opentelemetry\.io/otel v(\S+)"),
+    asks_version=("--version",),
+    made_of=_made_of(_EMITTERS / "go") + _LINK,
+    make=_make_emitter_go,
+)
+"""The stock SDK of Go, told what to measure."""
+
+EMITTER_NODE = Program(
+    name="emitter.mjs",
+    version=_version_in("node/package.json", r'sdk-metrics": "(\S+)"'),
+    asks_version=("--version",),
+    made_of=_made_of(_EMITTERS / "node"),
+    make=_make_emitter_node,
+)
+"""The stock SDK of Node, told what to measure."""
+
+EMITTERS = (EMITTER_GO, EMITTER_NODE)
+"""What only the tests of other languages' SDKs need."""

@@ -2,14 +2,13 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
-from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.leases import Leases
+from otel_rl.bridge.journal.owners import SoleOwner
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive.admit import admit
 from otel_rl.bridge.receive.limits import ReceiveLimits
@@ -18,35 +17,15 @@ from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.contract import DeliverySettings
 from otel_rl.bridge.track.open_run import OpenRun
 from otel_rl.bridge.track.wandb import WandbTracker
-from otel_rl.errors import JournalFull, TrackerError, TrackerUnavailable
+from otel_rl.errors import JournalFull, LeaseLost, TrackerError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.simulation.clock import Clock
-from tests.simulation.journal import Crash
+from tests.simulation.journal import Crash, Way
+from tests.simulation.knobs import Knobs
 from tests.simulation.library import Library
 
-__all__ = ["DELIVERY", "Bridge", "Writer"]
-
-_ALIGN = AlignSettings(
-    window_s=1,
-    allowed_lateness_s=3,
-    lease_s=5,
-    settle_s=0.25,
-    quiet_s=0.5,
-    forget_s=40,
-    per_worker=True,
-)
-
-DELIVERY = DeliverySettings(
-    tracker="wandb",
-    directory=Path(),
-    attributes={"stall_timeout_s": "20"},
-    batch_rows=8,
-    max_unconfirmed_rows=30,
-    confirm_interval_s=1.0,
-    keep_confirmed_s=2.0,
-)
-"""Bounds small enough to be met in a simulation."""
+__all__ = ["Bridge", "Writer"]
 
 _LIMITS = ReceiveLimits()
 
@@ -60,16 +39,22 @@ class Writer:
         library: Of all writers.
         chance: Decides where it dies, and whether the bridge does so too.
         death_rate: How many of its calls, and rows, are the last thing that it does.
+        pause: Called before rows are handed over: its bridge may fall asleep there.
     """
 
     def __init__(
-        self, library: Library, chance: random.Random, death_rate: Callable[[], float]
+        self,
+        library: Library,
+        chance: random.Random,
+        death_rate: Callable[[], float],
+        pause: Callable[[], None],
     ) -> None:
         self._library = library
         self._chance = chance
         self._death_rate = death_rate
+        self._pause = pause
         self._tracker = WandbTracker()
-        self._run_id = ""
+        self._is_killed = False
 
     def __enter__(self) -> Self:
         return self
@@ -78,15 +63,19 @@ class Writer:
         self.kill()
 
     def kill(self) -> None:
-        self._library.kill(self._run_id)
+        self._is_killed = True
+        self._library.kill(self)
 
     def open(self, run: RunInfo, /) -> int:
-        self._run_id = run.run_id
+        self._library.opening = self
         position = self._tracker.open(run)
         self._may_die()
         return position
 
     def write(self, rows: Sequence[Row], /) -> None:
+        self._pause()
+        if self._is_killed:
+            raise TrackerUnavailable("The simulated writer was killed.")
         for row in rows:
             self._may_die()
             self._tracker.write([row])
@@ -119,33 +108,66 @@ class Bridge:
 
     Args:
         journal: Outlives it.
+        knobs: What was chosen.
         clock: Seconds.
         now_ns: The bridge's own clock, which may jump.
         writer: Starts a writer for a run.
+        owner: Names it among bridges that share the journal; empty if it has the journal alone.
+        gained: Told of each run that becomes its own.
     """
 
     def __init__(
         self,
-        journal: SqliteJournal,
+        journal: Way,
+        knobs: Knobs,
         clock: Clock,
         now_ns: Callable[[], int],
         writer: Callable[[], Writer],
+        *,
+        owner: str,
+        gained: Callable[[ExperimentKey], None],
     ) -> None:
+        self._knobs = knobs
         self._clock = clock
         self._now_ns = now_ns
         self._writer = writer
-        self._counters = Counters()
+        self._gained = gained
+        self.counters = Counters()
         self._journal = journal.identity
+        self.leases: Leases | None = None
+        if owner:
+            self.leases = Leases(
+                journal,
+                owner=owner,
+                tracker=knobs.delivery.tracker,
+                lease_s=knobs.lease_s,
+                gained=self._gain,
+                lost=self._drop,
+                monotonic=clock,
+            )
+        owners = self.leases or SoleOwner()
         self._spool = Spool(journal)
-        self.ledger = Ledger(journal)
+        self.ledger = Ledger(journal, owners=owners)
         self._drain = Drain(
             self._spool,
             self.ledger,
-            settings=_ALIGN,
-            counters=self._counters,
+            settings=knobs.align,
+            counters=self.counters,
             notify=lambda key: None,
+            owners=owners,
         )
         self._deliveries: dict[ExperimentKey, _Delivery] = {}
+
+    def keep(self) -> None:
+        """Look after its leases."""
+        if self.leases is not None:
+            with contextlib.suppress(JournalFull):
+                self.leases.turn()
+            self.leases.let_go()
+
+    def owned(self) -> frozenset[ExperimentKey]:
+        """The runs that it may write now."""
+        return frozenset(key for key in self.ledger.runs() if self.ledger.is_ours(key))
 
     def accept(self, request: bytes) -> None:
         """Take a request. If this returns, it was acknowledged."""
@@ -162,7 +184,8 @@ class Bridge:
 
     def deliver(self) -> bool:
         """Give every run a moment. Returns whether there may be more to do."""
-        has_more = [self._delivery(key).step() for key in self.ledger.runs()]
+        ours = [key for key in self.ledger.runs() if self.ledger.is_ours(key)]
+        has_more = [self._delivery(key).step() for key in ours]
         return any(has_more)
 
     def finish_rows(self) -> None:
@@ -174,31 +197,54 @@ class Bridge:
     def stop(self) -> None:
         """End in order, as far as possible."""
         with contextlib.suppress(JournalFull):
-            self.finish_rows()
-        for delivery in self._deliveries.values():
+            if self.leases is None:
+                self.finish_rows()
+            else:
+                self.leases.claim_no_more()
+                while self._drain.round(self._now_ns()):
+                    pass
+        for delivery in [*self._deliveries.values()]:
             delivery.close()
+        if self.leases is not None:
+            self.leases.stop()
         self.die()
 
     def die(self) -> None:
         """End, whatever it does."""
-        for delivery in self._deliveries.values():
+        for delivery in [*self._deliveries.values()]:
             delivery.kill()
 
     def failures(self) -> int:
         """How often something went wrong that should not."""
-        return sum(n for (name, _), n in self._counters.snapshot().items() if "exceptions" in name)
+        return sum(n for (name, _), n in self.counters.snapshot().items() if "exceptions" in name)
+
+    def _gain(self, key: ExperimentKey, _has_rows: bool) -> None:  # a callback
+        self.ledger.forget(key)
+        self._drop([key])
+        self._drain.begin(key)
+        self._gained(key)
+
+    def _drop(self, keys: Collection[ExperimentKey]) -> None:
+        for key in sorted(keys):
+            if key in self._deliveries:
+                self._deliveries.pop(key).kill()
 
     def _delivery(self, key: ExperimentKey) -> "_Delivery":
         if key not in self._deliveries:
             run = RunInfo(
                 key,
                 run_id(key.experiment, key.trial),
-                DELIVERY.directory,
-                tuple(DELIVERY.attributes.items()),
+                self._knobs.delivery.directory,
+                tuple(self._knobs.delivery.attributes.items()),
                 journal=self._journal,
             )
             self._deliveries[key] = _Delivery(
-                run, self.ledger, self._counters, self._clock, self._writer
+                run,
+                self.ledger,
+                self._knobs.delivery,
+                self.counters,
+                self._clock,
+                self._writer,
             )
         return self._deliveries[key]
 
@@ -210,12 +256,14 @@ class _Delivery:
         self,
         run: RunInfo,
         ledger: Ledger,
+        settings: DeliverySettings,
         counters: Counters,
         clock: Clock,
         writer: Callable[[], Writer],
     ) -> None:
         self._run = run
         self._ledger = ledger
+        self._settings = settings
         self._counters = counters
         self._clock = clock
         self._start_writer = writer
@@ -230,7 +278,7 @@ class _Delivery:
         try:
             opened = self._opened or self._open()
             opened.step()
-        except (TrackerError, JournalFull):
+        except (TrackerError, JournalFull, LeaseLost):
             self._fail()
             return True
         return opened.safe_row < self._ledger.next_row(self._run.key)
@@ -241,7 +289,7 @@ class _Delivery:
                 pass
             if self._opened:
                 self._opened.close(exit_code=0)
-        except (TrackerError, JournalFull):
+        except (TrackerError, JournalFull, LeaseLost):
             self._fail()
 
     def kill(self) -> None:
@@ -255,7 +303,7 @@ class _Delivery:
             self._writer,
             self._run,
             self._ledger,
-            DELIVERY,
+            self._settings,
             self._counters.add,
             self._clock,
             before=self._before,

@@ -7,6 +7,7 @@ uploader had sent may arrive long after its death.
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["CHUNK_LINES", "Away", "History", "Refused", "Uploader"]
@@ -29,6 +30,11 @@ class Refused(Exception):
 class History:
     """The lines of a run, from 0.
 
+    Args:
+        chance: Decides what is lost and how old an answer is.
+        clock: Seconds.
+        events: Counts what has happened.
+
     Attributes:
         lines: What it has, as JSON, by line.
         config: As the first session has set it.
@@ -40,9 +46,12 @@ class History:
         rewritten: Lines that came again and were the same.
     """
 
-    def __init__(self, chance: random.Random, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, chance: random.Random, clock: Callable[[], float], events: Counter[str]
+    ) -> None:
         self._chance = chance
         self._clock = clock
+        self._events = events
         self.lines: list[str] = []
         self.is_away = False
         self.is_refusing = False
@@ -64,6 +73,7 @@ class History:
         self.ask()
         self._put(offset, lines)
         if self._chance.random() < self.answers_lost:
+            self._events["the tracker's answer was lost"] += 1
             raise Away
 
     def post_late(self, offset: int, lines: Sequence[str]) -> None:
@@ -73,21 +83,27 @@ class History:
     def ask(self) -> None:
         """Any request: is it answered?"""
         if self.is_away:
+            self._events["the tracker was away"] += 1
             raise Away
         if self.is_refusing:
+            self._events["the tracker refused"] += 1
             raise Refused
 
     def count(self) -> int:
         """How many lines it has, or had a moment ago."""
         self.ask()
         seen_at = self._clock() - self._chance.uniform(0, self.lag_s)
-        return next(count for at, count in reversed(self._counts) if at <= seen_at or not count)
+        count = next(count for at, count in reversed(self._counts) if at <= seen_at or not count)
+        if count < len(self.lines):
+            self._events["the tracker's count was old"] += 1
+        return count
 
     def tick(self) -> None:
         """Time has passed: take what was under way."""
         due = [late for late in self._late if late[0] <= self._clock()]
         self._late = [late for late in self._late if late[0] > self._clock()]
         for _, offset, lines in due:
+            self._events["an upload came after its sender's death"] += 1
             self._put(offset, lines)
 
     def _put(self, offset: int, lines: Sequence[str]) -> None:
@@ -101,6 +117,7 @@ class History:
                 self.lines.append(line)
             elif self.lines[place] == line:
                 self.rewritten += 1
+                self._events["the tracker got a line again"] += 1
             else:
                 self.wrong.append(f"line {place} was overwritten by another row")
                 self.lines[place] = line

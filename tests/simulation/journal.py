@@ -1,20 +1,36 @@
-"""The journal of a simulated bridge: in memory, and what crashes, crashes at a transaction."""
+"""The journal of simulated bridges: in memory, and what crashes, crashes at a transaction."""
 
 import contextlib
 import random
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from otel_rl.bridge.journal import Connection, Value
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.errors import JournalFull
+from otel_rl.errors import JournalFull, LeaseLost
 
-__all__ = ["Crash", "MemoryJournal"]
+__all__ = ["Crash", "MemoryJournal", "Way"]
 
 _T = TypeVar("_T")
+
+_BRIDGES = "CREATE TABLE bridges (owner TEXT NOT NULL PRIMARY KEY, expires_ns BIGINT NOT NULL)"
+
+# What bridges on one database say in PostgreSQL's words: one writer at a time needs no locks.
+_POSTGRES_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
+_POSTGRES_ONLY = (" FOR UPDATE SKIP LOCKED", " FOR UPDATE", ' COLLATE "C"')
+
+# The functions that write, by what a crash beside them is to a person.
+_KINDS = {
+    "Spool.append": "a request",
+    "Ledger.commit": "rows",
+    "Ledger._write": "a position",
+    "Leases": "a lease",
+}
 
 
 class Crash(BaseException):
@@ -22,43 +38,51 @@ class Crash(BaseException):
 
 
 class MemoryJournal(SqliteJournal):
-    """A journal without files, threads and fsync; it outlives the simulated process.
+    """A journal without files, threads and fsync; it outlives the simulated processes.
 
     What is committed is durable, by definition: whether that is so on a disk is the business of
     ``tests/disk``.
 
     Args:
         chance: Decides where it crashes.
+        clock: Of the database, in seconds.
 
     Attributes:
-        crash_rate: How many of the transactions are the last thing that the process does.
+        crash_rate: How many of the transactions are the last thing that a process does.
         is_full: Whether the disk has room for nothing.
-        writes: Transactions so far.
+        events: What has happened, and how often.
     """
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(
+        self, chance: random.Random, clock: Callable[[], float], events: Counter[str]
+    ) -> None:
         self._chance = chance
+        self._clock = clock
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.deserialize(_new_journal())
+        self._connection.execute(_BRIDGES)
         (self._identity,) = self._connection.execute("SELECT identity FROM meta").fetchone()
         self._max_bytes = 1 << 30
         self.crash_rate = 0.0
         self.is_full = False
-        self.writes = 0
+        self.events = events
 
-    def write(self, function: Callable[[sqlite3.Connection], _T]) -> _T:
-        self._may_crash()
+    def write(self, function: Callable[[Connection], _T], /) -> _T:
+        kind = _kind(function)
+        self._may_crash(f"crash before {kind}")
         if self.is_full:
+            self.events[f"no room for {kind}"] += 1
             raise JournalFull("The simulated disk is full.")
-        self.writes += 1
         self._connection.execute("BEGIN")
         try:
-            result = function(self._connection)
-        except BaseException:
+            result = function(_Translated(self._connection, self._clock))
+        except BaseException as exc:
             self._connection.execute("ROLLBACK")
+            if isinstance(exc, LeaseLost):
+                self.events[f"fenced write of {kind}"] += 1
             raise
         self._connection.execute("COMMIT")
-        self._may_crash()
+        self._may_crash(f"crash after {kind}")
         return result
 
     @contextlib.contextmanager
@@ -68,9 +92,58 @@ class MemoryJournal(SqliteJournal):
     def close(self) -> None:
         self._connection.close()
 
-    def _may_crash(self) -> None:
+    def _may_crash(self, what: str) -> None:
         if self._chance.random() < self.crash_rate:
+            self.events[what] += 1
             raise Crash
+
+
+class Way(MemoryJournal):
+    """One bridge's way to a journal, on which it may fall asleep.
+
+    Args:
+        journal: Shared by the bridges.
+        pause: Called before each transaction.
+    """
+
+    def __init__(self, journal: MemoryJournal, pause: Callable[[], None]) -> None:
+        self._journal = journal
+        self._pause = pause
+        self._identity = journal.identity
+        self._max_bytes = journal.max_bytes
+        self._connection = journal._connection
+
+    def write(self, function: Callable[[Connection], _T], /) -> _T:
+        self._pause()
+        return self._journal.write(function)
+
+    def close(self) -> None:
+        """The journal lives longer."""
+
+
+class _Translated:
+    """A connection that takes what bridges say to PostgreSQL."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self._connection = connection
+        self._now_ns = str(int(clock() * 1e9))
+
+    def execute(self, sql: str, parameters: Sequence[Value] = (), /) -> sqlite3.Cursor:
+        return self._connection.execute(self._translated(sql), parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Value]], /) -> object:
+        return self._connection.executemany(self._translated(sql), parameters)
+
+    def _translated(self, sql: str) -> str:
+        sql = sql.replace(_POSTGRES_CLOCK, self._now_ns)
+        for words in _POSTGRES_ONLY:
+            sql = sql.replace(words, "")
+        return sql
+
+
+def _kind(function: Callable[..., object]) -> str:
+    name = getattr(function, "__qualname__", "")
+    return next((kind for start, kind in _KINDS.items() if name.startswith(start)), "something")
 
 
 @cache

@@ -53,6 +53,8 @@ class Library:
         chance: Decides what is lost.
 
     Attributes:
+        opening: The writer that opens its run next.
+        asleep: The writers on machines that sleep.
         sessions: How many runs were opened.
         most_waiting: The most lines that ever were in the memory of one writer.
     """
@@ -63,7 +65,10 @@ class Library:
         self._histories = histories
         self._clock = clock
         self._chance = chance
-        self._uploaders: dict[str, Uploader] = {}
+        # By the writer that has opened it: two bridges may have one of a run each.
+        self._uploaders: dict[object, Uploader] = {}
+        self.opening: object = None
+        self.asleep: set[object] = set()
         self.sessions = 0
         self.most_waiting = 0
 
@@ -73,14 +78,14 @@ class Library:
         try:
             start = history.count()
             history.config = history.config or config
-            self._clock.sleep(self._chance.choice([0.0, 0.2]))
+            self._clock.sleep(self._chance.choice([0.0, 0.2, 1.0]))
             uploader = Uploader(history, history.count(), self._chance)
         except Away as exc:
             raise _CommError("no answer within the time given") from exc
         except Refused as exc:
             raise _AuthenticationError("401") from exc
         self.sessions += 1
-        self._uploaders[run_id] = uploader
+        self._uploaders[self.opening] = uploader
         return _Run(start, uploader, self._clock)
 
     def ask(self, run_id: str) -> RemoteRun:
@@ -95,14 +100,14 @@ class Library:
 
     def upload(self) -> None:
         """Time has passed: the uploaders may have used it."""
-        for uploader in self._uploaders.values():
+        for writer, uploader in self._uploaders.items():
             self.most_waiting = max(self.most_waiting, len(uploader.waiting))
-            if self._chance.random() < 0.7:
+            if writer not in self.asleep and self._chance.random() < 0.7:
                 uploader.upload()
 
-    def kill(self, run_id: str) -> None:
-        """End the process that has the run open."""
-        uploader = self._uploaders.pop(run_id, None)
+    def kill(self, writer: object) -> None:
+        """End the process of a writer."""
+        uploader = self._uploaders.pop(writer, None)
         if uploader is not None:
             uploader.kill()
 

@@ -21,13 +21,13 @@ class Measured:
     """What the workers of an experiment have measured, all of which is to be in its run.
 
     Attributes:
-        values: Each measurement's value, which no other has.
-        stepped: Sum of those that carry a step, by role.
+        values: Each measurement's value, which no other has, and its step if it carries one.
+        stepped: Sum of those that carry a step, by role and step.
         counts: What was counted, by role and metric.
     """
 
-    values: set[int] = field(default_factory=set)
-    stepped: Counter[str] = field(default_factory=Counter)
+    values: dict[int, int | None] = field(default_factory=dict)
+    stepped: Counter[tuple[str, int]] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -105,10 +105,10 @@ class Process:
 
     def _measure(self, now_ns: int, *, step: bool) -> tuple[int, int, int | None]:
         value = next(self._values)
-        self._measured.values.add(value)
         if step:
-            self._measured.stepped[self.role] += value
             self._step += self._chance.choice([0, 1, 1, 2])
+            self._measured.stepped[self.role, self._step] += value
+        self._measured.values[value] = self._step if step else None
         # The values count the measurements, so no two are made at the same time.
         time_ns = now_ns - self._chance.randrange(500) * _MS + value
         return time_ns, value, self._step if step else None
@@ -138,6 +138,7 @@ class Collector:
     Args:
         accept: The bridge: returns if it has taken a request.
         chance: Decides what is lost, repeated, joined, cut and overtaken.
+        events: Counts what has happened.
 
     Attributes:
         is_calm: Whether everything arrives, once, and so does every answer.
@@ -145,9 +146,12 @@ class Collector:
         repeated: Requests that were sent again after they were taken.
     """
 
-    def __init__(self, accept: Callable[[bytes], None], chance: random.Random) -> None:
+    def __init__(
+        self, accept: Callable[[bytes], None], chance: random.Random, events: Counter[str]
+    ) -> None:
         self._accept = accept
         self._chance = chance
+        self._events = events
         self.is_calm = False
         self.waiting: list[list[bytes]] = []
         self.repeated = 0
@@ -170,22 +174,24 @@ class Collector:
             self._send(self._acknowledged, self._chance.randrange(len(self._acknowledged)))
         elif self.waiting:
             is_overtaken = self._chance.random() < 0.3
-            self._send(
-                self.waiting, self._chance.randrange(len(self.waiting)) if is_overtaken else 0
-            )
+            place = self._chance.randrange(len(self.waiting)) if is_overtaken else 0
+            self._events["a request was overtaken"] += place > 0
+            self._send(self.waiting, place)
 
     def _send(self, requests: list[list[bytes]], place: int) -> None:
         pieces = requests[place]
         lost = 0.0 if self.is_calm else self._chance.random()
         if lost > 0.9:
-            return  # on the way to the bridge
+            self._events["a request was lost"] += 1
+            return
         try:
             self._accept(b"".join(pieces))
         except OtelRLError:
             return
         if lost > 0.75:
             self.repeated += 1
-            return  # the answer
+            self._events["an answer was lost"] += 1
+            return
         del requests[place]
         self._acknowledged.append(pieces)
 

@@ -1,0 +1,131 @@
+"""Real frameworks under ``otel-rl run``, each script in a process of its own."""
+
+import os
+import subprocess
+import textwrap
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from tests.lab.frameworks.environment import FRAMEWORKS
+
+# Imported, because these tests start processes, too.
+from tests.process.commands import Finished, clean_environment
+from tests.process.conftest import a_test_that_fails_leaves_no_process
+
+__all__ = ["Runner", "a_test_that_fails_leaves_no_process"]
+
+_VARIABLE = "OTEL_RL_LAB"
+_ROOT = Path(__file__).parents[2]
+
+_TIMEOUT_S = 600
+"""Of a test. The imports alone take half a minute on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test of this directory may take longer than others."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.process)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs scripts with the Python that has the frameworks, and this checkout's otel_rl.
+
+    Attributes:
+        python: That interpreter.
+        directory: Where scripts and runs are; the home of the processes, too.
+        metadata: Makes this checkout's entry points known to that interpreter.
+    """
+
+    python: Path
+    directory: Path
+    metadata: Path
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """A fresh login without network, GPU or a key; ``extra`` is added."""
+        return clean_environment(
+            self.directory,
+            PYTHONPATH=os.pathsep.join([str(_ROOT), str(self.metadata)]),
+            CUDA_VISIBLE_DEVICES="",
+            HF_HUB_OFFLINE="1",
+            OMP_NUM_THREADS="1",
+            RAY_USAGE_STATS_ENABLED="0",
+            TOKENIZERS_PARALLELISM="false",
+            **extra,
+        )
+
+    def script(self, code: str, name: str = "train.py") -> Path:
+        """Write a script."""
+        path = self.directory / name
+        path.write_text(textwrap.dedent(code))
+        return path
+
+    def run(
+        self, code: str, *options: str, env: dict[str, str] | None = None, experiment: str = "real"
+    ) -> Finished:
+        """Run a script under ``otel-rl run --tracker jsonl`` to its end.
+
+        Args:
+            code: Of the script.
+            options: Of ``otel-rl run``.
+            env: Added to the environment.
+            experiment: Its name; ``jsonl_rows(directory, experiment)`` reads the run.
+        """
+        command: list[str | Path] = [
+            self.python, "-m", "otel_rl.cli", "run", "--experiment", experiment,
+            "--tracker", "jsonl", *options, "--", self.python, self.script(code),
+        ]  # fmt: skip
+        return self.start(*command, env=env)
+
+    def start(self, *command: str | Path, env: dict[str, str] | None = None) -> Finished:
+        """Run any command to its end."""
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=self.directory,
+            env=self.environment(**(env or {})),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S - 30,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def frameworks_python() -> Path:
+    """The Python in which real frameworks are installed.
+
+    Skips where they are not; with ``OTEL_RL_LAB=required`` it fails, unless they cannot be.
+    """
+    if FRAMEWORKS.is_built():
+        return FRAMEWORKS.python
+    if refusal := FRAMEWORKS.refusal():
+        pytest.skip(refusal)
+    sentence = "the real frameworks are not installed: run `make lab` once"
+    if os.environ.get(_VARIABLE) == "required":
+        pytest.fail(f"{sentence} ({_VARIABLE}=required).", pytrace=False)
+    pytest.skip(f"{sentence}, it takes some minutes.")
+
+
+@pytest.fixture(scope="session")
+def metadata_of_this_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for the path with what an installation of this checkout would register."""
+    installed = distribution("otel-rl")
+    directory = tmp_path_factory.mktemp("metadata")
+    info = directory / f"otel_rl-{installed.version}.dist-info"
+    info.mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        (info / name).write_text(installed.read_text(name) or "")
+    return directory
+
+
+@pytest.fixture
+def frameworks(frameworks_python: Path, metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
+    """Runs scripts that use real frameworks, in a directory of the test's own."""
+    return Runner(frameworks_python, tmp_path, metadata_of_this_checkout)

@@ -1,0 +1,94 @@
+"""TRL's GRPO trains a tiny random model, and all that it logs is in the run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.process.commands import Finished, Row, jsonl_rows
+
+STEPS = 4
+
+GRPO = f"""
+    import time
+
+    import datasets, tokenizers, torch, transformers, trl
+    from tokenizers import models, pre_tokenizers
+
+    import otel_rl.integrations.trl
+
+    torch.manual_seed(0)
+    words = {{word: number for number, word in enumerate("<pad> <eos> a b c d e f".split())}}
+    model_of_words = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<eos>"))
+    model_of_words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=model_of_words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
+        vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+        pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    ))
+    prompts = datasets.Dataset.from_dict({{"prompt": ["a b c", "d e f"] * 8}})
+
+    class Slow(transformers.TrainerCallback):
+        def on_prediction_step(self, *_, **__):
+            time.sleep(1.5)  # an evaluation takes longer than the row of a step waits
+
+    trainer = trl.GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
+        train_dataset=prompts,
+        eval_dataset=prompts.select(range(2)),
+        callbacks=[otel_rl.integrations.trl.OtelCallback(), Slow()],
+        args=trl.GRPOConfig(
+            output_dir="out", max_steps={STEPS}, logging_steps=1, save_strategy="no",
+            per_device_train_batch_size=2, per_device_eval_batch_size=2, num_generations=2,
+            max_completion_length=4, report_to=[], use_cpu=True, disable_tqdm=True,
+        ),
+    )
+    trainer.train()
+    print("logged", [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    print("evaluated", trainer.evaluate()["eval_loss"])
+"""
+
+
+@pytest.fixture(scope="module")
+def training(
+    frameworks_python: Path,
+    metadata_of_this_checkout: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Finished, Sequence[Row]]:
+    runner = Runner(frameworks_python, tmp_path_factory.mktemp("grpo"), metadata_of_this_checkout)
+    done = runner.run(GRPO)
+    assert done.status == 0, done.err
+    return done, jsonl_rows(runner.directory, "real")
+
+
+def _column(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
+    found = [(row.step, row.values[key]) for row in rows if key in row.values]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def test_every_step_is_in_the_run_to_the_last(training: tuple[Finished, Sequence[Row]]) -> None:
+    done, rows = training
+    (line,) = [line for line in done.out.splitlines() if line.startswith("logged ")]
+    losses = [float(text) for text in line.removeprefix("logged ").strip("[]").split(",")]
+    assert len(losses) == STEPS
+    steps, values = _column(rows, "trainer/loss")
+    assert steps == [*range(1, STEPS + 1)]
+    assert values == pytest.approx(losses)
+
+
+def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(
+    training: tuple[Finished, Sequence[Row]],
+) -> None:
+    done, rows = training
+    (line,) = [line for line in done.out.splitlines() if line.startswith("evaluated ")]
+    loss = float(line.removeprefix("evaluated "))
+    steps, values = _column(rows, "trainer/eval_loss")
+    assert steps == [STEPS]
+    assert values == pytest.approx([loss])
+    assert "late" not in done.err

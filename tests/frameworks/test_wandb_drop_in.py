@@ -1,0 +1,176 @@
+"""Real libraries that log to W&B go on training with the drop-in in its place."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.process.commands import jsonl_rows
+
+DROP_IN = """
+import sys
+
+import otel_rl.compat.wandb
+
+sys.modules["wandb"] = otel_rl.compat.wandb
+"""
+
+TRANSFORMERS = """
+import torch
+from transformers import Trainer, TrainingArguments
+from transformers.modeling_utils import PreTrainedModel
+from transformers import PretrainedConfig
+
+
+class Tiny(PreTrainedModel):
+    config_class = PretrainedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = torch.nn.Linear(2, 1)
+        self.post_init()
+
+    def forward(self, x=None, labels=None):
+        found = self.layer(x)
+        return {"loss": ((found - labels) ** 2).mean(), "logits": found}
+
+
+rows = [{"x": torch.ones(2) * i, "labels": torch.ones(1)} for i in range(12)]
+trainer = Trainer(
+    Tiny(PretrainedConfig()),
+    TrainingArguments(
+        "out", report_to="wandb", logging_steps=1, max_steps=6, use_cpu=True, save_steps=3,
+        per_device_train_batch_size=2, eval_strategy="steps", eval_steps=3, disable_tqdm=True,
+    ),
+    train_dataset=rows,
+    eval_dataset=rows[:4],
+)
+trainer.train()
+print("trained", trainer.state.global_step, repr(trainer.state.log_history[-2]["eval_loss"]))
+"""
+
+
+def values(frameworks: Runner, name: str) -> Mapping[int, float]:
+    """Step to value of one key of the run."""
+    rows = jsonl_rows(frameworks.directory, "real")
+    return {row.step: row.values[name] for row in rows if name in row.values}
+
+
+def test_a_transformers_trainer_reports_to_it(frameworks: Runner) -> None:
+    done = frameworks.run(
+        DROP_IN + TRANSFORMERS,
+        "--role",
+        "trainer",
+        env={"WANDB_LOG_MODEL": "checkpoint", "WANDB_WATCH": "all"},
+    )
+    assert done.status == 0, done.err
+    assert "trained 6" in done.out, done.out
+    assert sorted(values(frameworks, "trainer/loss")) == [1, 2, 3, 4, 5, 6]
+    assert values(frameworks, "trainer/eval/loss")[6] == float(done.out.split()[-1])
+
+
+SB3 = """
+import gymnasium
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+
+import wandb
+from wandb.integration.sb3 import WandbCallback
+
+run = wandb.init(
+    project="sb3", config={"policy": "MlpPolicy"}, sync_tensorboard=True, monitor_gym=True,
+    save_code=True,
+)
+assert issubclass(WandbCallback, BaseCallback)
+model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, n_epochs=2, device="cpu",
+            tensorboard_log=f"runs/{run.id}")
+model.learn(
+    64 * 4, callback=WandbCallback(gradient_save_freq=100, model_save_path=f"models/{run.id}"),
+)
+run.finish()
+from pathlib import Path
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+(log,) = Path(f"runs/{run.id}").iterdir()
+events = EventAccumulator(str(log))
+events.Reload()
+assert Path(f"models/{run.id}/model.zip").is_file()
+for tag in sorted(events.Tags()["scalars"]):
+    last = events.Scalars(tag)[-1]
+    print("last", tag, last.step, repr(last.value))
+"""
+
+
+def test_stable_baselines3_with_its_callback_and_sync_tensorboard(frameworks: Runner) -> None:
+    done = frameworks.run(DROP_IN + SB3, "--role", "trainer")
+    assert done.status == 0, done.err
+    lasts = [line.split()[1:] for line in done.out.splitlines() if line.startswith("last ")]
+    assert len(lasts) >= 10, done.out  # PPO's own, whichever this version has
+    for tag, step, value in lasts:
+        found = values(frameworks, f"trainer/{tag.removeprefix('train/')}")
+        assert found[int(step)] == pytest.approx(float(value), rel=1e-6), tag
+        assert max(found) == int(step)
+
+
+ACCELERATE = """
+from accelerate import Accelerator
+
+accelerator = Accelerator(log_with="wandb", cpu=True)
+accelerator.init_trackers("project", config={"lr": 0.1}, init_kwargs={"wandb": {"name": "a"}})
+for step in range(3):
+    accelerator.log({"loss": 1.0 / (step + 1)}, step=step)
+accelerator.get_tracker("wandb").log_table("samples", columns=["a"], data=[["b"]], step=3)
+accelerator.end_training()
+"""
+
+
+def test_a_tracker_of_accelerate_logs_through_it(frameworks: Runner) -> None:
+    done = frameworks.run(DROP_IN + ACCELERATE, "--role", "trainer")
+    assert done.status == 0, done.err
+    assert values(frameworks, "trainer/loss") == {0: 1.0, 1: 0.5, 2: pytest.approx(1 / 3)}
+
+
+LIGHTNING = """
+import copy
+import pickle
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.loggers import WandbLogger
+
+
+class Tiny(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.save_hyperparameters({"lr": 0.1})
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch).mean() ** 2
+        self.log("loss", loss)
+        self.log("index", float(index))
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+logger = WandbLogger(project="lightning", name="tiny", log_model="all")
+logger.watch(torch.nn.Linear(1, 1))
+trainer = lightning.Trainer(
+    max_steps=4, log_every_n_steps=1, logger=logger, accelerator="cpu", enable_progress_bar=False,
+    enable_model_summary=False,
+)
+model = Tiny()
+trainer.fit(model, torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2))
+logger.log_text("texts", columns=["a"], data=[["b"]])
+logger.log_image("images", [torch.zeros(2, 2)])
+copied = pickle.loads(pickle.dumps(logger))
+assert copied.experiment.id == logger.experiment.id
+"""
+
+
+def test_a_logger_of_lightning_logs_through_it(frameworks: Runner) -> None:
+    done = frameworks.run(DROP_IN + LIGHTNING, "--role", "trainer")
+    assert done.status == 0, done.err
+    assert values(frameworks, "trainer/index") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}

@@ -1,0 +1,121 @@
+"""A virtual environment with real training frameworks, for the tests of tests/frameworks.
+
+It stands beside the programs of the lab and is named by everything that it is made of, so several
+checkouts share it. It therefore holds no ``otel_rl``: a test puts its own checkout on the path.
+"""
+
+import hashlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.programs import CannotBuild, alone, lab_directory, run
+
+__all__ = ["FRAMEWORKS", "Frameworks"]
+
+_LOCK = Path(__file__).parent / "requirements.lock"
+
+_PYTHONS = ((3, 11), (3, 12))
+"""verl's metadata excludes newer ones."""
+
+_WARM_UP = "import ray, stable_baselines3, torch.utils.tensorboard, trl, verl.utils.tracking, wandb"
+"""Proves that what was left out of the lock is not needed, and compiles what tests import first."""
+
+
+class Frameworks:
+    """The environment of the lab in which real frameworks are installed.
+
+    Args:
+        lock: Pinned requirements with hashes. Nothing else is installed.
+    """
+
+    def __init__(self, lock: Path = _LOCK) -> None:
+        self._lock = lock
+
+    @property
+    def path(self) -> Path:
+        """Where it is once it is built."""
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        made_of = self._lock.read_text(encoding="utf-8") + python + platform.machine()
+        digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        return lab_directory() / f"frameworks-{python}-{digest}"
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.path / "bin" / "python"
+
+    def refusal(self) -> str:
+        """Why it cannot be built on this machine; empty if it can."""
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            return "real frameworks are locked for Linux on x86_64 only"
+        if sys.version_info[:2] not in _PYTHONS:
+            found = platform.python_version()
+            return f"real frameworks need Python 3.11 or 3.12, and this is {found}"
+        return ""
+
+    def is_built(self) -> bool:
+        """Whether everything was installed and its interpreter still starts."""
+        if not self._complete.is_file():
+            return False
+        try:
+            return subprocess.run([self.python, "-c", ""], timeout=60).returncode == 0
+        except OSError:  # the Python that it was made with is gone
+            return False
+
+    def build(self) -> bool:
+        """Install them unless they are there. Returns whether they had to be installed.
+
+        Two at a time wait for each other. What uv has fetched it keeps in its own cache.
+
+        Raises:
+            CannotBuild: The machine is of another kind, or a command fails.
+        """
+        if self.is_built():
+            return False
+        if refusal := self.refusal():
+            raise CannotBuild(f"{refusal[0].upper()}{refusal[1:]}.")
+        with alone("frameworks.lock"):
+            if self.is_built():  # by whoever was first
+                return False
+            shutil.rmtree(self.path, ignore_errors=True)
+            work = lab_directory() / "work" / self.path.name
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+            uv = self._fetch_uv(work)
+            python = str(self.python)
+            run("its interpreter", [uv, "venv", "--python", sys.executable, str(self.path)], work)
+            command = [
+                uv, "pip", "install", "--python", python, "--no-deps", "--require-hashes",
+                "--no-progress", "--requirement", str(self._lock),
+            ]  # fmt: skip
+            run("its packages, 5 GB on disk", command, work)
+            run("its first import", [python, "-c", _WARM_UP], work)
+            self._complete.touch()
+            shutil.rmtree(work)
+            return True
+
+    @property
+    def _complete(self) -> Path:
+        return self.path / "complete"
+
+    def _fetch_uv(self, work: Path) -> str:
+        """The uv of the lock, from the registry that pip is set up for."""
+        lock = self._lock.read_text(encoding="utf-8")
+        pin = re.search(r"^uv==.*\\\n(?: .*\n)+", lock, re.MULTILINE)
+        assert pin
+        (work / "uv.lock").write_text(pin[0], encoding="utf-8")
+        target = work / "uv"
+        command = [
+            sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            "--no-deps", "--require-hashes", "--target", str(target), "--requirement", "uv.lock",
+        ]  # fmt: skip
+        run("its installer", command, work)
+        return str(target / "bin" / "uv")
+
+
+FRAMEWORKS = Frameworks()
+"""What `make lab` installs, and the tests of tests/frameworks use."""

@@ -1,0 +1,53 @@
+"""Settings of a simulated deployment, drawn for each world."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from otel_rl.bridge.align import AlignSettings
+from otel_rl.bridge.track.contract import DeliverySettings
+
+__all__ = ["Knobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a user, or a deployment, may have chosen.
+
+    Attributes:
+        bridges: How many share the journal; with one, it has no lease.
+        lease_s: Of a bridge on a run.
+        align: How samples become rows.
+        delivery: How rows are delivered. Bounds small enough to be met.
+    """
+
+    bridges: int
+    lease_s: float
+    align: AlignSettings
+    delivery: DeliverySettings
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Self:
+        """Choose them."""
+        align = AlignSettings(
+            window_s=chance.choice([0.5, 1, 1, 5]),
+            allowed_lateness_s=chance.choice([1, 3, 3, 10]),
+            lease_s=chance.choice([2, 5, 5, 15]),
+            settle_s=chance.choice([0, 0.25, 1]),
+            quiet_s=chance.choice([0, 0.5, 2]),
+            forget_s=chance.choice([20, 40, 3600]),
+            max_open_steps=chance.choice([2, 50, 1_000]),
+            per_worker=True,
+        )
+        batch_rows = chance.choice([1, 8, 8, 50])
+        delivery = DeliverySettings(
+            tracker="wandb",
+            directory=Path(),
+            attributes={"stall_timeout_s": "20"},
+            batch_rows=batch_rows,
+            max_unconfirmed_rows=max(batch_rows, chance.choice([10, 30])),
+            confirm_interval_s=chance.choice([0.3, 1.0, 3.0]),
+            keep_confirmed_s=chance.choice([2.0, 2.0, 10.0]),
+        )
+        return cls(chance.choice([1, 1, 2, 3]), chance.choice([6.0, 12.0, 30.0]), align, delivery)
