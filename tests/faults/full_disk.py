@@ -151,6 +151,10 @@ class Story:
             "problems": self.problems,
         }
 
+    def report(self) -> str:
+        """For whoever has to find out what went wrong."""
+        return "\n".join([*self.problems, *map(str, self.lives), "the bridge said:", self.said])
+
 
 def run_story(tracker: str, kind: str, scratch: Path) -> Story:
     """Let a bridge live four times.
@@ -286,6 +290,7 @@ class _Teller:
         with WandbServer() as server:
             subprocess.run(
                 [sys.executable, "-m", "wandb", "sync", str(directories[-1])],
+                cwd=self._scratch,
                 env=clean_environment(self._scratch) | server.environment(),
                 capture_output=True,
                 check=True,

@@ -12,8 +12,8 @@ explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer
 Beside it, ``<run id>.run.json`` holds what is known of the run: config, notes, tags, group, job
 type and status. ``<run id>.journal`` names the journal that the rows come from.
 
-A row counts as safe when its line was synced and read back from the file of that name: a disk may be
-full, and a file may be removed or replaced while it is written.
+A row counts as safe when its line was synced and read back from the file of that name: a disk may
+be full, and a file may be removed or replaced while it is written.
 
 JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
 which ``float()`` reads in Python and ``Number()`` in JavaScript.
@@ -56,7 +56,7 @@ class JsonLinesTracker:
         self._checksum = 0
 
     def open(self, run: RunInfo, /) -> int:
-        """Open the file and go on after its last complete row, or before the first that it lacks."""
+        """Open the file and go on after its last row, or before the first that it lacks."""
         self._path = run.directory / f"{run.run_id}.jsonl"
         try:
             self._file = self._path.open("r+b" if self._path.exists() else "w+b")
