@@ -1,0 +1,167 @@
+"""A bridge with two tenants: one attacks, the other goes on."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+
+from tests.faults.keeper import wait_for
+from tests.ports import free_ports
+from tests.process.commands import OTEL_RL, clean_environment
+from tests.tenants.attacks import ATTACKER, Attack
+from tests.tenants.sending import Address, attack
+from tests.tenants.victim import VICTIM, Rows, Victim, send_steps
+from tests.waiting import wait_until
+
+__all__ = ["Figures", "play"]
+
+_START_S = 60.0
+_LEAD_S = 3.0
+_STOP_S = 120.0
+_ROWS_S = 60.0
+_TOKENS = {name: sha256(name.encode()).hexdigest() for name in (ATTACKER, VICTIM)}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What an attack did to others.
+
+    Attributes:
+        attack: Its name.
+        victim_failed: Requests of the victim that were not answered with success at the first try.
+        victim_late_s: Most seconds from when a step of the victim was complete to its row.
+        memory_mib: Most resident memory of the bridge, without its writers.
+        stop_s: From SIGTERM, in the middle of the attack, to the end of the bridge.
+        exit_status: Of the bridge.
+        cpu_s: Of the bridge.
+        troubles: What came of each request of the victim that failed.
+    """
+
+    attack: str
+    victim_failed: int
+    victim_late_s: float
+    memory_mib: float
+    stop_s: float
+    exit_status: int | None
+    cpu_s: float
+    troubles: list[str]
+
+
+def play(what: Attack, directory: Path, seconds: float) -> Figures:
+    """Attack a new bridge for so long."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    ours, theirs = context.Pipe()
+    results, to_results = context.Pipe(duplex=False)
+    with _bridge(directory, what.settings) as (process, http, grpc):
+        attacker = context.Process(
+            target=attack,
+            args=(what, Address(http, grpc, _TOKENS[ATTACKER]), theirs, stop),
+            daemon=True,
+        )
+        victim = context.Process(
+            target=send_steps,
+            args=(Address(http, grpc, _TOKENS[VICTIM]), seconds, to_results),
+            daemon=True,
+        )
+        attacker.start()
+        ours.recv()
+        rows = Rows(directory)
+        try:
+            if not what.comes_first:
+                victim.start()
+                time.sleep(_LEAD_S)
+            ours.send(None)
+            if what.comes_first:
+                time.sleep(_LEAD_S)
+                victim.start()
+            victims: list[Victim] = results.recv()
+            wait_for(lambda: rows.are_there(victims), _ROWS_S)
+            late_s = rows.late_s(victims, time.monotonic())
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            cpu_s = _cpu_s(process.pid)
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            stop_s = time.monotonic() - began
+        finally:
+            stop.set()
+            rows.close()
+            for one in (attacker, victim):
+                if one.is_alive():
+                    one.terminate()
+        troubles = [f"{one.transport} {said}" for one in victims for said in one.failed]
+        return Figures(
+            what.name,
+            len(troubles),
+            round(late_s, 2),
+            round(_peak_mib(status), 1),
+            round(stop_s, 2),
+            process.poll(),
+            round(cpu_s, 2),
+            troubles,
+        )
+
+
+@contextlib.contextmanager
+def _bridge(
+    directory: Path, settings: Mapping[str, str]
+) -> Iterator[tuple["subprocess.Popen[bytes]", int, int]]:
+    """A bridge of two tenants in a process of its own, with its ports for HTTP and gRPC."""
+    http, grpc = free_ports(2)
+    file = directory / "bridge.toml"
+    file.write_text(
+        "".join(
+            f'[[auth.tokens]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
+            f'sha256 = ["{sha256(token.encode()).hexdigest()}"]\n'
+            for name, token in _TOKENS.items()
+        )
+    )
+    log = directory / "bridge.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(*OTEL_RL, "bridge", "--config", str(file)),
+                *("--tracker", "jsonl", "--data", str(directory)),
+                *("--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"),
+            ],
+            cwd=directory,
+            env=clean_environment(directory, **settings),
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            wait_until(lambda: _is_up(process, http, log), "the bridge listens", timeout_s=_START_S)
+            yield process, http, grpc
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _is_up(process: "subprocess.Popen[bytes]", http: int, log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    try:
+        return httpx.get(f"http://127.0.0.1:{http}/healthz", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _peak_mib(status: str) -> float:
+    """The most resident memory, from ``/proc/PID/status``."""
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time, from ``/proc/PID/stat``."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
