@@ -18,7 +18,7 @@ from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.tenants.attacks import ATTACKER, Attack
 from tests.tenants.sending import Address, attack
-from tests.tenants.victim import VICTIM, Rows, Victim, send_steps
+from tests.tenants.victim import TIMEOUT_S, VICTIM, Rows, Victim, send_steps
 from tests.waiting import wait_until
 
 __all__ = ["Figures", "play"]
@@ -55,8 +55,15 @@ class Figures:
     troubles: list[str]
 
 
-def play(what: Attack, directory: Path, seconds: float) -> Figures:
-    """Attack a new bridge for so long."""
+def play(what: Attack, directory: Path, seconds: float, *, timeout_s: float = TIMEOUT_S) -> Figures:
+    """Attack a new bridge.
+
+    Args:
+        what: The attack.
+        directory: Of the bridge.
+        seconds: How long the victim sends.
+        timeout_s: After which the victim gives a request up.
+    """
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     ours, theirs = context.Pipe()
@@ -69,7 +76,7 @@ def play(what: Attack, directory: Path, seconds: float) -> Figures:
         )
         victim = context.Process(
             target=send_steps,
-            args=(Address(http, grpc, _TOKENS[VICTIM]), seconds, to_results),
+            args=(Address(http, grpc, _TOKENS[VICTIM]), seconds, timeout_s, to_results),
             daemon=True,
         )
         attacker.start()

@@ -21,7 +21,7 @@ from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.tenants.sending import Address
 
-__all__ = ["VICTIM", "Rows", "Victim", "send_steps"]
+__all__ = ["TIMEOUT_S", "VICTIM", "Rows", "Victim", "send_steps"]
 
 VICTIM = "victim"
 """Where the names of its experiments begin, and the name of its token."""
@@ -49,11 +49,13 @@ class Victim:
     failed: list[str] = field(default_factory=list)
 
 
-def send_steps(to: Address, seconds: float, results: "Connection[list[Victim], None]") -> None:
-    """Be both for so long."""
+def send_steps(
+    to: Address, seconds: float, timeout_s: float, results: "Connection[list[Victim], None]"
+) -> None:
+    """Be both for so long; give a request up after ``timeout_s``."""
     victims = [Victim(transport) for transport in TRANSPORTS]
     threads = [
-        threading.Thread(target=_send_steps, args=(victim, to, seconds), daemon=True)
+        threading.Thread(target=_send_steps, args=(victim, to, seconds, timeout_s), daemon=True)
         for victim in victims
     ]
     for thread in threads:
@@ -63,14 +65,14 @@ def send_steps(to: Address, seconds: float, results: "Connection[list[Victim], N
     results.send(victims)
 
 
-def _send_steps(victim: Victim, to: Address, seconds: float) -> None:
+def _send_steps(victim: Victim, to: Address, seconds: float, timeout_s: float) -> None:
     resource: dict[str, Value] = {
         "rl.experiment.name": f"{VICTIM}/{victim.transport}",
         "rl.worker.role": "trainer",
         "rl.worker.index": 0,
         "service.instance.id": "one",
     }
-    post = _Http(to) if victim.transport == "http" else _Grpc(to)
+    post = _Http(to, timeout_s) if victim.transport == "http" else _Grpc(to, timeout_s)
     began = time.monotonic()
     for step in range(round(seconds / INTERVAL_S)):
         due_s = began + step * INTERVAL_S
@@ -87,10 +89,10 @@ def _send_steps(victim: Victim, to: Address, seconds: float) -> None:
 
 
 class _Http:
-    def __init__(self, to: Address) -> None:
+    def __init__(self, to: Address, timeout_s: float) -> None:
         self._url = f"http://127.0.0.1:{to.http}/v1/metrics"
         self._client = httpx.Client(
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             headers={
                 "content-type": "application/x-protobuf",
                 "authorization": f"Bearer {to.token}",
@@ -108,14 +110,15 @@ class _Http:
 
 
 class _Grpc:
-    def __init__(self, to: Address) -> None:
+    def __init__(self, to: Address, timeout_s: float) -> None:
         channel = grpc.insecure_channel(f"127.0.0.1:{to.grpc}")
         self._stub = MetricsServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._timeout_s = timeout_s
         self._metadata = (("authorization", f"Bearer {to.token}"),)
 
     def __call__(self, request: ExportMetricsServiceRequest) -> str:
         try:
-            answer = self._stub.Export(request, timeout=TIMEOUT_S, metadata=self._metadata)
+            answer = self._stub.Export(request, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as exc:
             return str(exc)[:300]
         return _told(answer)
