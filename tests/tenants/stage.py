@@ -7,18 +7,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import httpx
 
-from tests.faults.keeper import wait_for
 from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.tenants.attacks import ATTACKER, Attack
 from tests.tenants.sending import Address, attack
-from tests.tenants.victim import TIMEOUT_S, VICTIM, Rows, Victim, send_steps
+from tests.tenants.victim import TIMEOUT_S, VICTIM, Bystander
 from tests.waiting import wait_until
 
 __all__ = ["Figures", "play"]
@@ -26,7 +26,6 @@ __all__ = ["Figures", "play"]
 _START_S = 60.0
 _LEAD_S = 3.0
 _STOP_S = 120.0
-_ROWS_S = 60.0
 _TOKENS = {name: sha256(name.encode()).hexdigest() for name in (ATTACKER, VICTIM)}
 
 
@@ -67,32 +66,27 @@ def play(what: Attack, directory: Path, seconds: float, *, timeout_s: float = TI
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     ours, theirs = context.Pipe()
-    results, to_results = context.Pipe(duplex=False)
     with _bridge(directory, what.settings) as (process, http, grpc):
         attacker = context.Process(
             target=attack,
             args=(what, Address(http, grpc, _TOKENS[ATTACKER]), theirs, stop),
             daemon=True,
         )
-        victim = context.Process(
-            target=send_steps,
-            args=(Address(http, grpc, _TOKENS[VICTIM]), seconds, timeout_s, to_results),
-            daemon=True,
-        )
         attacker.start()
         ours.recv()
-        rows = Rows(directory)
+        to = Address(http, grpc, _TOKENS[VICTIM])
         try:
-            if not what.comes_first:
-                victim.start()
-                time.sleep(_LEAD_S)
-            ours.send(None)
-            if what.comes_first:
-                time.sleep(_LEAD_S)
-                victim.start()
-            victims: list[Victim] = results.recv()
-            wait_for(lambda: rows.are_there(victims), _ROWS_S)
-            late_s = rows.late_s(victims, time.monotonic())
+            with ExitStack() as stack:
+                if what.comes_first:
+                    ours.send(None)
+                    time.sleep(_LEAD_S)
+                bystander = stack.enter_context(
+                    Bystander(to, directory, seconds, timeout_s=timeout_s)
+                )
+                if not what.comes_first:
+                    time.sleep(_LEAD_S)
+                    ours.send(None)
+                troubles, late_s = bystander.result()
             status = Path(f"/proc/{process.pid}/status").read_text()
             cpu_s = _cpu_s(process.pid)
             began = time.monotonic()
@@ -102,11 +96,8 @@ def play(what: Attack, directory: Path, seconds: float, *, timeout_s: float = TI
             stop_s = time.monotonic() - began
         finally:
             stop.set()
-            rows.close()
-            for one in (attacker, victim):
-                if one.is_alive():
-                    one.terminate()
-        troubles = [f"{one.transport} {said}" for one in victims for said in one.failed]
+            attacker.kill()
+            attacker.join()
         return Figures(
             what.name,
             len(troubles),
@@ -115,7 +106,7 @@ def play(what: Attack, directory: Path, seconds: float, *, timeout_s: float = TI
             round(stop_s, 2),
             process.poll(),
             round(cpu_s, 2),
-            troubles,
+            [*troubles],
         )
 
 

@@ -1,11 +1,13 @@
 """Two workers that send a step a second, over HTTP and gRPC, and when their rows are there."""
 
+import multiprocessing
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Self
 
 import grpc
 import httpx
@@ -18,10 +20,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import Me
 
 from otel_rl.records import Value
 from otel_rl.semconv.run_id import run_id
+from tests.faults.keeper import wait_for
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.tenants.sending import Address
 
-__all__ = ["TIMEOUT_S", "VICTIM", "Rows", "Victim", "send_steps"]
+__all__ = ["TIMEOUT_S", "VICTIM", "Bystander"]
 
 VICTIM = "victim"
 """Where the names of its experiments begin, and the name of its token."""
@@ -32,28 +35,84 @@ TIMEOUT_S = 10.0
 """After which an exporter of an SDK gives a request up."""
 
 _LOOK_S = 0.02
+_ROWS_S = 60.0
 
 
 @dataclass(frozen=True)
-class Victim:
+class _Victim:
     """What one of the two has sent.
 
     Attributes:
         transport: ``http`` or ``grpc``.
+        experiment: Its name.
         due_s: When each step was to be sent, by the monotonic clock.
         failed: What came of each request that was not taken at once.
     """
 
     transport: str
+    experiment: str
     due_s: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
 
-def send_steps(
-    to: Address, seconds: float, timeout_s: float, results: "Connection[list[Victim], None]"
+class Bystander:
+    """Both victims, in a process of their own, and the rows that the bridge writes of them.
+
+    Args:
+        to: The bridge, as its tenant sees it.
+        directory: Where the bridge's JSON-lines tracker keeps its runs.
+        seconds: How long the victims send.
+        timeout_s: After which they give a request up.
+        name: Of their experiments, for one bridge that has several bystanders one after the other.
+    """
+
+    def __init__(
+        self,
+        to: Address,
+        directory: Path,
+        seconds: float,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        name: str = "one",
+    ) -> None:
+        experiments = {transport: f"{VICTIM}/{name}-{transport}" for transport in TRANSPORTS}
+        context = multiprocessing.get_context("spawn")
+        self._results, results = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_send_all, args=(experiments, to, seconds, timeout_s, results), daemon=True
+        )
+        self._rows = _Rows(directory, experiments)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows.close()
+        self._process.kill()
+        self._process.join()
+
+    def result(self) -> tuple[Sequence[str], float]:
+        """Wait for the end of the victims and for their last rows.
+
+        Returns:
+            What came of each request that was not taken at once, and the most seconds from when a
+            step was complete to its row.
+        """
+        victims: Sequence[_Victim] = self._results.recv()
+        wait_for(lambda: self._rows.are_there(victims), _ROWS_S)
+        troubles = [f"{one.transport} {said}" for one in victims for said in one.failed]
+        return troubles, self._rows.late_s(victims, time.monotonic())
+
+
+def _send_all(
+    experiments: Mapping[str, str],
+    to: Address,
+    seconds: float,
+    timeout_s: float,
+    results: "Connection[Sequence[_Victim], None]",
 ) -> None:
-    """Be both for so long; give a request up after ``timeout_s``."""
-    victims = [Victim(transport) for transport in TRANSPORTS]
+    victims = [_Victim(transport, experiment) for transport, experiment in experiments.items()]
     threads = [
         threading.Thread(target=_send_steps, args=(victim, to, seconds, timeout_s), daemon=True)
         for victim in victims
@@ -65,9 +124,9 @@ def send_steps(
     results.send(victims)
 
 
-def _send_steps(victim: Victim, to: Address, seconds: float, timeout_s: float) -> None:
+def _send_steps(victim: _Victim, to: Address, seconds: float, timeout_s: float) -> None:
     resource: dict[str, Value] = {
-        "rl.experiment.name": f"{VICTIM}/{victim.transport}",
+        "rl.experiment.name": victim.experiment,
         "rl.worker.role": "trainer",
         "rl.worker.index": 0,
         "service.instance.id": "one",
@@ -128,13 +187,13 @@ def _told(answer: ExportMetricsServiceResponse) -> str:
     return answer.partial_success.error_message
 
 
-class Rows:
+class _Rows:
     """When each step of a victim became a row, by the monotonic clock; watches while it is open."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, experiments: Mapping[str, str]) -> None:
         self._paths = {
-            transport: directory / f"{run_id(f'{VICTIM}/{transport}', 'default')}.jsonl"
-            for transport in TRANSPORTS
+            transport: directory / f"{run_id(experiment, 'default')}.jsonl"
+            for transport, experiment in experiments.items()
         }
         self._read = dict.fromkeys(TRANSPORTS, 0)
         self._seen: dict[str, dict[int, float]] = {transport: {} for transport in TRANSPORTS}
@@ -146,7 +205,7 @@ class Rows:
         self._stop.set()
         self._thread.join()
 
-    def late_s(self, victims: Sequence[Victim], now_s: float) -> float:
+    def late_s(self, victims: Sequence[_Victim], now_s: float) -> float:
         """The longest time from when the next step was due to the row of a step.
 
         A step is complete when the next one comes. One that has no row by now is late by now.
@@ -157,7 +216,7 @@ class Rows:
             for step, due_s in enumerate(victim.due_s[1:])
         )
 
-    def are_there(self, victims: Sequence[Victim]) -> bool:
+    def are_there(self, victims: Sequence[_Victim]) -> bool:
         return all(
             step in self._seen[victim.transport]
             for victim in victims
