@@ -75,8 +75,8 @@ class ReceiveLimits(BaseModel):
     """Longest attribute key, in UTF-8, and longest key within a log event."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
-    """Longest attribute value of a resource, scope, data point or exemplar, as protobuf. Those of
-    spans are not held to it: a stack trace is long."""
+    """Longest attribute value of a resource, scope, point or exemplar, as protobuf, and name or
+    version of a scope. Attributes of spans are not held to it: a stack trace is long."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
     """Most bytes of a resource's attributes together, as protobuf."""
@@ -99,7 +99,7 @@ class ReceiveLimits(BaseModel):
     """Longest experiment, trial or role, and longest table, tag, group or job type of an event."""
 
     max_metric_name_bytes: int = Field(255, ge=1)
-    """Longest metric name, in UTF-8. The default is OpenTelemetry's own limit."""
+    """Longest metric name or unit, in UTF-8. The default is OpenTelemetry's own limit of names."""
 
     max_buckets: int = Field(512, ge=1)
     """Most buckets of a histogram point, or quantiles of a summary point."""
