@@ -78,8 +78,10 @@ class Outcome(StrEnum):
         DISCONNECTED: The sender went away before the request was complete.
         CANCELLED: A gRPC call ended before its message was complete: its sender gave up, or gRPC
             itself refused a message over ``receive.max_body_bytes``, which it does unseen.
-        SLOW: The body took longer than ``receive.body_timeout_s``; the sender retries.
-        OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once; the sender retries.
+        SLOW: The body took longer than ``receive.body_timeout_s``, or others waited for the place
+            of a gRPC call whose message had not come; the sender retries.
+        OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once, or too many gRPC calls
+            without a place; the sender retries.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``; the sender retries.
         NO_ROOM: The journal or its disk is full; the sender retries.
         STOPPING: The bridge is ending; the sender retries.
