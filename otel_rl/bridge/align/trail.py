@@ -55,8 +55,9 @@ class Trail:
         # In the order of arrival.
         self._spans: dict[bytes, SpanRecord] = {}
         self._fresh: list[SpanRecord] = []
-        # The latest end of a span, by worker.
+        # The latest end of a span, by worker; and of those that are not remembered any more.
         self._newest_ns: dict[str, int] = {}
+        self._unnamed_ns = 0
 
     @property
     def forgotten_ns(self) -> int:
@@ -85,10 +86,15 @@ class Trail:
             if end_ns > self.forgotten_ns or end_ns > self._newest_ns.get(worker, end_ns):
                 new.setdefault(span.span_id, span)
         for worker, end_ns in newest_ns.items():
-            self._newest_ns[worker] = max(end_ns, self._newest_ns.pop(worker, 0))
-        while len(self._newest_ns) > _MAX_WORKERS:
-            del self._newest_ns[next(iter(self._newest_ns))]
+            self._heard(worker, end_ns)
         return list(new.values())
+
+    def _heard(self, worker: str, end_ns: int) -> None:
+        newest_ns = self._newest_ns
+        # One that is not remembered may have come as far as any other of these.
+        newest_ns[worker] = max(end_ns, newest_ns.pop(worker, self._unnamed_ns))
+        while len(newest_ns) > _MAX_WORKERS:
+            self._unnamed_ns = max(self._unnamed_ns, newest_ns.pop(next(iter(newest_ns))))
 
     def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
         """Take in spans; those that were taken before make no difference.
@@ -171,6 +177,7 @@ class Trail:
         for span in spans:
             if span.end_ns > self.forgotten_ns:
                 self._spans.setdefault(span.span_id, span)
+                self._heard(span.worker, span.end_ns)
 
     def _take(self, span: SpanRecord, received_ns: int) -> None:
         self._spans[span.span_id] = span
@@ -219,12 +226,21 @@ class Trail:
         }
         self._fresh = [span for span in self._fresh if span.end_ns > horizon_ns]
 
-    def __getstate__(self) -> "_Known":
-        return self._known
+    def __getstate__(self) -> "tuple[_Known, dict[str, int], int]":
+        # The others are read from the spans; most often there are no more than those.
+        behind_ns = {
+            worker: end_ns
+            for worker, end_ns in self._newest_ns.items()
+            if end_ns <= self.forgotten_ns
+        }
+        return self._known, behind_ns, self._unnamed_ns
 
-    def __setstate__(self, state: "_Known") -> None:
-        self._known = state
+    def __setstate__(self, state: "_Known | tuple[_Known, dict[str, int], int]") -> None:
         self._begin()
+        if isinstance(state, _Known):  # as it was kept before clocks far behind were in it
+            self._known = state
+        else:
+            self._known, self._newest_ns, self._unnamed_ns = state
 
 
 @dataclass(slots=True)
