@@ -3,8 +3,8 @@
 import shutil
 import struct
 import zlib
-from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from wandb.proto import wandb_internal_pb2 as pb
@@ -17,7 +17,13 @@ from tests.wandb_offline import read_offline_run
 RUN = "abcdefgh"
 BLOCK = 32 * 1024
 
-Usage = namedtuple("Usage", "total used free")
+
+class Usage(NamedTuple):
+    """As ``shutil.disk_usage`` gives it, in bytes."""
+
+    total: int
+    used: int
+    free: int
 
 
 class File:
