@@ -17,8 +17,8 @@ from tests.otlp_requests import gauge, metrics_request, point
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 EXPERIMENTS = [f"experiment-{letter}" for letter in "abcdef"]
-# Where each goes depends on the ports of the gateways, which are random: now and then all six go the
-# same way, and of so many more none goes the other way once in a million years of test runs.
+# Where each goes depends on the ports of the gateways, which are random: now and then all six go
+# the same way. That all of these do so as well happens once in millions of years.
 FURTHER = [f"further-{number}" for number in range(40)]
 VALUES = 20
 ARRIVES_S = 120.0
