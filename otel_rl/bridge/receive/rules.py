@@ -42,6 +42,9 @@ _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
+# What is kept of a span's attributes.
+_PHASE_ATTRIBUTES = frozenset({names.RL_PHASE, names.RL_PHASE_CLASS})
+
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
 _SHOWN_ID_BYTES = 20  # what is longer is no id, and may be as long as a request
 
@@ -75,6 +78,12 @@ class Rules:
             limits.max_attribute_key_bytes,
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
+        )
+        self._harmless_span_bytes = min(
+            limits.max_span_bytes,
+            limits.max_span_name_bytes,
+            limits.max_span_links * _MIN_KEY_VALUE_BYTES,
+            limits.max_name_chars,
         )
 
     def resource(self, resource: Resource) -> Problem:
@@ -202,11 +211,13 @@ class Rules:
         return self._pairs(f"An exemplar of metric {metric}", exemplar.filtered_attributes)
 
     def span(self, span: Span) -> Problem:
-        """With valid ids, times near now, few attributes and short keys."""
+        """With valid ids, times near now, few attributes and links, and short texts."""
         if len(span.trace_id) != 16 or not any(span.trace_id):
             return Refusal.INVALID_ID, f"Trace id {_id(span.trace_id)} is invalid"
         if len(span.span_id) != 8 or not any(span.span_id):
             return Refusal.INVALID_ID, f"Span id {_id(span.span_id)} is invalid"
+        if len(span.parent_span_id) > 8:
+            return Refusal.INVALID_ID, f"Parent span id {_id(span.parent_span_id)} is invalid"
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
                 return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
@@ -224,6 +235,27 @@ class Rules:
                         f"is over {max_bytes} bytes"
                     ),
                 )
+        return self._span_size(span)
+
+    def _span_size(self, span: Span) -> Problem:
+        limits, owner = self._limits, f"Span {span.name[:64]!r}"
+        if span.ByteSize() <= self._harmless_span_bytes:
+            return None
+        if _is_over(span.name, limits.max_span_name_bytes):
+            detail = f"{owner}... has a name over {limits.max_span_name_bytes} bytes"
+            return Refusal.SPAN_TOO_LARGE, detail
+        if len(span.links) > limits.max_span_links:
+            detail = f"{owner} has {len(span.links)} links, over {limits.max_span_links}"
+            return Refusal.SPAN_TOO_LARGE, detail
+        for attribute in span.attributes:
+            if attribute.key not in _PHASE_ATTRIBUTES:
+                continue
+            if len(attribute.value.string_value) > limits.max_name_chars:
+                detail = f"{owner} has {attribute.key} over {limits.max_name_chars} characters"
+                return Refusal.SPAN_TOO_LARGE, detail
+        if span.ByteSize() > limits.max_span_bytes:
+            detail = f"{owner} has {span.ByteSize()} bytes, over {limits.max_span_bytes}"
+            return Refusal.SPAN_TOO_LARGE, detail
         return None
 
     def event(self, name: str, record: LogRecord) -> Problem:
