@@ -1,27 +1,36 @@
 """OTLP over gRPC."""
 
+import asyncio
 import logging
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
+import grpc.aio
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.receive.deadlines import Deadlines
+from otel_rl.bridge.receive.admit import Admitted
 from otel_rl.bridge.receive.exposure import exposure
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.peers import peer_of_call
+from otel_rl.bridge.receive.places import Place, Places, SenderPath
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.status import status_message
 from otel_rl.bridge.receive.tls import Tls
-from otel_rl.errors import ConfigError, MalformedRequest
+from otel_rl.bridge.receive.tokens import Grant
+from otel_rl.errors import ConfigError, MalformedRequest, SlowSender
 from otel_rl.records import Signal
 
 __all__ = ["SERVICES", "GrpcServer"]
+
+_T = TypeVar("_T")
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +50,15 @@ _STATUS_DETAILS = "grpc-status-details-bin"  # where gRPC keeps a google.rpc.Sta
 # Exporters have one call in flight, a collector ten. What is over it waits at the sender.
 _MAX_STREAMS_PER_CONNECTION = 32
 
-# Calls that wait for a thread, as a multiple of the connections. gRPC answers further ones by
-# RESOURCE_EXHAUSTED, which Go's exporter does not repeat, so this is the last resort of a flood.
+# Calls that wait for a place, as a multiple of the connections. Further ones are told to come
+# again.
 _CALLS_PER_CONNECTION = 4
+
+# Who has delivered before is waited for so long while others wait, as a part of the longest time.
+_PATIENCE = 0.25
+
+# Of a call, as of a request over HTTP. gRPC's own default begins to refuse at 8 KiB, at random.
+_MAX_METADATA_BYTES = 16 << 10
 
 _MIN_PING_INTERVAL_MS = 10_000  # what Go's and Python's exporters can be set to, and no less
 
@@ -53,6 +68,9 @@ class GrpcServer:
 
     The port is bound by the constructor, so a port in use is an error at start and ``address`` is
     final; ``start`` begins to answer.
+
+    One thread waits for the messages of all calls. A call has a thread of its own while its
+    message is stored, and neither that nor memory for a message before its token was looked at.
 
     Args:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
@@ -67,33 +85,19 @@ class GrpcServer:
     def __init__(
         self, intake: Intake, host: str = "127.0.0.1", port: int = 4317, tls: Tls | None = None
     ) -> None:
-        limits = intake.limits
-        self._intake = intake
-        self._limits = limits
-        self._threads = ThreadPoolExecutor(
-            limits.max_concurrent_requests, thread_name_prefix="otel-rl-grpc"
-        )
-        self._deadlines = Deadlines(limits.body_timeout_s, "otel-rl-grpc-deadlines")
         # _lock makes a second stop wait for the first.
         self._lock = threading.Lock()
-        self._server = grpc.server(
-            self._threads,
-            options=_options(limits),
-            maximum_concurrent_rpcs=_CALLS_PER_CONNECTION * limits.max_connections,
-        )
-        self._server.add_generic_rpc_handlers([self._handlers(signal) for signal in SERVICES])
+        self._loop_thread = _LoopThread("otel-rl-grpc")
         try:
-            if tls is None:
-                bound_port = self._server.add_insecure_port(f"{host}:{port}")
-            else:
-                bound_port = self._server.add_secure_port(f"{host}:{port}", tls.credentials)
+            self._calls = self._loop_thread.run(_serve(intake, host, port, tls))
         except RuntimeError as exc:
+            self._loop_thread.stop()
             raise ConfigError(
                 f"grpc: cannot listen on {host}:{port}.",
                 hint=f"Stop what uses port {port}, or give another one with --grpc HOST:PORT "
                 "(0 is free).",
             ) from exc
-        self._address = f"{host}:{bound_port}"
+        self._address = f"{host}:{self._calls.port}"
         danger = exposure(
             host,
             wants_token=intake.wants_token,
@@ -110,8 +114,7 @@ class GrpcServer:
 
     def start(self) -> None:
         """Begin to answer."""
-        self._deadlines.start()
-        self._server.start()
+        self._loop_thread.run(self._calls.start())
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Stop listening, finish the requests in flight, then return. Idempotent.
@@ -120,9 +123,9 @@ class GrpcServer:
         for; one whose message has not arrived after ``grace_s`` is cut off, and its sender retries.
         """
         with self._lock:
-            self._server.stop(grace_s).wait()
-            self._threads.shutdown(wait=True, cancel_futures=True)
-            self._deadlines.stop()
+            if self._loop_thread.is_running:
+                self._loop_thread.run(self._calls.stop(grace_s))
+                self._loop_thread.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,6 +139,62 @@ class GrpcServer:
     ) -> None:
         self.stop()
 
+
+async def _serve(intake: Intake, host: str, port: int, tls: Tls | None) -> "_Calls":
+    """Bind the port. On the loop that will answer.
+
+    Raises:
+        RuntimeError: It cannot be bound.
+    """
+    server = grpc.aio.server(options=_options(intake.limits))
+    calls = _Calls(intake, server)
+    try:
+        if tls is None:
+            calls.port = server.add_insecure_port(f"{host}:{port}")
+        else:
+            calls.port = server.add_secure_port(f"{host}:{port}", tls.credentials)
+    except RuntimeError:
+        await calls.stop(0)
+        raise
+    return calls
+
+
+class _Calls:
+    """The calls of a server. Used by the thread of its event loop."""
+
+    def __init__(self, intake: Intake, server: grpc.aio.Server) -> None:
+        limits = intake.limits
+        self.port = 0
+        self._intake = intake
+        self._limits = limits
+        self._server = server
+        self._has_started = False
+        self._loop = asyncio.get_running_loop()
+        self._places = Places(
+            self._loop,
+            limits.max_concurrent_requests,
+            max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
+            wait_s=limits.body_timeout_s,
+            patience_s=_PATIENCE * limits.body_timeout_s,
+        )
+        self._threads = ThreadPoolExecutor(
+            limits.max_concurrent_requests, thread_name_prefix="otel-rl-grpc-worker"
+        )
+        server.add_generic_rpc_handlers([self._handlers(signal) for signal in SERVICES])
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        self._has_started = True
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """See ``GrpcServer.stop``."""
+        if not self._has_started:
+            await self._server.start()  # one that has never started keeps its port
+        await self._server.stop(grace_s)
+        # What is being stored is waited for here, so that the loop goes on.
+        await asyncio.to_thread(self._threads.shutdown)
+
     def _handlers(self, signal: Signal) -> "grpc.GenericRpcHandler[bytes, bytes]":
         # Without a deserializer the message arrives as bytes: gRPC itself would answer INTERNAL to
         # one that cannot be parsed, and INVALID_ARGUMENT is what OTLP says. As a stream, which is
@@ -144,53 +203,142 @@ class GrpcServer:
         export = grpc.stream_unary_rpc_method_handler(partial(self._export, signal))
         return grpc.method_handlers_generic_handler(SERVICES[signal], {"Export": export})
 
-    def _export(
-        self, signal: Signal, messages: Iterator[bytes], context: grpc.ServicerContext
-    ) -> bytes:
+    async def _export(self, signal: Signal, _messages: object, context: _Context) -> bytes:
         try:
             grant = self._intake.grant(_authorization(context))
-            message = self._receive(messages, context)
-            with self._intake.hold() as held:
-                held.add(len(message))
-                admitted = self._intake.take(signal, lambda: message, grant)
-        except _Cancelled:
-            return b""  # nobody listens
+            admitted = await self._take(signal, grant, context)
         except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
-            self._abort(context, error)
+            answer, message = self._intake.answer(error, Where.GRPC)
+            status = status_message(answer, message, retry_after_s=self._limits.retry_after_s)
+            details = ((_STATUS_DETAILS, status.SerializeToString()),)
+            await context.abort(answer.grpc, status.message, details)
         return export_response(signal, admitted).SerializeToString()
 
-    def _receive(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._deadlines.within(context.cancel) as deadline:
-            try:
-                message = next(messages, None)
-            except grpc.RpcError:
-                message = None
-        if message is not None:
-            return message
-        if deadline.has_passed:
-            self._intake.count(Outcome.SLOW)
-        elif _has_ended(context) or not context.time_remaining():
-            self._intake.count(Outcome.CANCELLED)
-        else:
-            raise MalformedRequest("The call has no message.")
-        raise _Cancelled
+    async def _take(self, signal: Signal, grant: Grant | None, context: _Context) -> Admitted:
+        """Wait for a place and for the message, and store it."""
+        path = ("" if grant is None else grant.name, *peer_of_call(context.peer()))
+        place = await self._place(path)
+        storing: Future[Admitted] | None = None
+        try:
+            message = await self._message(place, context)
+            if message is not None:
+                self._places.arrived(place)
+                storing = self._threads.submit(self._store, signal, message, grant)
+        finally:
+            # Stored is also what its sender does not wait for any more.
+            if storing is None:
+                self._places.release(place)
+            else:
+                storing.add_done_callback(
+                    lambda _: self._loop.call_soon_threadsafe(self._places.release, place)
+                )
+        if storing is None:
+            return await self._without_message(context)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(storing))
+        except asyncio.CancelledError:
+            storing.add_done_callback(self._count_failure)
+            raise
 
-    def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
-        answer, message = self._intake.answer(error, Where.GRPC)
-        status = status_message(answer, message, retry_after_s=self._limits.retry_after_s)
-        context.set_trailing_metadata(((_STATUS_DETAILS, status.SerializeToString()),))
-        context.abort(answer.grpc, status.message)
+    async def _place(self, path: SenderPath) -> Place:
+        try:
+            return await self._places.take(path)
+        except asyncio.CancelledError:
+            self._intake.count(Outcome.CANCELLED)
+            raise
+
+    async def _message(self, place: Place, context: _Context) -> bytes | None:
+        """The call's message; None if the call ends without one.
+
+        Raises:
+            SlowSender: It did not come in time, or others want the place.
+        """
+        # Never cancelled: gRPC would keep what comes for it later.
+        reading: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+        reading.add_done_callback(_look_at)
+        ends: set[asyncio.Future[Any]] = {reading, place.lost}
+        timeout_s = self._limits.body_timeout_s
+        try:
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._intake.count(Outcome.CANCELLED)
+            raise
+        if reading.done():
+            message = reading.result()
+            return message if isinstance(message, bytes) else None
+        if place.lost.done():
+            raise SlowSender(
+                "Others wait, and the message of this call has not come.",
+                hint="Send it again, with its message.",
+            )
+        self._places.distrust(place)
+        self._intake.count(Outcome.SLOW)
+        await context.abort(
+            grpc.StatusCode.CANCELLED, f"The message took longer than {timeout_s:g} s to arrive."
+        )
         raise AssertionError("abort always raises")
 
+    async def _without_message(self, context: _Context) -> NoReturn:
+        if context.time_remaining() != 0:
+            try:
+                await asyncio.sleep(_END_S)
+            except asyncio.CancelledError:
+                self._intake.count(Outcome.CANCELLED)
+                raise
+            raise MalformedRequest("The call has no message.")
+        self._intake.count(Outcome.CANCELLED)
+        raise asyncio.CancelledError
 
-def _has_ended(context: grpc.ServicerContext) -> bool:
-    """Whether gRPC itself ended the call, of which it tells a moment after there is no message."""
-    ended = threading.Event()
-    return not context.add_callback(ended.set) or ended.wait(_END_S)
+    def _store(self, signal: Signal, message: bytes, grant: Grant | None) -> Admitted:
+        with self._intake.hold() as held:
+            held.add(len(message))
+            return self._intake.take(signal, lambda: message, grant)
+
+    def _count_failure(self, storing: "Future[Admitted]") -> None:
+        """Count the failure of a request to whose answer nobody listens."""
+        error = storing.exception()
+        if isinstance(error, Exception):
+            self._intake.answer(error, Where.GRPC)
 
 
-class _Cancelled(Exception):
-    """The call ended before its message was complete."""
+def _look_at(reading: "asyncio.Future[Any]") -> None:
+    """Take note of how a read ended that nobody waits for any more."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+class _LoopThread:
+    """An event loop on a thread of its own, for what other threads ask it to do."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log_failure)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return self._thread.is_alive()
+
+    def run(self, doing: Coroutine[object, object, _T]) -> _T:
+        """Do it on the loop, and wait for what comes of it."""
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+
+
+def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # gRPC wakes all loops of the process when one of them has something to do.
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
 
 
 def _options(limits: ReceiveLimits) -> list[tuple[str, int]]:
@@ -199,6 +347,14 @@ def _options(limits: ReceiveLimits) -> list[tuple[str, int]]:
         # gRPC holds both the compressed and the decompressed message to it, and answers
         # RESOURCE_EXHAUSTED by itself.
         ("grpc.max_receive_message_length", limits.max_body_bytes),
+        # Until we look at them; fewer would be refused at random in a flood.
+        ("grpc.server_max_pending_requests", _CALLS_PER_CONNECTION * limits.max_connections),
+        (
+            "grpc.server_max_pending_requests_hard_limit",
+            _CALLS_PER_CONNECTION * limits.max_connections,
+        ),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
         # Else a second bridge on the same port would silently take half of the requests.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
@@ -212,8 +368,8 @@ def _options(limits: ReceiveLimits) -> list[tuple[str, int]]:
     ]
 
 
-def _authorization(context: grpc.ServicerContext) -> str | None:
-    for key, value in context.invocation_metadata():
+def _authorization(context: _Context) -> str | None:
+    for key, value in context.invocation_metadata() or ():
         if key == "authorization" and isinstance(value, str):
             return value
     return None

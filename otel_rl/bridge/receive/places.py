@@ -1,0 +1,238 @@
+"""Places for calls whose message is on its way or being stored, shared fairly between senders.
+
+A place is what lets gRPC read a message, so that no more than so many messages of the largest size
+are ever on their way in. A call without a message keeps its place only as long as nobody else
+wants it, or for a moment:
+
+* Waiting calls get places by turns of token, address and connection.
+* A connection that has delivered a message waits before none that never did, and is waited for
+  longer: a flood of calls without messages costs its own senders, not those who report.
+* What is taken away is told to send again.
+"""
+
+import asyncio
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from otel_rl.bridge.receive.fair_queue import FairQueue
+from otel_rl.errors import Overloaded
+
+__all__ = ["Place", "Places", "SenderPath"]
+
+SenderPath = tuple[str, str, str]
+"""Token or "", address, connection."""
+
+# An exporter sends its message with its call. A connection that never sent one is waited for this
+# long while others wait.
+_MOMENT_S = 0.5
+
+# A loop that is behind has a message long before it knows: a call is given up only after so many
+# more rounds of the loop, which are more than it takes to hear of one.
+_ROUNDS = 16
+
+# Connections that are known to deliver: as many as a bridge has by default, some times over.
+_MAX_TRUSTED = 8192
+
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class _Loop(Protocol):
+    """What is needed of an event loop: its clock, futures and timers."""
+
+    def time(self) -> float: ...
+
+    def create_future(self) -> "asyncio.Future[Any]": ...
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> _Timer: ...
+
+
+class Place:
+    """One of the places.
+
+    Args:
+        path: Whose call has it.
+        since_s: When it was given, on the loop's clock.
+        lost: Done once the place was taken away.
+
+    Attributes:
+        has_message: Whether the message is there. It is not taken away after that.
+    """
+
+    def __init__(self, path: SenderPath, since_s: float, lost: "asyncio.Future[None]") -> None:
+        self.path = path
+        self.since_s = since_s
+        self.lost = lost
+        self.has_message = False
+
+
+_Queue = FairQueue["asyncio.Future[Place]"]
+
+
+class Places:
+    """So many places, and those who wait for one. Used by the thread of its event loop.
+
+    Args:
+        loop: Its event loop.
+        n: How many.
+        max_waiting: Calls that wait for one. A further one makes the longest line shorter.
+        wait_s: Longest wait for a place.
+        patience_s: How long a connection that has delivered before is waited for while others wait.
+    """
+
+    def __init__(
+        self, loop: _Loop, n: int, *, max_waiting: int, wait_s: float, patience_s: float
+    ) -> None:
+        self._loop = loop
+        self._n = n
+        self._max_waiting = max_waiting
+        self._wait_s = wait_s
+        self._patience_s = patience_s
+        self._taken: dict[Place, None] = {}
+        self._asked: dict[asyncio.Future[Place], tuple[_Queue, SenderPath]] = {}
+        self._trusted: OrderedDict[str, None] = OrderedDict()
+        self._trusted_queue: _Queue = FairQueue()
+        self._queue: _Queue = FairQueue()
+        self._timer: _Timer | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place."""
+        return len(self._asked)
+
+    @property
+    def taken(self) -> int:
+        """How many places are taken."""
+        return len(self._taken)
+
+    async def take(self, path: SenderPath) -> Place:
+        """Wait for a place.
+
+        Raises:
+            Overloaded: None became free in time, or too many wait. The sender tries again.
+        """
+        if not self._asked and len(self._taken) < self._n:
+            return self._give(path)
+        asked = self.ask(path)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                return await asked
+        except TimeoutError:
+            self._withdraw(asked)
+            raise _overloaded() from None
+        except asyncio.CancelledError:
+            self._withdraw(asked)
+            raise
+
+    def ask(self, path: SenderPath) -> "asyncio.Future[Place]":
+        """A place, as soon as there is one."""
+        asked = self._loop.create_future()
+        queue = self._trusted_queue if path[2] in self._trusted else self._queue
+        queue.push(path, asked)
+        self._asked[asked] = (queue, path)
+        self._look()
+        if len(self._asked) > self._max_waiting:
+            refused = (self._queue or self._trusted_queue).pop_largest()
+            del self._asked[refused]
+            if not refused.done():
+                refused.set_exception(_overloaded())
+        return asked
+
+    def arrived(self, place: Place) -> None:
+        """The message is there: the place stays until it is released."""
+        place.has_message = True
+        self._trusted[place.path[2]] = None
+        self._trusted.move_to_end(place.path[2])
+        if len(self._trusted) > _MAX_TRUSTED:
+            self._trusted.popitem(last=False)
+
+    def release(self, place: Place) -> None:
+        """Give a place back. Idempotent."""
+        if place in self._taken:
+            del self._taken[place]
+            self._look()
+
+    def distrust(self, place: Place) -> None:
+        """Its message did not come in time."""
+        self._trusted.pop(place.path[2], None)
+
+    def _withdraw(self, asked: "asyncio.Future[Place]") -> None:
+        """Nobody waits any more: the turn, or the place if it was given, is another's."""
+        if asked in self._asked:
+            queue, path = self._asked.pop(asked)
+            queue.remove(path, asked)
+        elif not asked.cancelled() and asked.exception() is None:
+            self.release(asked.result())
+
+    def _look(self) -> None:
+        """Give the places that are free to those who wait."""
+        while self._asked and len(self._taken) < self._n:
+            asked = (self._trusted_queue or self._queue).pop()
+            _, path = self._asked.pop(asked)
+            if asked.done():
+                continue  # its call has ended, which it will find out in a moment
+            asked.set_result(self._give(path))
+        if self._asked and self._timer is None:
+            self._look_at_places_later()
+
+    def _give(self, path: SenderPath) -> Place:
+        place = Place(path, self._loop.time(), self._loop.create_future())
+        self._taken[place] = None
+        return place
+
+    def _look_at_places_later(self) -> None:
+        """See whose place can be taken away, once there is one."""
+        self._timer = None
+        next_s = min(map(self._until_s, self._taken), default=math.inf)
+        if self._asked and next_s < math.inf:
+            delay_s = max(0.0, next_s - self._loop.time())
+            self._timer = self._loop.call_later(delay_s, self._warn)
+
+    def _warn(self) -> None:
+        """Choose what to take away, unless its message turns out to have come by now."""
+        now_s = self._loop.time()
+        late = [place for place in self._taken if self._until_s(place) <= now_s]
+        self._settle(late, _ROUNDS)
+
+    def _settle(self, late: Sequence[Place], rounds: int) -> None:
+        if rounds:
+            settle = partial(self._settle, late, rounds - 1)
+            self._timer = self._loop.call_later(0, settle)
+            return
+        held = Counter(part for place in self._taken for part in _senders(place.path))
+        left = [place for place in late if place in self._taken and not place.has_message]
+        while left and self._asked:
+            place = max(left, key=lambda one: [held[part] for part in _senders(one.path)])
+            left.remove(place)
+            held.subtract(_senders(place.path))
+            self._take_away(place)
+        self._look_at_places_later()
+
+    def _take_away(self, place: Place) -> None:
+        del self._taken[place]
+        self.distrust(place)
+        place.lost.set_result(None)
+        self._look()
+
+    def _until_s(self, place: Place) -> float:
+        """Until when a place is not taken away, on the loop's clock."""
+        if place.has_message:
+            return math.inf
+        is_trusted = place.path[2] in self._trusted
+        return place.since_s + (self._patience_s if is_trusted else _MOMENT_S)
+
+
+def _senders(path: SenderPath) -> Iterator[tuple[str, ...]]:
+    """The token, the address within it, and the connection within that."""
+    return (path[:length] for length in range(1, len(path) + 1))
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded(
+        "All places for requests are taken.",
+        hint="Send it again later. If this stays, raise receive.max_concurrent_requests.",
+    )
