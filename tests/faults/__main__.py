@@ -11,6 +11,7 @@ Unless it is one alone, a bridge lives through a full disk for each tracker that
 Ctrl-C or SIGTERM begins no further scenario and leaves no process of those that run.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
@@ -44,7 +46,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as scratch,
         Crew(Path(scratch), jobs) as crew,
-        ThreadPoolExecutor(1, thread_name_prefix="faults-full-disk") as others,
+        _one_by_one() as others,
     ):
         stories = (
             []
@@ -75,6 +77,15 @@ def main() -> int:
         any(not outcome.verdict.is_sound for outcome in outcomes)
         or any(story.problems for story in told)
     )
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="faults-full-disk")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

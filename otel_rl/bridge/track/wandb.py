@@ -28,7 +28,7 @@ from otel_rl.bridge.track.wandb_about import show
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
 from otel_rl.bridge.track.wandb_alerts import alert
 from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun, ask
-from otel_rl.bridge.track.wandb_copies import OfflineCopy, check_room
+from otel_rl.bridge.track.wandb_copies import OfflineCopy, check_room, check_writable
 from otel_rl.bridge.track.wandb_rows import STEP, payload
 from otel_rl.bridge.track.wandb_sdk import FILE_FLUSH_S, quiet_settings, translated
 from otel_rl.bridge.track.wandb_system import SystemPanels
@@ -77,6 +77,7 @@ class WandbTracker:
         # Asked first, because a server that is away costs `init` its whole timeout and then some.
         lines = self._settled_lines() if self._account.online else 0
         if not self._account.online:
+            check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
         with translated():
             self._run = _init(run, self._settings, self._account)

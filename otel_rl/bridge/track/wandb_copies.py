@@ -6,6 +6,7 @@ those only what holds no more rows of the same journal. A copy that came out sho
 an older one holds as much.
 """
 
+import contextlib
 import os
 import shutil
 import time
@@ -15,10 +16,10 @@ from pathlib import Path
 from otel_rl.bridge.track.wandb_file import RunFile
 from otel_rl.errors import TrackerUnavailable
 
-__all__ = ["OfflineCopy", "check_room"]
+__all__ = ["OfflineCopy", "check_room", "check_writable"]
 
 _MIB = 1 << 20
-_READ_OLDER_S = 60.0  # an older copy that takes longer to read is left where it is
+_READ_OLDER_S = 60.0  # for all older copies: what could not be read by then is left where it is
 _HEAD_BYTES = 64 << 10  # has the record of the run, which names its journal
 
 
@@ -84,20 +85,24 @@ class OfflineCopy:
 
     def remove_others(self) -> None:
         """Remove the copies that hold nothing more than this one, which was verified."""
-        for other in _others(self._file.directory, self._run_id):
-            if other.read(timeout_s=_READ_OLDER_S) and self._holds_all_of(other):
+        for other in self._others():
+            if self._holds_all_of(other):
                 shutil.rmtree(other.directory, ignore_errors=True)
 
     def remove_if_needless(self) -> None:
         """Remove this copy, which came out short, if another one holds as many rows."""
-        for other in _others(self._file.directory, self._run_id):
-            if (
-                other.read(timeout_s=_READ_OLDER_S)
-                and other.journal == self._journal
-                and other.rows >= self._file.rows
-            ):
+        for other in self._others():
+            if other.journal == self._journal and other.rows >= self._file.rows:
                 shutil.rmtree(self._file.directory, ignore_errors=True)
                 return
+
+    def _others(self) -> Iterator[RunFile]:
+        """The other copies that could be read to their end."""
+        deadline = time.monotonic() + _READ_OLDER_S
+        for other in _others(self._file.directory, self._run_id):
+            with contextlib.suppress(OSError):  # then nothing is known of it, and it stays
+                if other.read(timeout_s=deadline - time.monotonic()):
+                    yield other
 
     def _holds_all_of(self, other: RunFile) -> bool:
         return not other.rows or (other.journal == self._journal and other.rows <= self._file.rows)
@@ -130,8 +135,10 @@ def check_room(parent: Path, run_id: str, journal: str) -> None:
     """
     largest, needed = None, 0
     for other in _others(parent / "new", run_id):
-        other.read(max_bytes=_HEAD_BYTES)
-        size = other.path.stat().st_size if other.path else 0
+        size = 0
+        with contextlib.suppress(OSError):
+            other.read(max_bytes=_HEAD_BYTES)
+            size = other.path.stat().st_size if other.path else 0
         if other.journal == journal and size > needed:
             largest, needed = other, size
     # An older one may have more beside the rows, so this is on the safe side; what it lets through
@@ -141,6 +148,22 @@ def check_room(parent: Path, run_id: str, journal: str) -> None:
             f"An offline W&B run is written anew, and beside {largest.directory} with "
             f"{needed / _MIB:.1f} MiB there is no room for that.",
             hint=_room_hint(largest.directory),
+        )
+
+
+def check_writable(directory: Path) -> None:
+    """Refuse a directory in whose place W&B would take the temporary one, with a warning only.
+
+    Args:
+        directory: Where the run is to be.
+
+    Raises:
+        TrackerUnavailable: It cannot be read and written, as W&B sees it.
+    """
+    if not os.access(directory, os.W_OK | os.R_OK):
+        raise TrackerUnavailable(
+            f"W&B cannot write to {directory}.",
+            hint="Is the disk mounted, and may the bridge write to it?",
         )
 
 

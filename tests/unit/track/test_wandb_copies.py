@@ -1,5 +1,6 @@
 """What the bridge reads back of an offline W&B run, and what it does with copies of it."""
 
+import os
 import shutil
 import struct
 import zlib
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from wandb.proto import wandb_internal_pb2 as pb
 
-from otel_rl.bridge.track.wandb_copies import OfflineCopy, check_room
+from otel_rl.bridge.track.wandb_copies import OfflineCopy, check_room, check_writable
 from otel_rl.bridge.track.wandb_file import RunFile
 from otel_rl.errors import TrackerUnavailable
 from tests.wandb_offline import read_offline_run
@@ -271,5 +272,39 @@ def test_a_copy_that_cannot_fit_is_not_begun(
         check_room(tmp_path, RUN, "one")
 
 
+def test_a_copy_that_cannot_be_read_stays_and_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, new = File(tmp_path, "1"), File(tmp_path, "2")
+    older.rows(0, 5)
+    new.rows(0, 10)
+    new.end()
+    copy = copy_of(new, 10)
+    copy.verify()
+    is_broken = older.path.__eq__
+    opened = Path.open
+
+    def broken(path: Path, mode: str = "r") -> object:
+        if is_broken(path):
+            raise OSError(5, "Input/output error")
+        return opened(path, mode)
+
+    monkeypatch.setattr(Path, "open", broken)
+    copy.remove_others()
+    check_room(tmp_path, RUN, "one")
+    assert older.path.exists()
+
+
 def test_room_for_the_first_copy_is_not_asked_for(tmp_path: Path) -> None:
     check_room(tmp_path / "absent", RUN, "one")
+
+
+def test_a_directory_that_wandb_would_not_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_writable(tmp_path)
+    with pytest.raises(TrackerUnavailable, match="cannot write to"):
+        check_writable(tmp_path / "unmounted")
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    with pytest.raises(TrackerUnavailable, match="cannot write to"):
+        check_writable(tmp_path)
