@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.reading import Count, Mark, Reading
 
-__all__ = ["Books", "Verdict"]
+__all__ = ["Books", "History", "Verdict"]
 
 _SHOWN = 5  # of each kind of problem, so that a report can be read
 
