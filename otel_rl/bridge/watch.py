@@ -171,7 +171,7 @@ class Watch:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **self._environment},
+            env={**_harmless(os.environ), **self._environment},
             start_new_session=True,  # a Ctrl-C is the bridge's to hear
         ) as process:
             self._asked = process
@@ -188,6 +188,15 @@ class Watch:
             raise RuntimeError(complaint.decode(errors="replace").strip()[-1000:])
         report: Mapping[str, Any] = json.loads(said)
         return report
+
+
+def _harmless(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment for a process that only reads the journal: no key, and no token to send."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name != "WANDB_API_KEY" and not (name.startswith("OTEL_EXPORTER") and "HEADERS" in name)
+    }
 
 
 def _now(rows: int) -> tuple[float, int]:

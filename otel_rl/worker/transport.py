@@ -21,6 +21,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from otel_rl import __version__
 from otel_rl.records import Signal
+from otel_rl.shown import redacted
 from otel_rl.worker import settings
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ class _Http:
 
     def __init__(self, signal: settings.SignalSettings, beside: Transport | None) -> None:
         self._url = signal.url
+        self._place = redacted(signal.url)
         self._gzip = signal.gzip
         self._timeout = Timeout(min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
         self.peer = signal.peer
@@ -205,18 +207,20 @@ class _Http:
         except HTTPError as error:
             vanished = _vanished(error)
             if vanished is not None:
-                return Reply(Outcome.REFUSED, f"{vanished} for {self._url}")
-            message = f"{type(error).__name__} at {self._url}"
+                return Reply(Outcome.REFUSED, f"{vanished} for {self._place}")
+            message = f"{type(error).__name__} at {self._place}"
             is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
             return Reply(Outcome.RETRY, message, unreachable=is_unconnected)
         except OSError as error:  # of requests: a proxy that cannot be; of a file that has vanished
-            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
+            return Reply(
+                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+            )
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 # A proxy's page, not a receiver's answer: nobody has the request.
-                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._url}")
+                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._place}")
             return _accepted(response.data)
-        message = f"HTTP {response.status} {response.reason} from {self._url}"
+        message = f"HTTP {response.status} {response.reason} from {self._place}"
         if response.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(response.headers.get("Retry-After"))
             return Reply(Outcome.RETRY, message, retry_after_s=after_s)
@@ -247,6 +251,7 @@ class _Grpc:
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
         self._url = signal.url
+        self._place = redacted(signal.url)
 
     def prepare(self, payload: bytes) -> bytes:
         return payload
@@ -258,7 +263,9 @@ class _Grpc:
         except self._error as error:
             return self._failed(error)
         except OSError as error:  # of a file that has vanished
-            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
+            return Reply(
+                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+            )
 
     def close(self) -> None:
         if self._channel is not None:
@@ -286,7 +293,7 @@ class _Grpc:
     def _failed(self, error: Exception) -> Reply:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
         delay_s = _retry_info_s(error)
-        message = f"gRPC {code} from {self._url}"
+        message = f"gRPC {code} from {self._place}"
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
             details = str(getattr(error, "details", lambda: None)() or "")
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
