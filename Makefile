@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 UNUSED_BY_TESTS := triton cuda-toolkit cuda-bindings cuda-pathfinder nvidia-cuda-cccl nvidia-cusolver \
   nvidia-nvjitlink nvidia-nvtx
 
-.PHONY: help demo test lab compose faults fuzz mutants overload lint format bench diagnose-bench capacity docs lock clean
+.PHONY: help demo test lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,6 +47,9 @@ fuzz: $(VENV)/.installed  ## a million fuzzed requests (FUZZ_REQUESTS, FUZZ_SEED
 
 mutants: $(VENV)/.installed  ## wrong lines in a copy of the source, which tests must notice (ARGS="-k reduce"), figures in build/mutants.json
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+tenants: $(VENV)/.installed  ## attacks beside a victim that sends once a second (ARGS="gzip_members"), figures in build/tenants.json
+	@$(BIN)/python -m tests.tenants $(ARGS)
 
 overload: $(VENV)/.installed  ## ten minutes of twice what a bridge can take, figures in build/overload.json
 	@$(BIN)/python -m tests.overload

@@ -124,6 +124,7 @@ class Refusal(StrEnum):
         INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
         INVALID_EVENT: A log event lacks what it is for, or has it as another type or word.
         EVENT_TOO_LARGE: A log event, or a text in it, has too many bytes, or is nested too deep.
+        SPAN_TOO_LARGE: A span has too many bytes or links, or its name or phase is too long.
         TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point, a span or an
             event, or more fields in a sample.
         ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit, or all together are.
@@ -143,6 +144,7 @@ class Refusal(StrEnum):
     INVALID_BUCKETS = "invalid_buckets"
     INVALID_EVENT = "invalid_event"
     EVENT_TOO_LARGE = "event_too_large"
+    SPAN_TOO_LARGE = "span_too_large"
     TOO_MANY_ATTRIBUTES = "too_many_attributes"
     ATTRIBUTE_TOO_LONG = "attribute_too_long"
     TOO_MANY_BUCKETS = "too_many_buckets"

@@ -23,6 +23,9 @@ _OTHER: Final = names.RlPhaseClassValues.OTHER.value
 
 _HOST: Final = "host.name"
 
+_TRACE_ID_BYTES: Final = 16
+_SPAN_ID_BYTES: Final = 8
+
 
 def decode_spans(batch: Batch) -> Decoded:
     """The spans of ``batch`` in the order of the request, and the leases of who sent them."""
@@ -58,7 +61,7 @@ def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanR
         yield SpanRecord(
             span.trace_id + span.span_id,
             span.trace_id + span.parent_span_id if span.parent_span_id else None,
-            tuple(link.trace_id + link.span_id for link in span.links),
+            tuple(link.trace_id + link.span_id for link in span.links if _names_a_span(link)),
             worker.role,
             worker.instance,
             host,
@@ -70,6 +73,10 @@ def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanR
             step_of(span.attributes),
             span.status.code == Status.STATUS_CODE_ERROR,
         )
+
+
+def _names_a_span(link: Span.Link) -> bool:
+    return len(link.trace_id) == _TRACE_ID_BYTES and len(link.span_id) == _SPAN_ID_BYTES
 
 
 def _host(resource: Resource) -> str:

@@ -151,7 +151,9 @@ class Drain:
         self._logged_ns = 0
         # Loaded in the next round although no batch waits.
         self._unloaded: dict[ExperimentKey, None] = {}
+        # What any thread has told, and what of it is in no commit yet: that is the drain's own.
         self._findings: dict[ExperimentKey, Finding] = {}
+        self._untold: dict[ExperimentKey, Finding] = {}
         self._empty: set[ExperimentKey] = set()
         for key in ledger.open_runs():
             if self._owners.epoch(key) is not None:
@@ -254,9 +256,10 @@ class Drain:
 
     def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
         run = self._load(key, now_ns)
-        finding = self._findings.pop(key, None)
-        if finding is not None:
-            run.aligner.tell(finding)
+        if key in self._findings:
+            self._untold[key] = self._findings.pop(key)
+        if key in self._untold:  # again, if the last time was undone; if not, it is no news
+            run.aligner.tell(self._untold[key])
         spooled, has_more = self._read(key, max_bytes) if max_bytes else ([], False)
         if spooled:
             run.used_ns = now_ns
@@ -278,6 +281,7 @@ class Drain:
                     self._set_aside(key, spooled[0], SampleDrop.UNDECODABLE)
                 return
         elif self._is_idle(run, now_ns):
+            self._untold.pop(key, None)
             self._unload(key)
             return
         if not has_more:
@@ -294,6 +298,8 @@ class Drain:
             taken = [one.offset for one in spooled]
             history = run.aligner.take_history(clock_ns)
             done.commits.append(self._prepared(key, run, rows, taken, description, history))
+        else:
+            self._untold.pop(key, None)
 
     def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
         """The next batches, sound ones or one damaged one, and whether there may be more."""
@@ -421,6 +427,7 @@ class Drain:
 
     def _committed(self, commit: Commit) -> None:
         run = self._runs[commit.key]
+        self._untold.pop(commit.key, None)
         dropped = run.aligner.take_dropped()
         if dropped:
             self._dropped(commit.key, dropped)
@@ -484,6 +491,8 @@ class Drain:
         """Forget a run that another bridge goes on with; if it is ours again, load it anew."""
         self._unload(key)
         self._troubles.pop(key, None)
+        self._findings.pop(key, None)
+        self._untold.pop(key, None)
         self._unloaded.pop(key, None)
         if self._owners.epoch(key) is not None:
             self._unloaded[key] = None

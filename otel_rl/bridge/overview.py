@@ -14,6 +14,7 @@ from otel_rl.bridge.journal import Connection, Journal, checksum
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey, RoleStanding
+from otel_rl.semconv.run_id import run_id
 
 __all__ = ["RunOverview", "histories", "overview", "shared_histories", "shared_overview"]
 
@@ -28,6 +29,11 @@ SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
        COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0), owner
 FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
 ORDER BY experiment, trial, tracker
+"""
+
+_HISTORY = """
+SELECT experiment, trial, h.run_id, newest_ns, body, crc FROM history AS h
+JOIN runs ON runs.run_id = h.run_id {} ORDER BY h.number
 """
 
 
@@ -81,26 +87,30 @@ def overview(directory: Path) -> Sequence[RunOverview]:
         return _read(connection)
 
 
-def shared_histories(journal: Journal) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def shared_histories(
+    journal: Journal, only: ExperimentKey | None = None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """What a journal that bridges share keeps for a diagnosis, see ``histories``.
 
     Raises:
         JournalError: It cannot be read.
     """
     with journal.read() as connection:
-        return _read_histories(connection)
+        return _read_histories(connection, only)
 
 
-def histories(directory: Path) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def histories(
+    directory: Path, only: ExperimentKey | None = None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """What the journal in ``directory`` keeps for a diagnosis: ``Facts``, encoded, oldest first.
 
-    The run that was heard of last comes last.
+    The run that was heard of last comes last. With ``only``, nothing of the other runs is read.
 
     Raises:
         JournalError: It cannot be read.
     """
     with _looking(directory) as connection:
-        return _read_histories(connection)
+        return _read_histories(connection, only)
 
 
 @contextmanager
@@ -118,12 +128,14 @@ def _looking(directory: Path) -> Iterator[Connection]:
         ) from exc
 
 
-def _read_histories(connection: Connection) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def _read_histories(
+    connection: Connection, only: ExperimentKey | None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
     found: dict[ExperimentKey, list[bytes]] = {}
     newest: dict[ExperimentKey, int] = {}
+    of = () if only is None else (run_id(only.experiment, only.trial),)
     for experiment, trial, run, newest_ns, body, crc in connection.execute(
-        "SELECT experiment, trial, h.run_id, newest_ns, body, crc FROM history AS h"
-        " JOIN runs ON runs.run_id = h.run_id ORDER BY h.number"
+        _HISTORY.format("WHERE h.run_id = ?" if of else ""), of
     ):
         key = ExperimentKey(experiment, trial)
         if checksum(body, run) == crc:  # what is damaged is left out

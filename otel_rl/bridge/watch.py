@@ -166,8 +166,10 @@ class Watch:
 
     def _ask(self, key: ExperimentKey, timeout_s: float) -> Mapping[str, Any]:
         command = [sys.executable, "-m", "otel_rl.cli", "diagnose", "--now", "--json"]
+        # Each name by itself: either may have the slash in it that a person writes between them.
+        run = [f"--experiment={key.experiment}", f"--trial={key.trial}"]
         with subprocess.Popen(  # noqa: S603  # ourselves
-            [*command, *self._arguments, "--", str(key)],
+            [*command, *self._arguments, *run],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -187,6 +189,8 @@ class Watch:
         if process.returncode:
             raise RuntimeError(complaint.decode(errors="replace").strip()[-1000:])
         report: Mapping[str, Any] = json.loads(said)
+        if (report["experiment"], report["trial"]) != (key.experiment, key.trial):
+            raise RuntimeError(f"asked about {key!r}, it spoke of another run")
         return report
 
 

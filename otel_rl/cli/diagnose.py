@@ -4,7 +4,8 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -36,6 +37,7 @@ _EPILOG = """\
 examples:
   otel-rl diagnose                          the run that was heard of last
   otel-rl diagnose grpo-7b/trial-3          one by name
+  otel-rl diagnose --experiment a/b --trial c     one whose names have slashes in them
   otel-rl diagnose --steps 412              why was step 412 slow?
   otel-rl diagnose --steps 400:500 --json   what is different in these, for a program
   otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     by its traces
@@ -57,6 +59,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="EXPERIMENT[/TRIAL]",
         help="default: the run that was heard of last",
     )
+    for name in ("experiment", "trial"):
+        parser.add_argument(
+            f"--{name}", metavar="NAME", help=f"the run whose {name} is called exactly that"
+        )
     parser.add_argument(
         "--steps", type=_steps, metavar="FIRST[:LAST]", help="the steps to explain (all)"
     )
@@ -100,12 +106,15 @@ def _hours(text: str) -> timedelta:
 def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     trace_url = settings.align.trace_url
+    wanted = _Wanted(arguments.run, arguments.experiment, arguments.trial)
+    if wanted.text is not None and wanted.is_exact:
+        raise ConfigError("Name the run either by --experiment and --trial, or by one text.")
     if arguments.jaeger is None:
-        key, bodies = _chosen(arguments.run, _histories(settings), _of_journals(settings))
+        key, bodies = _chosen(wanted, _histories(settings, wanted), _of_journals(settings))
     else:
         jaeger = Jaeger(arguments.jaeger, arguments.lookback)
         trace_url = trace_url or jaeger.trace_url
-        key, bodies = _chosen(arguments.run, _traced(jaeger, arguments.run), _OF_A_JAEGER)
+        key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
     history = History(Facts.decode(body) for body in bodies)
     if arguments.steps is not None and arguments.steps[0] > history.last:
         raise ConfigError(
@@ -123,28 +132,97 @@ def _command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _histories(settings: BridgeSettings) -> Mapping[ExperimentKey, Sequence[bytes]]:
+class _Wanted(NamedTuple):
+    """Which run is meant.
+
+    Attributes:
+        text: What a person wrote; a name may have a slash in it, so it may fit several runs.
+        experiment: The very name, as a program knows it; None for any.
+        trial: As ``experiment``.
+    """
+
+    text: str | None
+    experiment: str | None = None
+    trial: str | None = None
+
+    @property
+    def key(self) -> ExperimentKey | None:
+        """The run, where both of its names are said."""
+        if self.experiment is None or self.trial is None:
+            return None
+        return ExperimentKey(self.experiment, self.trial)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is said by names that nothing is split from."""
+        return self.experiment is not None or self.trial is not None
+
+    def of(self, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
+        """Those that it fits, in their order.
+
+        Raises:
+            ConfigError: The same text stands for several runs.
+        """
+        keys = [
+            key
+            for key in keys
+            if self.experiment in {None, key.experiment} and self.trial in {None, key.trial}
+        ]
+        if self.text is None:
+            return keys
+        whole = [key for key in keys if self.text == str(key)]
+        if len(whole) > 1:
+            runs = " or ".join(
+                f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
+                for key in whole
+            )
+            raise ConfigError(f"{self.text!r} stands for several runs.", hint=f"Write {runs}.")
+        return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return repr(self.text)
+        given = (("experiment", self.experiment), ("trial", self.trial))
+        return " and ".join(f"{name} {value!r}" for name, value in given if value is not None)
+
+
+def _histories(
+    settings: BridgeSettings, wanted: _Wanted
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """Of every run that can be found; what was heard of last comes last."""
     found: dict[ExperimentKey, Sequence[bytes]] = {}
     if settings.journal.url is not None:
         with shared_journal(settings) as journal:
-            return shared_histories(journal)
+            return shared_histories(journal, wanted.key)
     directories = sorted(journals(settings), key=lambda path: path.stat().st_mtime)
+    if wanted.is_exact and settings.data in directories:
+        # Another journal may have a run of the same names: the one that was named comes first.
+        own = histories(settings.data, wanted.key)
+        if wanted.of(own):
+            return own
     for directory in directories:
-        found |= histories(directory)
+        found |= histories(directory, wanted.key)
     return found
 
 
-def _traced(jaeger: Jaeger, name: str | None) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def _traced(jaeger: Jaeger, wanted: _Wanted) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """Of the run that was heard of last, or of those whose experiment is what the name begins with.
 
     If there are none, of every run: it may be the name of a trial.
     """
-    if name is None:
+    if wanted.experiment is not None:
+        return jaeger.histories(wanted.experiment)
+    if wanted.is_exact:
+        return jaeger.histories(None)
+    if wanted.text is None:
         newest = jaeger.newest_run()
         found = {} if newest is None else jaeger.histories(newest.experiment)
         return {key: bodies for key, bodies in found.items() if key == newest}
-    return jaeger.histories(name.partition("/")[0]) or jaeger.histories(None)
+    named: dict[ExperimentKey, Sequence[bytes]] = {}
+    parts = wanted.text.split("/")
+    for end in range(1, len(parts) + 1):  # any of its slashes may be the one between the names
+        named |= jaeger.histories("/".join(parts[:end]))
+    return named or jaeger.histories(None)
 
 
 class _Source(NamedTuple):
@@ -180,15 +258,14 @@ def _of_journals(settings: BridgeSettings) -> _Source:
 
 
 def _chosen(
-    name: str | None, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
+    wanted: _Wanted, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
 ) -> tuple[ExperimentKey, Sequence[bytes]]:
-    wanted = [key for key in found if name in {None, str(key)}]
-    wanted = wanted or [key for key in found if name in {key.experiment, key.trial}]
-    if wanted:
-        return wanted[-1], found[wanted[-1]]
+    keys = wanted.of(found)
+    if keys:
+        return keys[-1], found[keys[-1]]
     if found:
         raise ConfigError(
-            f"There is no run {name!r} {source.place}.",
+            f"There is no run {wanted} {source.place}.",
             hint=f"There are: {', '.join(sorted(map(str, found)))}.",
         )
     raise ConfigError(source.nothing, hint=source.hint)

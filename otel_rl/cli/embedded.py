@@ -120,7 +120,8 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     for status in statuses:
         where = status.location or "(not opened)"
         say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
-        if status.tracker == "wandb" and status.location and "://" not in status.location:
+        is_file = bool(status.location) and "://" not in status.location
+        if status.tracker == "wandb" and is_file and status.state is RunState.FINISHED:
             say(f"  upload it with: wandb sync {status.location}")
         if status.state is not RunState.FINISHED and not is_shared:
             complete = False

@@ -1,13 +1,19 @@
 """One attempt to hand a request to an OTLP endpoint, over HTTP or gRPC. No queue, no retry."""
 
 import gzip
+import socket
+import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from http import HTTPStatus
-from time import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from http.client import HTTPException, HTTPResponse
+from io import BufferedReader, RawIOBase
+from math import inf
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 import requests
@@ -16,7 +22,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, Timeout
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from otel_rl import __version__
@@ -26,6 +33,7 @@ from otel_rl.worker import settings
 
 if TYPE_CHECKING:
     import grpc
+    from typing_extensions import Buffer
 
 __all__ = ["Outcome", "Reply", "Transport", "http_session", "open_transport"]
 
@@ -40,11 +48,22 @@ _RETRYABLE_CODES: Final = frozenset(
 _CONNECT_TIMEOUT_S: Final = 3.0
 """A host that does not answer a SYN for so long is away; the buffer must be emptied meanwhile."""
 
+_MAX_ANSWER_BYTES: Final = 64 << 10
+"""Of an answer with its headers, and again of what is unzipped of it. A receiver's has some
+hundred; whoever sends more is none, and the memory is the trainer's."""
+
+_SENT_AT_ONCE: Final = 64 << 10
+
 _MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""
 
 _GRPC_UNCONNECTED: Final = "failed to connect"
 """What gRPC says in a status of its own making when nobody listens."""
+
+_GRPC_TOO_LONG: Final = "CLIENT: Received message larger"
+_GRPC_TOO_LONG_UNZIPPED: Final = "Decompressed message larger"
+"""What gRPC says of an answer that is larger than we take. Of one that was zipped it does not say
+whose it is, so it may be what a receiver says of a zipped request."""
 
 _GRPC_METHODS: Final = {
     Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
@@ -128,6 +147,91 @@ def http_session(signal: settings.SignalSettings) -> requests.Session:
     return session
 
 
+class _AnswerTooLong(HTTPException):
+    """More than ``_MAX_ANSWER_BYTES``."""
+
+
+class _Budget:
+    """What is left to one call: of its time, all of it together, and of the bytes of its answer.
+
+    A timeout of a socket is none for a call: it begins anew with each byte.
+    """
+
+    def __init__(self) -> None:
+        self._until_s = inf
+        self._left = _MAX_ANSWER_BYTES
+
+    def begin(self, timeout_s: float) -> None:
+        self._until_s = monotonic() + timeout_s
+        self._left = _MAX_ANSWER_BYTES
+
+    def left_s(self) -> float:
+        """Raises TimeoutError if there is none."""
+        left_s = self._until_s - monotonic()
+        if left_s <= 0:
+            raise TimeoutError("The time for the call is over.")
+        return left_s
+
+    def take(self, n_bytes: int) -> None:
+        """Raises _AnswerTooLong once too many were read."""
+        self._left -= n_bytes
+        if self._left < 0:
+            raise _AnswerTooLong(f"an answer of over {_MAX_ANSWER_BYTES} bytes")
+
+
+class _AnswerStream(RawIOBase):
+    """What comes from a socket, as far as the budget goes: status lines, headers, body and all."""
+
+    def __init__(self, sock: socket.socket, budget: _Budget) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._budget = budget
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "Buffer", /) -> int | None:
+        self._sock.settimeout(self._budget.left_s())
+        n_bytes = self._raw.readinto(buffer)
+        self._budget.take(n_bytes or 0)
+        return n_bytes
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _AnsweringSocket:
+    """As much of a socket as an ``HTTPResponse`` asks for."""
+
+    def __init__(self, sock: socket.socket, budget: _Budget) -> None:
+        self._sock = sock
+        self._budget = budget
+
+    def makefile(self, _mode: str) -> BufferedReader:
+        return BufferedReader(_AnswerStream(self._sock, self._budget))
+
+
+def _bounded(connection: type[HTTPConnection], budget: _Budget) -> type[HTTPConnection]:
+    """The same kind of connection, plain, TLS or through a proxy, that keeps to the budget."""
+
+    def answer(sock: socket.socket, *args: Any, **kwargs: Any) -> HTTPResponse:
+        return HTTPResponse(_AnsweringSocket(sock, budget), *args, **kwargs)  # type: ignore[arg-type]
+
+    class Bounded(connection):  # type: ignore[valid-type,misc]
+        response_class = staticmethod(answer)
+
+        def send(self, data: Any) -> None:
+            if not isinstance(data, bytes) or self.sock is None:
+                super().send(data)  # it connects first, within a timeout of its own
+                return
+            for place in range(0, len(data), _SENT_AT_ONCE):
+                self.sock.settimeout(budget.left_s())
+                super().send(data[place : place + _SENT_AT_ONCE])
+
+    return Bounded
+
+
 class _Way(NamedTuple):
     """How requests would send to an address, found out once.
 
@@ -135,11 +239,13 @@ class _Way(NamedTuple):
         pool: The connections.
         target: What stands behind POST.
         headers: All but the body's own.
+        budget: Of the calls that go this way.
     """
 
     pool: HTTPConnectionPool
     target: str
     headers: dict[str, str]
+    budget: _Budget
 
 
 class _Connections(HTTPAdapter):
@@ -148,6 +254,10 @@ class _Connections(HTTPAdapter):
     To prepare a request and a response takes requests as long as to send them, and the CPU is the
     trainer's.
     """
+
+    def __init__(self) -> None:
+        self.budget = _Budget()  # one thread makes one call at a time
+        super().__init__()
 
     def way(self, session: requests.Session, url: str, added: Mapping[str, str]) -> _Way:
         """The way to ``url``, with the session's headers and those ``added``.
@@ -161,12 +271,15 @@ class _Connections(HTTPAdapter):
         verify, cert, proxies = settings["verify"], settings["cert"], settings["proxies"]
         pool = self.get_connection_with_tls_context(request, verify, proxies, cert)
         self.cert_verify(pool, url, verify, cert)
+        kind = cast("type[HTTPConnection]", pool.ConnectionCls)
+        if kind.response_class is HTTPResponse:  # not one of the other signal's
+            pool.ConnectionCls = _bounded(kind, self.budget)
         del request.headers["Content-Length"]
         headers = {
             name: value if isinstance(value, str) else value.decode("latin-1")
             for name, value in request.headers.items()
         }
-        return _Way(pool, self.request_url(request, proxies), headers)
+        return _Way(pool, self.request_url(request, proxies), headers, self.budget)
 
 
 class _Http:
@@ -176,6 +289,7 @@ class _Http:
         self._url = signal.url
         self._place = redacted(signal.url)
         self._gzip = signal.gzip
+        self._timeout_s = signal.timeout_s
         self._timeout = Timeout(min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
         self.peer = signal.peer
         if isinstance(beside, _Http) and beside.peer == self.peer:
@@ -194,6 +308,7 @@ class _Http:
     def send(self, body: bytes) -> Reply:
         try:
             way = self._way = self._way or self._find_way()
+            way.budget.begin(self._timeout_s)
             response = way.pool.urlopen(
                 "POST",
                 way.target,
@@ -203,23 +318,36 @@ class _Http:
                 redirect=False,
                 assert_same_host=False,
                 timeout=self._timeout,
+                preload_content=False,
+                decode_content=False,
             )
+            return self._reply(response)
         except HTTPError as error:
             vanished = _vanished(error)
             if vanished is not None:
                 return Reply(Outcome.REFUSED, f"{vanished} for {self._place}")
-            message = f"{type(error).__name__} at {self._place}"
+            message = f"{_long_answer(error) or type(error).__name__} at {self._place}"
             is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
             return Reply(Outcome.RETRY, message, unreachable=is_unconnected)
         except OSError as error:  # of requests: a proxy that cannot be; of a file that has vanished
             return Reply(
                 Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
             )
+
+    def _reply(self, response: BaseHTTPResponse) -> Reply:
+        """Read the answer to its end, so that the connection can be used again.
+
+        Raises:
+            HTTPError: Nobody can tell what became of the request.
+        """
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            body = _body(response)
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 # A proxy's page, not a receiver's answer: nobody has the request.
                 return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._place}")
-            return _accepted(response.data)
+            return _accepted(body)
+        with suppress(HTTPError):  # the status has said it all; the connection is closed
+            _body(response)
         message = f"HTTP {response.status} {response.reason} from {self._place}"
         if response.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(response.headers.get("Retry-After"))
@@ -252,6 +380,8 @@ class _Grpc:
         self._timeout_s = signal.timeout_s
         self._url = signal.url
         self._place = redacted(signal.url)
+        unzipped = () if signal.gzip else (_GRPC_TOO_LONG_UNZIPPED,)
+        self._too_long = (_GRPC_TOO_LONG, *unzipped)
 
     def prepare(self, payload: bytes) -> bytes:
         return payload
@@ -294,8 +424,13 @@ class _Grpc:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
         delay_s = _retry_info_s(error)
         message = f"gRPC {code} from {self._place}"
+        details = str(getattr(error, "details", lambda: None)() or "")
+        if code == "RESOURCE_EXHAUSTED" and any(words in details for words in self._too_long):
+            # It is the answer that is too long, not the request: nobody can tell what it says.
+            return Reply(
+                Outcome.RETRY, f"an answer of over {_MAX_ANSWER_BYTES} bytes {self._place}"
+            )
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
-            details = str(getattr(error, "details", lambda: None)() or "")
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
         return Reply(Outcome.REFUSED, message)
@@ -306,14 +441,33 @@ def _grpc_channel(signal: settings.SignalSettings) -> "grpc.Channel":
 
     target = urlsplit(signal.url).netloc
     compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
+    options = [("grpc.max_receive_message_length", _MAX_ANSWER_BYTES)]
     if signal.insecure:
-        return grpc.insecure_channel(target, compression=compression)
+        return grpc.insecure_channel(target, options, compression)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_read(signal.certificate),
         private_key=_read(signal.client_key),
         certificate_chain=_read(signal.client_certificate),
     )
-    return grpc.secure_channel(target, credentials, compression=compression)
+    return grpc.secure_channel(target, credentials, options, compression)
+
+
+def _body(response: BaseHTTPResponse) -> bytes:
+    parts = []
+    # With a length, else room is made for as much as an answer claims to have; and to the end,
+    # which alone says whether it broke off.
+    while part := response.read(_MAX_ANSWER_BYTES):
+        parts.append(part)
+    body = b"".join(parts)
+    if response.headers.get("Content-Encoding", "") == "gzip":  # though it was not asked for
+        with suppress(zlib.error):
+            return zlib.decompressobj(wbits=31).decompress(body, _MAX_ANSWER_BYTES)
+    return body
+
+
+def _long_answer(error: HTTPError) -> _AnswerTooLong | None:
+    """What was wrong with an answer that is too long, if that is why there is none."""
+    return next((one for one in error.args if isinstance(one, _AnswerTooLong)), None)
 
 
 def _identity(message: bytes) -> bytes:

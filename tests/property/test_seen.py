@@ -54,6 +54,8 @@ def test_a_single_point_is_known_by_its_time_and_step(
         assert is_new == ((time_ns, step) not in model)
         model.add((time_ns, step))
     seen.forget_times(2)
-    assert sorted(seen.times_ns) == list(seen.times_ns)
-    assert set(seen.times_ns) == {time_ns for time_ns, _ in model if time_ns > 2}
-    assert len(seen.steps) == len(seen.times_ns)
+    left = [tuple(row) for row in seen.points]
+    assert left == sorted(
+        (time_ns, NO_STEP if step is None else step) for time_ns, step in model if time_ns > 2
+    )
+    assert seen.single_points() == len(left)

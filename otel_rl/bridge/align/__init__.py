@@ -222,7 +222,7 @@ class Aligner:
 
     def restore_trail(self, body: bytes) -> None:
         """After unpickling: know again the spans of a ``TrailLog``."""
-        self._trail.restore(body)
+        self.tally.spans_too_old += self._trail.restore(body, self.settings)
 
     @property
     def history_forgotten_ns(self) -> int:

@@ -8,6 +8,7 @@ out as a log of what is new, kept in the transaction of the rows, and read again
 import zlib
 from array import array
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from otel_rl.bridge.align.seen import NO_STEP, Seen
@@ -150,11 +151,13 @@ class Memory:
         return seen
 
     def _forget_older_half(self, unknown_through_ns: int) -> None:
-        seen_times = [seen.times_ns for seen in self._seen.values()]
-        seen_times += [s.changes.times_ns for s in self._seen.values() if s.changes is not None]
-        sample = sorted(t for times_ns in seen_times for t in times_ns[::_SAMPLED]) or [
-            unknown_through_ns
+        seen_times = [seen.points.sample(0, _SAMPLED) for seen in self._seen.values()]
+        seen_times += [
+            seen.changes.times_ns(_SAMPLED)
+            for seen in self._seen.values()
+            if seen.changes is not None
         ]
+        sample = sorted(chain.from_iterable(seen_times)) or [unknown_through_ns]
         self.forgotten_ns = max(self.forgotten_ns, sample[len(sample) // 2])
         self._remembered = self._orphaned = 0
         for seen in self._seen.values():

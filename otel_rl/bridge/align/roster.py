@@ -13,6 +13,8 @@ nobody knows how often that is. What counts is the instances with an index where
 an instance without is then a helper of one of them, such as a forked data loader.
 """
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -176,18 +178,21 @@ class Roster:
         for worker, state in workers.items():
             if state.standing is Standing.ALIVE:
                 living[worker.role].append((worker, state))
+        instances = Counter(worker.instance for there in living.values() for worker, _ in there)
         for name, role in self._roles.items():
             there = living[name]
-            for worker, state in list(there):
+            newcomers: _Newcomers | None = None
+            for worker, state in there:
                 silence_ns = now_ns - state.received_ns
                 if silence_ns <= lease_ns // 3:  # nearly always
                     continue
-                successor = _successor(worker, state, there)
+                newcomers = newcomers or _Newcomers(there)
+                successor = newcomers.successor(worker, state)
                 is_replaced = successor is not None and worker.index is not None
                 if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
-                    there.remove((worker, state))
-                    self._lost(role, worker, state, successor, living)
-            role.look(there)
+                    instances[worker.instance] -= 1
+                    self._lost(role, worker, state, successor, instances)
+            role.look([one for one in there if one[1].standing is Standing.ALIVE])
 
     def roles(self) -> Mapping[str, RoleStanding]:
         """How each role stood at the last look."""
@@ -215,10 +220,11 @@ class Roster:
         worker: Worker,
         state: WorkerState,
         successor: WorkerState | None,
-        living: Mapping[str, Sequence[tuple[Worker, WorkerState]]],
+        living: Mapping[str, int],
     ) -> None:
+        """A lease has ended without a goodbye; ``living`` has how many hold one, by instance."""
         state.standing, state.gone_ns = Standing.FAILED, state.event_ns
-        if any(other.instance == worker.instance for of in living.values() for other, _ in of):
+        if living.get(worker.instance):
             return  # the process goes on, and has said since who it is
         role.failures += 1
         self._went_well = False
@@ -235,20 +241,28 @@ class Roster:
         return role
 
 
-def _successor(
-    worker: Worker, state: WorkerState, living: Sequence[tuple[Worker, WorkerState]]
-) -> WorkerState | None:
-    """Who has come in the worker's place since it was last heard of."""
-    return next(
-        (
-            other_state
-            for other, other_state in living
-            if other.index == worker.index
-            and other_state.first_ns > state.received_ns
-            and not other_state.is_replacement
-        ),
-        None,
-    )
+class _Newcomers:
+    """Who of a role has come in the place of another, by index and in the order of arrival.
+
+    Args:
+        living: Of the role.
+    """
+
+    def __init__(self, living: Sequence[tuple[Worker, WorkerState]]) -> None:
+        self._by_index: dict[int | None, list[WorkerState]] = {}
+        for worker, state in sorted(living, key=lambda one: one[1].first_ns):
+            self._by_index.setdefault(worker.index, []).append(state)
+
+    def successor(self, worker: Worker, state: WorkerState) -> WorkerState | None:
+        """Who has come in the worker's place since it was last heard of."""
+        states = self._by_index[worker.index]
+        place = bisect_right(states, state.received_ns, key=lambda one: one.first_ns)
+        while place < len(states):
+            other_state = states[place]
+            if other_state.standing is Standing.ALIVE and not other_state.is_replacement:
+                return other_state
+            del states[place]  # it never will again, at this look
+        return None
 
 
 def _lease_ns(state: WorkerState, lease_ns: int, *, is_replaced: bool) -> int:

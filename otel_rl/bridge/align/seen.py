@@ -13,9 +13,14 @@ Three ways to be known, see ``Covered`` and ``Measurements.repeats``:
 * Everything else, by (time, step): sixteen bytes each.
 """
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import compress
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Final
+
+from otel_rl.bridge.align.ordered import OrderedRows, Place
 
 __all__ = ["NO_STEP", "Changes", "Seen"]
 
@@ -30,6 +35,11 @@ _MAX_INTERVALS = 1024
 # A value that alternates so often in one step is not measured again each time.
 _MAX_CHANGES = 4
 
+# Values of a step that are looked at one by one. Of more, a set says whether one is among them.
+_MANY = 16
+
+_NO_ROW: Final[Sequence[float]] = (math.nan, math.nan, math.nan, math.nan)
+
 
 class Changes:
     """The values that a series had at each of its steps, from which time on.
@@ -40,72 +50,104 @@ class Changes:
     neither gives one, what alternates is taken for two measurements, not for one in every export.
 
     Attributes:
-        steps: Ascending.
-        starts_ns: As the sender gave them, 0 for none; ascending where steps are equal.
-        times_ns: When each value was first told; ascending where steps and starts are equal.
-        values: Of one length with the others.
         lost_step: Values of steps up to this one may have been forgotten; ``NO_STEP`` if none was.
     """
 
-    __slots__ = ("lost_step", "starts_ns", "steps", "times_ns", "values")
+    __slots__ = ("_many", "_rows", "lost_step")
 
     def __init__(self) -> None:
-        self.steps = array("q")
-        self.starts_ns = array("q")
-        self.times_ns = array("q")
-        self.values = array("d")
+        # Step, start as the sender gave it (0 for none), when the value was first told, the value.
+        self._rows = OrderedRows(3, with_value=True)
+        # The values of steps that have many.
+        self._many: dict[int, set[float | None]] = {}
         self.lost_step = NO_STEP
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def take(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
         """Take note of a value that is told at ``time_ns``. Returns whether it is new."""
-        times_ns, values = self.times_ns, self.values
-        first, end, low, high = self._range(step, start_ns)
-        place = bisect_right(times_ns, time_ns, low, high)
-        if place > low and (_same(values[place - 1], value) or times_ns[place - 1] == time_ns):
+        rows = self._rows
+        place = rows.after((step, start_ns, time_ns))
+        before, after = next(rows.backward(place), _NO_ROW), next(rows.forward(place), _NO_ROW)
+        told_before = before[0] == step and before[1] == start_ns
+        told_after = after[0] == step and after[1] == start_ns
+        if told_before and (_same(before[3], value) or before[2] == time_ns):
             return False
-        if place < high and _same(values[place], value):
+        if told_after and _same(after[3], value):
             return False
-        if first == end and step <= self.lost_step:
+        is_known_step = step in (before[0], after[0])
+        if not is_known_step and step <= self.lost_step:
             return False
-        returns = high - low >= _MAX_CHANGES if low < high else first < end
-        if returns and any(_same(known, value) for known in values[first:end]):
+        if told_before or told_after:
+            returns = self._has_many(place, step, start_ns)
+        else:
+            returns = is_known_step
+        if returns and self._was_told(step, value):
             return False
-        self._insert(place, step, start_ns, time_ns, value)
+        self._put(place, (step, start_ns, time_ns, value))
         return True
 
     def restore(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
         """Put back a value that was new, in any order. Returns whether it was missing."""
-        _, _, low, high = self._range(step, start_ns)
-        place = bisect_left(self.times_ns, time_ns, low, high)
-        if place < high and self.times_ns[place] == time_ns:
+        place = self._rows.after((step, start_ns, time_ns))
+        before = next(self._rows.backward(place), _NO_ROW)
+        if before[:3] == [step, start_ns, time_ns]:
             return False
-        self._insert(place, step, start_ns, time_ns, value)
+        self._put(place, (step, start_ns, time_ns, value))
         return True
 
-    def _range(self, step: int, start_ns: int) -> tuple[int, int, int, int]:
-        """Return where a step begins and ends, and within it a start."""
-        first = bisect_left(self.steps, step)
-        end = bisect_right(self.steps, step, first)
-        low = bisect_left(self.starts_ns, start_ns, first, end)
-        return first, end, low, bisect_right(self.starts_ns, start_ns, low, end)
+    def times_ns(self, every: int) -> Iterator[int]:
+        """When one value in so many was first told."""
+        return self._rows.sample(2, every)
 
-    def _insert(self, place: int, step: int, start_ns: int, time_ns: int, value: float) -> None:
-        self.steps.insert(place, step)
-        self.starts_ns.insert(place, start_ns)
-        self.times_ns.insert(place, time_ns)
-        self.values.insert(place, value)
+    def newest_ns(self) -> int:
+        """When the last value was first told; 0 if none was."""
+        return max(self._rows.sample(2, 1), default=0)
 
     def forget(self, through_ns: int) -> None:
         """Forget the values that were first told through ``through_ns``."""
-        kept = [time_ns > through_ns for time_ns in self.times_ns]
-        if all(kept):
+        kept = [row for row in self._rows if row[2] > through_ns]
+        if len(kept) == len(self._rows):
             return
-        lost = max(step for step, is_kept in zip(self.steps, kept, strict=True) if not is_kept)
+        lost = max(int(row[0]) for row in self._rows if row[2] <= through_ns)
         self.lost_step = max(self.lost_step, lost)
-        self.steps = array("q", compress(self.steps, kept))
-        self.starts_ns = array("q", compress(self.starts_ns, kept))
-        self.values = array("d", compress(self.values, kept))
-        self.times_ns = array("q", compress(self.times_ns, kept))
+        self._rows.keep(kept)
+        self._many.clear()
+
+    def _has_many(self, place: Place, step: int, start_ns: int) -> bool:
+        """Whether a start of a step has so many values that one may be an old one again."""
+        found = 0
+        for way in self._rows.backward(place), self._rows.forward(place):
+            for row in islice(way, _MAX_CHANGES):
+                if row[0] != step or row[1] != start_ns:
+                    break
+                found += 1
+        return found >= _MAX_CHANGES
+
+    def _was_told(self, step: int, value: float) -> bool:
+        """Whether the step has had this value, of whichever start."""
+        values = self._many.get(step)
+        if values is None:
+            of_step = takewhile(
+                lambda row: row[0] == step,
+                self._rows.forward(self._rows.after((step - 1, math.inf, math.inf))),
+            )
+            values = {_plain(row[3]) for row in of_step}
+            if len(values) > _MANY:
+                self._many[step] = values
+        return _plain(value) in values
+
+    def _put(self, place: Place, row: tuple[int, int, int, float]) -> None:
+        self._rows.put(place, row)
+        values = self._many.get(row[0])
+        if values is not None:
+            values.add(_plain(row[3]))
+
+
+def _plain(value: float) -> float | None:
+    """A value by which it can be found: NaN is no equal of itself."""
+    return None if value != value else value
 
 
 def _same(one: float, other: float) -> bool:
@@ -118,17 +160,15 @@ class Seen:
 
     Attributes:
         bounds: start, end, start, end, ... of the intervals: (start, end], ascending, not touching.
-        times_ns: Times of single points, ascending.
-        steps: Of each of them; ascending where times are equal.
+        points: Time and step of each single point.
         changes: Values of steps that are told again and again; None if the series has none.
     """
 
-    __slots__ = ("bounds", "changes", "steps", "times_ns")
+    __slots__ = ("bounds", "changes", "points")
 
     def __init__(self) -> None:
         self.bounds = array("q")
-        self.times_ns = array("q")
-        self.steps = array("q")
+        self.points = OrderedRows(2)
         self.changes: Changes | None = None
 
     def take_interval(self, start_ns: int, end_ns: int) -> bool:
@@ -162,26 +202,22 @@ class Seen:
 
     def take_time(self, time_ns: int, step: int = NO_STEP) -> bool:
         """Take note of a single point. Returns whether it is new."""
-        times_ns, steps = self.times_ns, self.steps
-        if not times_ns or time_ns > times_ns[-1]:
-            times_ns.append(time_ns)
-            steps.append(step)
+        points = self.points
+        if not points or time_ns > points.last(0):
+            points.append((time_ns, step))
             return True
-        low = bisect_left(times_ns, time_ns)
-        high = bisect_right(times_ns, time_ns, low)
-        place = bisect_left(steps, step, low, high)
-        if place < high and steps[place] == step:
+        place = points.after((time_ns, step))
+        if next(points.backward(place), None) == [time_ns, step]:
             return False
-        times_ns.insert(place, time_ns)
-        steps.insert(place, step)
+        points.put(place, (time_ns, step))
         return True
 
     def newest_ns(self) -> int:
         """The latest time of all that was taken; 0 if nothing was."""
         return max(
             self.bounds[-1] if self.bounds else 0,
-            self.times_ns[-1] if self.times_ns else 0,
-            max(self.changes.times_ns, default=0) if self.changes is not None else 0,
+            self.points.last(0) if self.points else 0,
+            self.changes.newest_ns() if self.changes is not None else 0,
         )
 
     def known_changes(self) -> Changes:
@@ -192,11 +228,10 @@ class Seen:
 
     def single_points(self) -> int:
         """Return the number of points that are remembered one by one."""
-        return len(self.times_ns) + (0 if self.changes is None else len(self.changes.steps))
+        return len(self.points) + (0 if self.changes is None else len(self.changes))
 
     def forget_times(self, through_ns: int) -> None:
         """Forget the single points through ``through_ns``."""
-        end = bisect_right(self.times_ns, through_ns)
-        del self.times_ns[:end], self.steps[:end]
+        self.points.forget_through(through_ns)
         if self.changes is not None:
             self.changes.forget(through_ns)

@@ -79,6 +79,10 @@ class AlignSettings(BaseModel):
     """Spans per experiment that are kept to explain steps. The oldest make room; they are counted.
     """
 
+    max_spans_bytes: int = Field(default=128 << 20, ge=1 << 10)
+    """Memory for those spans, per experiment. One takes about 700 bytes, and 70 more for each link.
+    The oldest make room; they are counted."""
+
     max_open_windows: int = Field(default=1_000, gt=0)
     """Windows that wait for workers, per experiment. The oldest are closed beyond that."""
 

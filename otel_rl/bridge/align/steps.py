@@ -28,7 +28,7 @@ from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
 from otel_rl.bridge.align.streams import StreamTable
 from otel_rl.bridge.reduce import Cell, merged, put, reduced, statistic
-from otel_rl.records import RoleStanding
+from otel_rl.records import RoleStanding, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
@@ -218,8 +218,12 @@ class OpenSteps:
             standings: How many workers of each role there should be.
         """
         closed: list[ClosedStep] = []
+        of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
+        for worker, state in table.workers.items():
+            if worker.role in of_roles:
+                of_roles[worker.role][worker] = state
         for name, role in self._roles.items():
-            workers = {of: state for of, state in table.workers.items() if of.role == name}
+            workers = of_roles[name]
             role.passes.look(workers, now_ns)
             if role.is_open:
                 one = _Closing(name, role, list(workers.values()), table, settings, now_ns)
@@ -362,9 +366,9 @@ class _Closing:
         role.size = len(returned)
         for worker in self.workers:
             worker.start_again()
-        for stream in self.table.streams():
+        for stream in self.table.streams_of(self.name):
             one = returned.get(stream.worker.label)
-            if one is not None and stream.worker.role == self.name:
+            if one is not None:
                 step_of = one.positions.get(stream.number)
                 if step_of is not None:
                     stream.reported(step_of)

@@ -69,6 +69,11 @@ class StreamTable:
         self._next_stream = 0
         # The indexes that were ever seen or given, by role.
         self._indexes: dict[str, set[int]] = {}
+        # What is expected of each role, and its first free index from there on; not pickled.
+        self._counts: dict[str, int] | None = None
+        self._free: dict[str, tuple[int, int]] = {}
+        # The streams by role; None since one is new or forgotten. Not pickled.
+        self._of_roles: dict[str, list[Stream]] | None = None
         self._ended: dict[Series, _Ended] = {}
         # What was taken through this time may be of a series that is no longer in _ended.
         self._unknown_through_ns = 0
@@ -98,6 +103,8 @@ class StreamTable:
             self._indexes.setdefault(worker.role, set()).add(index)
             state = self.workers[worker] = WorkerState(worker.role, str(index), worker.count)
             self._frozen = None
+            if self._counts is not None:
+                self._counts[worker.role] = max(self._counts.get(worker.role, 0), worker.count or 0)
         return state
 
     def names(self) -> Mapping[str, str]:
@@ -127,12 +134,16 @@ class StreamTable:
         if not self.has_room_for(self._identity(series), settings):
             return None
         stream = self._streams[series] = self._make(series, settings)
-        self._frozen = None
+        self._frozen = self._of_roles = None
         return stream
 
-    def streams(self) -> Iterable[Stream]:
-        """Every stream that is not forgotten."""
-        return self._streams.values()
+    def streams_of(self, role: str) -> Iterable[Stream]:
+        """Every stream of a role's workers that is not forgotten."""
+        if self._of_roles is None:
+            self._of_roles = {}
+            for stream in self._streams.values():
+                self._of_roles.setdefault(stream.worker.role, []).append(stream)
+        return self._of_roles.get(role, ())
 
     def has_room_for(
         self,
@@ -213,7 +224,7 @@ class StreamTable:
         gone = {w for w, state in self.workers.items() if 0 < state.received_ns < horizon_ns}
         if not gone:
             return
-        self._frozen = None
+        self._frozen = self._counts = self._of_roles = None
         for series in [series for series in self._streams if series.worker in gone]:
             stream = self._streams.pop(series)
             self._ended[series] = _Ended(
@@ -288,14 +299,23 @@ class StreamTable:
         return self.group("", name, of_one, Reduction.MEAN, key=device_key(prefix, name))
 
     def _expected(self, role: str) -> int:
-        return max((w.count or 0 for w in self.workers.values() if w.role == role), default=0)
+        if self._counts is None:
+            self._counts = {}
+            for state in self.workers.values():
+                most = self._counts.get(state.role, 0)
+                self._counts[state.role] = max(most, state.count or 0)
+        return self._counts.get(role, 0)
 
     def _free_index(self, role: str) -> int:
         """The first index that nobody has, nor will have by the count of those who know theirs."""
         taken = self._indexes.get(role, set())
-        index = self._expected(role)
-        while index in taken:
+        expected = self._expected(role)
+        since, index = self._free.get(role, (expected, expected))
+        if since != expected:
+            index = expected
+        while index in taken:  # nothing that is taken is ever free again
             index += 1
+        self._free[role] = expected, index
         return index
 
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
@@ -442,6 +462,7 @@ class StreamTable:
         identities: _Identities = pickle.loads(zlib.decompress(state.frozen))  # noqa: S301
         self._next_stream = identities.next_stream
         self._indexes = identities.indexes
+        self._counts, self._free, self._of_roles = None, {}, None
         self._ended = identities.ended
         self._unknown_through_ns = identities.unknown_through_ns
         self._device_table = DeviceTable(identities.devices)

@@ -7,10 +7,13 @@ Spans are too many to be written again with every commit. So they are given out 
 new, kept in the transaction of the rows, and read again after a restart, as in ``memory.py``.
 """
 
+import itertools
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.align.explained import Explained, explain
@@ -27,6 +30,13 @@ _EVERY_NS: Final = 5 * _NS_PER_S
 
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
+
+# What a span takes without its texts and links: the record, two ids, times, its place in a dict.
+_SPAN_BYTES: Final = 480
+_LINK_BYTES: Final = 72
+
+# So many bytes of spans stand in one stream of a log, so that a log is read a part at a time.
+_STREAM_BYTES: Final = 4 << 20
 
 # Workers whose latest span is remembered; of more, those that came first are forgotten.
 _MAX_WORKERS: Final = 4_096
@@ -54,9 +64,11 @@ class Trail:
     def _begin(self) -> None:
         # In the order of arrival.
         self._spans: dict[bytes, SpanRecord] = {}
+        self._bytes = 0  # of those
         self._fresh: list[SpanRecord] = []
-        # The latest end of a span, by worker.
+        # The latest end of a span, by worker; and of those that are not remembered any more.
         self._newest_ns: dict[str, int] = {}
+        self._unnamed_ns = 0
 
     @property
     def forgotten_ns(self) -> int:
@@ -85,10 +97,15 @@ class Trail:
             if end_ns > self.forgotten_ns or end_ns > self._newest_ns.get(worker, end_ns):
                 new.setdefault(span.span_id, span)
         for worker, end_ns in newest_ns.items():
-            self._newest_ns[worker] = max(end_ns, self._newest_ns.pop(worker, 0))
-        while len(self._newest_ns) > _MAX_WORKERS:
-            del self._newest_ns[next(iter(self._newest_ns))]
+            self._heard(worker, end_ns)
         return list(new.values())
+
+    def _heard(self, worker: str, end_ns: int) -> None:
+        newest_ns = self._newest_ns
+        # One that is not remembered may have come as far as any other of these.
+        newest_ns[worker] = max(end_ns, newest_ns.pop(worker, self._unnamed_ns))
+        while len(newest_ns) > _MAX_WORKERS:
+            self._unnamed_ns = max(self._unnamed_ns, newest_ns.pop(next(iter(newest_ns))))
 
     def add(self, spans: Iterable[SpanRecord], settings: AlignSettings, received_ns: int) -> int:
         """Take in spans; those that were taken before make no difference.
@@ -110,10 +127,7 @@ class Trail:
         while len(waiting) > settings.max_open_steps:
             del waiting[next(iter(waiting))]
             dropped += 1
-        surplus = len(self._spans) - settings.max_spans
-        if surplus > 0:
-            dropped += self._make_room(surplus)
-        return dropped
+        return dropped + self._make_room(settings)
 
     def close(
         self,
@@ -160,20 +174,32 @@ class Trail:
         """Take out the spans that came since the last call; None if none did."""
         if not self._fresh:
             return None
-        body = zlib.compress(pickle.dumps(self._fresh, pickle.HIGHEST_PROTOCOL), level=1)
+        body = b"".join(map(_stream, _parts(self._fresh)))
         log = TrailLog(max(span.end_ns for span in self._fresh), body)
         self._fresh = []
         return log
 
-    def restore(self, body: bytes) -> None:
-        """Know again what ``take_log`` gave out, in any order."""
-        spans: list[SpanRecord] = pickle.loads(zlib.decompress(body))  # noqa: S301  # our own
-        for span in spans:
-            if span.end_ns > self.forgotten_ns:
-                self._spans.setdefault(span.span_id, span)
+    def restore(self, body: bytes, settings: AlignSettings) -> int:
+        """Know again what ``take_log`` gave out, in any order.
+
+        Returns:
+            How many had to make room.
+        """
+        dropped = 0
+        for spans in _read(body):
+            for span in spans:
+                if span.end_ns > self.forgotten_ns and span.span_id not in self._spans:
+                    self._keep(span)
+                    self._heard(span.worker, span.end_ns)
+            dropped += self._make_room(settings)
+        return dropped
+
+    def _keep(self, span: SpanRecord) -> None:
+        self._spans[span.span_id] = span
+        self._bytes += _size_bytes(span)
 
     def _take(self, span: SpanRecord, received_ns: int) -> None:
-        self._spans[span.span_id] = span
+        self._keep(span)
         if span.name == STEP_SPAN and span.step is not None:
             step = (span.role, span.step)
             # What began after the step was over is the same step of another pass.
@@ -204,10 +230,19 @@ class Trail:
         horizon_ns = oldest_ns - int(settings.spans_horizon_s * _NS_PER_S)
         self._drop_through(horizon_ns)
 
-    def _make_room(self, surplus: int) -> int:
-        ends = sorted(span.end_ns for span in self._spans.values())
+    def _make_room(self, settings: AlignSettings) -> int:
+        """Drop the oldest where there are too many, and a tenth more, so as not to do it often."""
         before = len(self._spans)
-        self._drop_through(ends[min(len(ends) - 1, surplus + len(ends) // 10)])
+        surplus = before - settings.max_spans
+        surplus_bytes = self._bytes - settings.max_spans_bytes
+        if surplus <= 0 and surplus_bytes <= 0:
+            return 0
+        oldest = sorted(self._spans.values(), key=lambda span: span.end_ns)
+        n = surplus + before // 10 if surplus > 0 else 0
+        if surplus_bytes > 0:
+            freed = itertools.accumulate(map(_size_bytes, oldest))
+            n = max(n, bisect_left([*freed], surplus_bytes + self._bytes // 10))
+        self._drop_through(oldest[min(before - 1, n)].end_ns)
         return before - len(self._spans)
 
     def _drop_through(self, horizon_ns: int) -> None:
@@ -217,14 +252,56 @@ class Trail:
         self._spans = {
             span_id: span for span_id, span in self._spans.items() if span.end_ns > horizon_ns
         }
+        self._bytes = sum(map(_size_bytes, self._spans.values()))
         self._fresh = [span for span in self._fresh if span.end_ns > horizon_ns]
 
-    def __getstate__(self) -> "_Known":
-        return self._known
+    def __getstate__(self) -> "tuple[_Known, dict[str, int], int]":
+        # The others are read from the spans; most often there are no more than those.
+        behind_ns = {
+            worker: end_ns
+            for worker, end_ns in self._newest_ns.items()
+            if end_ns <= self.forgotten_ns
+        }
+        return self._known, behind_ns, self._unnamed_ns
 
-    def __setstate__(self, state: "_Known") -> None:
-        self._known = state
+    def __setstate__(self, state: "_Known | tuple[_Known, dict[str, int], int]") -> None:
         self._begin()
+        if isinstance(state, _Known):  # as it was kept before clocks far behind were in it
+            self._known = state
+        else:
+            self._known, self._newest_ns, self._unnamed_ns = state
+
+
+def _size_bytes(span: SpanRecord) -> int:
+    """About what a span takes in memory. Its role, worker and host are those of many."""
+    texts = getsizeof(span.name) + getsizeof(span.phase) + getsizeof(span.phase_class)
+    return _SPAN_BYTES + texts + _LINK_BYTES * len(span.links)
+
+
+def _parts(spans: Iterable[SpanRecord]) -> Iterator[Sequence[SpanRecord]]:
+    """The spans, cut into some that take little memory each."""
+    part: list[SpanRecord] = []
+    size = 0
+    for span in spans:
+        part.append(span)
+        size += _size_bytes(span)
+        if size >= _STREAM_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _stream(spans: Sequence[SpanRecord]) -> bytes:
+    return zlib.compress(pickle.dumps(spans, pickle.HIGHEST_PROTOCOL), level=1)
+
+
+def _read(body: bytes) -> Iterator[Sequence[SpanRecord]]:
+    """What ``_stream`` made, of each stream in turn."""
+    while body:
+        stream = zlib.decompressobj()
+        yield pickle.loads(stream.decompress(body))  # noqa: S301  # our own
+        body = stream.unused_data
 
 
 @dataclass(slots=True)

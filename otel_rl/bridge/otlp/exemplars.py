@@ -29,6 +29,10 @@ _EIGHT_BYTES = {_TIME: "Q", _DOUBLE: "d", _INT: "q"}
 
 _MAX_KNOWN_BYTES = 512  # bounds what is remembered; longer exemplars are walked each time
 
+# An attribute with a step has 35 bytes. One that is longer is read each time, else what is
+# remembered would be as long as senders like.
+_MAX_STEP_BYTES = 64
+
 
 class ExemplarColumns(NamedTuple):
     """Measurements in the order in which they stand in the point. All of one length.
@@ -103,7 +107,8 @@ class _Layout:
                 return None
         steps: Sequence[int | None] = [None] * len(run)
         for column in self.attributes:
-            found = list(map(_step, columns[column]))
+            is_short = len(columns[column][0]) <= _MAX_STEP_BYTES  # as all of them are, or none
+            found = list(map(_step if is_short else _read_step, columns[column]))
             steps = found if len(self.attributes) == 1 else list(map(_first, steps, found))
         return ExemplarColumns(columns[self.time], columns[self.value], steps)
 
@@ -171,10 +176,12 @@ def _by_message(run: Iterable[bytes]) -> ExemplarColumns:
     return ExemplarColumns(times_ns, values, steps)
 
 
-# Every series of an export has the same steps, so most of them are found here.
-@lru_cache(maxsize=1 << 16)
-def _step(attribute: bytes) -> int | None:
+def _read_step(attribute: bytes) -> int | None:
     return step_of([KeyValue.FromString(attribute)])
+
+
+# Every series of an export has the same steps, so most of them are found here.
+_step = lru_cache(maxsize=1 << 16)(_read_step)
 
 
 def _first(one: int | None, other: int | None) -> int | None:

@@ -15,7 +15,9 @@ _DISTRO = "otel_rl"
 
 _DEFAULT_ROLE = "worker"
 
-_MAX_SENDERS = 1 << 12  # bound of a cache, for a few thousand processes
+# Bounds of two caches, for a few thousand processes: together they hold 16 MiB of what was sent.
+_MAX_SENDERS, _MAX_LONG_SENDERS = 1 << 12, 1 << 8
+_LONG_BYTES = 2 << 10  # most resources have a few hundred, those of Kubernetes up to twice so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +39,12 @@ class Sender:
     knows_starts: bool
 
 
-@lru_cache(maxsize=_MAX_SENDERS)
 def sender_of(serialized: bytes) -> Sender:
     """The sender that a serialized ``Resource`` describes; the same object each time, mostly."""
+    return (_sender if len(serialized) <= _LONG_BYTES else _long_sender)(serialized)
+
+
+def _read_sender(serialized: bytes) -> Sender:
     attributes = dict(text_pairs(Resource.FromString(serialized).attributes))
     service = attributes.get("service.name", "")
     role = attributes.get(names.RL_WORKER_ROLE) or (
@@ -63,3 +68,7 @@ def sender_of(serialized: bytes) -> Sender:
         # What a scraped SDK says of itself may stand in the resource, too, beside where it is.
         knows_starts="telemetry.sdk.name" in attributes and "url.scheme" not in attributes,
     )
+
+
+_sender = lru_cache(maxsize=_MAX_SENDERS)(_read_sender)
+_long_sender = lru_cache(maxsize=_MAX_LONG_SENDERS)(_read_sender)

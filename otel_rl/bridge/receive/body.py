@@ -5,6 +5,7 @@ import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 
 from starlette.requests import ClientDisconnect
 
@@ -19,6 +20,14 @@ ENCODINGS = ("identity", *_WINDOW_BITS)
 """The values of Content-Encoding that are understood. An absent one means identity."""
 
 _OUTPUT_CHUNK_BYTES = 1 << 20
+
+# What zlib is given at a time: what it leaves of it is copied, once for each stream that ends in
+# it and each chunk of output. It grows with a stream, so that short streams cost little.
+_FIRST_INPUT_BYTES = 1 << 9
+_MAX_INPUT_BYTES = 1 << 16
+
+# One is what every exporter sends. Writers of blocks make one for each 64 KiB, as BGZF does.
+_MAX_STREAMS = 1024
 
 
 class InFlight:
@@ -80,7 +89,7 @@ async def read(
         SlowSender: They did not all arrive within ``timeout_s``.
         Overloaded: All requests together hold too much.
     """
-    body: list[bytes] = []
+    body = BytesIO()  # gives its bytes out without a copy
     left = max_bytes
     try:
         async with asyncio.timeout(timeout_s):
@@ -89,13 +98,13 @@ async def read(
                 if left < 0:
                     raise _too_large(max_bytes)
                 held.add(len(chunk))
-                body.append(chunk)
+                body.write(chunk)
     except TimeoutError as exc:
         raise SlowSender(
             f"The request took longer than {timeout_s:g} s to arrive.",
             hint="Send it again. For a slow link, raise receive.body_timeout_s.",
         ) from exc
-    return b"".join(body)
+    return body.getvalue()
 
 
 async def drain(chunks: AsyncIterator[bytes], *, timeout_s: float) -> None:
@@ -115,6 +124,9 @@ async def drain(chunks: AsyncIterator[bytes], *, timeout_s: float) -> None:
 def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> bytes:
     """Undo a Content-Encoding. A bomb is found out as it passes ``max_bytes``, not at its end.
 
+    Takes time in proportion to the bytes that go in and come out. Any thread may call it; others
+    run meanwhile.
+
     Args:
         body: As it came over the wire.
         encoding: One of ``ENCODINGS``.
@@ -122,36 +134,43 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int, held: Held) -> byt
         held: The result is added to it as it grows.
 
     Raises:
-        RequestTooLarge: The result is larger.
+        RequestTooLarge: The result is larger, or the body is over 1,024 gzip streams, one after
+            another.
         MalformedRequest: The body is not so compressed, or ends too early.
         Overloaded: All requests together hold too much.
     """
     if encoding == "identity":
         return body
-    result: list[bytes] = []
-    left = max_bytes
+    result = BytesIO()  # gives its bytes out without a copy
+    left, position = max_bytes, 0
     # A gzip file may be several streams, one after another.
-    while True:
-        stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+    for _ in range(_MAX_STREAMS):
+        stream, input_bytes = zlib.decompressobj(_WINDOW_BITS[encoding]), _FIRST_INPUT_BYTES
         while not stream.eof:
+            given = stream.unconsumed_tail
+            if not given:
+                given = body[position : position + input_bytes]
+                position += len(given)
+                input_bytes = min(2 * input_bytes, _MAX_INPUT_BYTES)
             try:
-                chunk = stream.decompress(body, min(_OUTPUT_CHUNK_BYTES, left + 1))
+                chunk = stream.decompress(given, min(_OUTPUT_CHUNK_BYTES, left + 1))
             except zlib.error as exc:
                 raise MalformedRequest(f"The body is not {encoding}: {exc}.") from exc
-            body = stream.unconsumed_tail
             left -= len(chunk)
             if left < 0:
                 raise _too_large(max_bytes)
-            if not chunk and not body and not stream.eof:
+            if not given and not chunk and not stream.eof:
                 raise MalformedRequest(f"The {encoding} body is cut off.")
             held.add(len(chunk))
-            result.append(chunk)
-        body = stream.unused_data
-        if not body or encoding != "gzip":
-            break
-    if body:
-        raise MalformedRequest(f"Bytes follow the end of the {encoding} body.")
-    return b"".join(result)
+            result.write(chunk)
+        position -= len(stream.unused_data)
+        if position == len(body):
+            return result.getvalue()
+        if encoding != "gzip":
+            raise MalformedRequest(f"Bytes follow the end of the {encoding} body.")
+    raise RequestTooLarge(
+        f"The gzip body has more than {_MAX_STREAMS} streams.", hint="Compress it as one stream."
+    )
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:

@@ -74,12 +74,21 @@ class ReceiveLimits(BaseModel):
     max_span_attributes: int = Field(128, ge=1)
     """Most attributes of a span. The default is the limit of OpenTelemetry SDKs."""
 
+    max_span_bytes: int = Field(1 << 20, ge=1 << 10)
+    """Largest span, as protobuf, with its attributes, events and links."""
+
+    max_span_links: int = Field(1024, ge=1)
+    """Most links of a span. SDKs send at most 128, workers of otel_rl 64."""
+
+    max_span_name_bytes: int = Field(1024, ge=1)
+    """Longest name of a span, in UTF-8."""
+
     max_attribute_key_bytes: int = Field(256, ge=1)
     """Longest attribute key, in UTF-8, and longest key within a log event."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
-    """Longest attribute value of a resource, scope, data point or exemplar, as protobuf. Those of
-    spans are not held to it: a stack trace is long."""
+    """Longest attribute value of a resource, scope, point or exemplar, as protobuf, and name or
+    version of a scope. Attributes of spans are not held to it: a stack trace is long."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
     """Most bytes of a resource's attributes together, as protobuf."""
@@ -99,10 +108,11 @@ class ReceiveLimits(BaseModel):
     """Most maps and arrays within each other in a log event. Protobuf itself ends at 30."""
 
     max_name_chars: int = Field(128, ge=1)
-    """Longest experiment, trial or role, and longest table, tag, group or job type of an event."""
+    """Longest experiment, trial or role, longest phase of a span, and longest table, tag, group or
+    job type of an event."""
 
     max_metric_name_bytes: int = Field(255, ge=1)
-    """Longest metric name, in UTF-8. The default is OpenTelemetry's own limit."""
+    """Longest metric name or unit, in UTF-8. The default is OpenTelemetry's own limit of names."""
 
     max_buckets: int = Field(512, ge=1)
     """Most buckets of a histogram point, or quantiles of a summary point."""

@@ -27,6 +27,7 @@ _HINTS = {
     ),
     Refusal.INVALID_EVENT: "docs/semantic-conventions.md lists what each event has.",
     Refusal.EVENT_TOO_LARGE: "Shorten it, or raise the bridge's limit.",
+    Refusal.SPAN_TOO_LARGE: "Send less in it, or raise the bridge's limit.",
     Refusal.NO_VALUE: "Send a number, or the flag NO_RECORDED_VALUE.",
     Refusal.INVALID_BUCKETS: "Bounds ascend and are one fewer than the counts.",
     Refusal.TOO_MANY_ATTRIBUTES: "Send what varies as a value, or raise the bridge's limit.",

@@ -11,13 +11,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     DataPointFlags,
     Exemplar,
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
+    Metric,
     NumberDataPoint,
     SummaryDataPoint,
 )
@@ -41,7 +42,12 @@ _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
+# What is kept of a span's attributes.
+_PHASE_ATTRIBUTES = frozenset({names.RL_PHASE, names.RL_PHASE_CLASS})
+
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
+_SHOWN_ID_BYTES = 20  # what is longer is no id, and may be as long as a request
+
 _HEAD_BYTES = 4  # the tag and length in front of an attribute
 _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46, and fields of a later OTLP
 
@@ -73,6 +79,12 @@ class Rules:
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
         )
+        self._harmless_span_bytes = min(
+            limits.max_span_bytes,
+            limits.max_span_name_bytes,
+            limits.max_span_links * _MIN_KEY_VALUE_BYTES,
+            limits.max_name_chars,
+        )
 
     def resource(self, resource: Resource) -> Problem:
         """Names the experiment, with a usable name, in few and short attributes."""
@@ -102,13 +114,24 @@ class Rules:
                 return Refusal.INVALID_NAME, f"Resource attribute {attribute.key} {fault}"
         return None
 
-    def scope(self, attributes: Sequence[KeyValue]) -> Problem:
-        """Few and short attributes."""
-        return self._pairs("The scope", attributes)
+    def scope(self, scope: InstrumentationScope) -> Problem:
+        """With a short name and version, and few and short attributes."""
+        max_bytes = self._limits.max_attribute_value_bytes
+        for part, written in (("name", scope.name), ("version", scope.version)):
+            if _is_over(written, max_bytes):
+                return Refusal.ATTRIBUTE_TOO_LONG, f"The scope has a {part} over {max_bytes} bytes"
+        return self._pairs("The scope", scope.attributes)
 
-    def metric_name(self, name: str) -> Problem:
-        """Not empty, not over-long, without control characters."""
-        return _metric_name_problem(name, self._limits.max_metric_name_bytes)
+    def metric(self, metric: Metric) -> Problem:
+        """With a name that is not empty, not too long, without control characters; a short unit."""
+        max_bytes, name = self._limits.max_metric_name_bytes, metric.name
+        # Before it is remembered: what a sender writes may be as long as a request.
+        if _is_over(name, max_bytes):
+            return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
+        if _is_over(metric.unit, max_bytes):
+            detail = f"The unit of metric {name} is over {max_bytes} bytes"
+            return Refusal.INVALID_METRIC_NAME, detail
+        return _metric_name_problem(name)
 
     def point(self, metric: str, kind: str, point: DataPoint) -> Problem:
         """With a value, of a time near now, few and short attributes, few exemplars, sound buckets.
@@ -188,11 +211,13 @@ class Rules:
         return self._pairs(f"An exemplar of metric {metric}", exemplar.filtered_attributes)
 
     def span(self, span: Span) -> Problem:
-        """With valid ids, times near now, few attributes and short keys."""
+        """With valid ids, times near now, few attributes and links, and short texts."""
         if len(span.trace_id) != 16 or not any(span.trace_id):
-            return Refusal.INVALID_ID, f"Trace id {span.trace_id.hex() or 'of no bytes'} is invalid"
+            return Refusal.INVALID_ID, f"Trace id {_id(span.trace_id)} is invalid"
         if len(span.span_id) != 8 or not any(span.span_id):
-            return Refusal.INVALID_ID, f"Span id {span.span_id.hex() or 'of no bytes'} is invalid"
+            return Refusal.INVALID_ID, f"Span id {_id(span.span_id)} is invalid"
+        if len(span.parent_span_id) > 8:
+            return Refusal.INVALID_ID, f"Parent span id {_id(span.parent_span_id)} is invalid"
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
                 return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
@@ -210,6 +235,27 @@ class Rules:
                         f"is over {max_bytes} bytes"
                     ),
                 )
+        return self._span_size(span)
+
+    def _span_size(self, span: Span) -> Problem:
+        limits, owner = self._limits, f"Span {span.name[:64]!r}"
+        if span.ByteSize() <= self._harmless_span_bytes:
+            return None
+        if _is_over(span.name, limits.max_span_name_bytes):
+            detail = f"{owner}... has a name over {limits.max_span_name_bytes} bytes"
+            return Refusal.SPAN_TOO_LARGE, detail
+        if len(span.links) > limits.max_span_links:
+            detail = f"{owner} has {len(span.links)} links, over {limits.max_span_links}"
+            return Refusal.SPAN_TOO_LARGE, detail
+        for attribute in span.attributes:
+            if attribute.key not in _PHASE_ATTRIBUTES:
+                continue
+            if len(attribute.value.string_value) > limits.max_name_chars:
+                detail = f"{owner} has {attribute.key} over {limits.max_name_chars} characters"
+                return Refusal.SPAN_TOO_LARGE, detail
+        if span.ByteSize() > limits.max_span_bytes:
+            detail = f"{owner} has {span.ByteSize()} bytes, over {limits.max_span_bytes}"
+            return Refusal.SPAN_TOO_LARGE, detail
         return None
 
     def event(self, name: str, record: LogRecord) -> Problem:
@@ -338,13 +384,20 @@ def _is_empty(point: NumberDataPoint) -> bool:
     return point.WhichOneof("value") is None and not point.flags & _NO_VALUE
 
 
-# The same names come every second.
+def _is_over(text: str, max_bytes: int) -> bool:
+    """Whether a text is longer in UTF-8, where a character has one to four bytes."""
+    return len(text) * 4 > max_bytes and (len(text) > max_bytes or len(text.encode()) > max_bytes)
+
+
+def _id(sent: bytes) -> str:
+    return sent[:_SHOWN_ID_BYTES].hex() or "of no bytes"
+
+
+# The same names come every second. None is longer than a name may be.
 @lru_cache(maxsize=1 << 14)
-def _metric_name_problem(name: str, max_bytes: int) -> Problem:
+def _metric_name_problem(name: str) -> Problem:
     if not name.strip():
         return Refusal.INVALID_METRIC_NAME, "A metric has no name"
-    if len(name.encode()) > max_bytes:
-        return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
     if not name.isprintable():
         return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
     return None

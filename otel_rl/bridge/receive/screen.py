@@ -147,7 +147,7 @@ class Screen:
             return True
 
         def keeps_scope(part: S) -> bool:
-            problem = self._rules.scope(part.scope.attributes)
+            problem = self._rules.scope(part.scope)
             if problem is not None:
                 return self._refuse(problem, count(part))
             screen(part)
@@ -172,7 +172,7 @@ class Screen:
     def _keeps_metric(self, metric: Metric) -> bool:
         kind = metric.WhichOneof("data")
         points = _points(metric, kind)
-        problem = self._rules.metric_name(metric.name)
+        problem = self._rules.metric(metric)
         if problem is not None:
             return self._refuse(problem, len(points))
         is_sound = kind in _NUMBERS and self._rules.are_sound_numbers(

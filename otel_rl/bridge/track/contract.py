@@ -168,7 +168,8 @@ class RunStatus:
         tracker: Name of the backend.
         location: URL or path, empty before the first opening.
         state: Where the delivery stands.
-        next_row: All rows below are handed to the tracker.
+        next_row: All rows below are handed to the tracker. After a failure, those that it has
+            confirmed.
         safe_row: All rows below are known to be safe at the tracker.
         pending: Rows that wait to be handed over.
         last_error: What went wrong last, empty once the tracker takes rows again.

@@ -86,6 +86,11 @@ class OpenRun:
         self._listed_row: int | None = None  # of the last one, also if it is pruned
 
     @property
+    def held_row(self) -> int:
+        """All rows below are what another opening begins with. Any thread may read it."""
+        return self._confirmed_row or 0
+
+    @property
     def location(self) -> str:
         """Where a person finds the run. Valid after ``open``."""
         return self._writer.location()

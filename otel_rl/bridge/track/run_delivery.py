@@ -149,6 +149,9 @@ class RunDelivery:
             self._numbered = self._shared.source.next_row(self.key)
         with self._changed:
             next_row = self._opened.next_row if self._opened else self._pruned_row
+            if self._opened and self._state in {RunState.RETRYING, RunState.REJECTED}:
+                # What was handed over and is not confirmed is handed over again.
+                next_row = max(self._opened.held_row, self._pruned_row)
             return RunStatus(
                 key=self.key,
                 tracker=self._settings.tracker,

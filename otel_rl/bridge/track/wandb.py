@@ -8,15 +8,16 @@ Online, the server is the tracker. Rows are safe when its line count says so.
 
 Offline, a file is the tracker, and such a file cannot be continued: every way of resuming starts at
 step 0, and a crash loses what the SDK had in memory. So nothing in it counts as safe, ``open`` says
-0, and the whole run is written anew from the journal into a new directory. When that is finished,
-older directories of the run with no more rows of this journal are removed, and one is left. Upload
-it with ``wandb sync`` after the run is over: W&B appends a directory that it syncs a second time.
+0, and the whole run is written anew from the journal into a new directory. When that is finished
+and was read back from the disk (``wandb_copies``), older directories of the run with no more rows
+of this journal are removed, and one is left. Upload it with ``wandb sync`` after the run is over:
+W&B appends a directory that it syncs a second time.
 
 ``wandb`` is shared machinery (threads, a subprocess, exit hooks), so one process holds one run.
 """
 
+import contextlib
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,9 @@ from otel_rl.bridge.track.wandb_about import show
 from otel_rl.bridge.track.wandb_account import Account, WandbSettings, find_account
 from otel_rl.bridge.track.wandb_alerts import alert
 from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun, ask
+from otel_rl.bridge.track.wandb_copies import OfflineCopy, check_room
 from otel_rl.bridge.track.wandb_rows import STEP, payload
-from otel_rl.bridge.track.wandb_sdk import quiet_settings, translated
+from otel_rl.bridge.track.wandb_sdk import FILE_FLUSH_S, quiet_settings, translated
 from otel_rl.bridge.track.wandb_system import SystemPanels
 from otel_rl.bridge.track.wandb_upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
@@ -45,7 +47,9 @@ _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
 _QUERY_TIMEOUT_S = 10.0  # for one question to the server; it is asked again
 _SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
-_ROWS_FILE = "otel_rl.rows"  # how many there are, and from which journal
+
+# wandb-core writes what it has this often, so a row may rightly take as long to be in the file.
+_MIN_STALL_S = 4 * FILE_FLUSH_S
 
 
 class WandbTracker:
@@ -59,6 +63,7 @@ class WandbTracker:
         self._run_id = ""
         self._journal = ""
         self._upload = Upload("", 0, stall_timeout_s=0)
+        self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
 
     def open(self, run: RunInfo, /) -> int:
         """Create the run, or resume it online and start it anew offline."""
@@ -71,6 +76,8 @@ class WandbTracker:
         self._journal = run.journal
         # Asked first, because a server that is away costs `init` its whole timeout and then some.
         lines = self._settled_lines() if self._account.online else 0
+        if not self._account.online:
+            check_room(run.directory / "wandb", run.run_id, run.journal)
         with translated():
             self._run = _init(run, self._settings, self._account)
             self._run.define_metric("*", step_metric=STEP)
@@ -87,21 +94,28 @@ class WandbTracker:
             self._finish(exit_code=1)
             raise
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
-        self._note_rows()
+        if not self._account.online:
+            self._copy = OfflineCopy(
+                _directory(self._run),
+                run.run_id,
+                run.journal,
+                stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S),
+            )
         self.describe(run.description)
         return start
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Log each row in one call at its own step."""
         run = self._opened()
-        self._upload.begin()
+        given = self._copy or self._upload
+        given.begin()
         for row in rows:
             with translated():
                 run.log(payload(row), step=row.number, commit=True)
                 alert(run, row)
             if self._panels is not None:
                 self._panels.send(row)
-            self._upload.next_row = row.number + 1
+            given.next_row = row.number + 1
 
     def describe(self, description: Description, /) -> None:
         """Update the run. Its group and job type are those that were known when it was opened."""
@@ -113,10 +127,17 @@ class WandbTracker:
     def flush(self, *, timeout_s: float) -> int | None:
         """Ask the server what it has, until that is all. Offline, nothing is ever safe."""
         self._opened()
-        self._note_rows()
-        if not self._account.online:
-            return None
-        return self._upload.wait(self._lines, timeout_s=timeout_s)
+        if self._copy is None:
+            return self._upload.wait(self._lines, timeout_s=timeout_s)
+        try:
+            self._copy.check_progress()
+        except TrackerUnavailable:
+            # It may hold more rows than any other: then it is left for a person.
+            with contextlib.suppress(TrackerError):
+                self._finish(exit_code=1)
+            self._copy.remove_if_needless()
+            raise
+        return None
 
     def location(self) -> str:
         """The URL of the run, or the path of its directory."""
@@ -124,17 +145,25 @@ class WandbTracker:
         return str((run.url or "") if self._account.online else _directory(run))
 
     def close(self, *, exit_code: int) -> int | None:
-        """Finish the run and end ``wandb-core``."""
-        if self._run is None:
-            return self._upload.safe_row if self._account.online else None
-        directory = _directory(self._run)
-        self._note_rows()
-        self._finish(exit_code=exit_code)
+        """Finish the run, end ``wandb-core``, and look whether all of it is there."""
+        was_open = self._run is not None
+        if was_open:
+            self._finish(exit_code=exit_code)
         if not self._account.online:
-            _sync_to_disk(directory)
-            _remove_older(directory, self._run_id)
+            self._verify_copy()
             return None
-        return self._upload.wait(self._lines)
+        return self._upload.wait(self._lines) if was_open else self._upload.safe_row
+
+    def _verify_copy(self) -> None:
+        if self._copy is None:
+            return
+        try:
+            self._copy.verify()
+        except TrackerUnavailable:
+            self._copy.remove_if_needless()
+            raise
+        self._copy.remove_others()
+        self._copy = None
 
     def _finish(self, *, exit_code: int) -> None:
         import wandb
@@ -189,11 +218,6 @@ class WandbTracker:
     def _ask(self) -> RemoteRun:
         return ask(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
 
-    def _note_rows(self) -> None:
-        if self._run is not None and not self._account.online:
-            note = f"{self._upload.next_row} {self._journal}\n"
-            (_directory(self._run) / _ROWS_FILE).write_text(note)
-
     def _opened(self) -> "wandb.Run":
         if self._run is None:
             raise TrackerUnavailable(f"The W&B run {self._run_id} is not open.")
@@ -229,33 +253,3 @@ def _name(key: ExperimentKey) -> str:
 
 def _directory(run: "wandb.Run") -> Path:
     return Path(run.settings.sync_dir)
-
-
-def _sync_to_disk(directory: Path) -> None:
-    for path in (*directory.glob("*.wandb"), directory):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _remove_older(directory: Path, run_id: str) -> None:
-    """Leave one directory of the run: this one, unless an older one has more or other rows.
-
-    An older one has more if the bridge was told to stop before it had written the run anew, and
-    others if they are of another journal.
-    """
-    rows, journal = _noted_rows(directory)
-    for older in directory.parent.glob(f"offline-run-*-{run_id}*"):
-        older_rows, older_journal = _noted_rows(older)
-        if older != directory and older_rows <= rows and older_journal in {journal, None}:
-            shutil.rmtree(older, ignore_errors=True)
-
-
-def _noted_rows(directory: Path) -> tuple[int, str | None]:
-    try:
-        rows, _, journal = (directory / _ROWS_FILE).read_text().strip().partition(" ")
-        return int(rows), journal
-    except (OSError, ValueError):
-        return 0, None  # it did not live to its first flush

@@ -6,6 +6,7 @@ writer process starts.
 
 import configparser
 import netrc
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,7 +310,9 @@ def _attached(
 
 
 def _filled(part: str, experiment: str, trial: str) -> str:
-    return part.replace("{experiment}", experiment).replace("{trial}", trial)
+    # In one pass: a name may have braces in it, and is no pattern itself.
+    names = {"{experiment}": experiment, "{trial}": trial}
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], part)
 
 
 def _project(project: str) -> str:

@@ -1,5 +1,6 @@
 """The W&B SDK as a bridge needs it: its errors as ours, and nothing of the machine in the run."""
 
+import errno
 import logging
 import re
 from collections.abc import Iterator
@@ -12,12 +13,18 @@ from otel_rl.errors import TrackerRejected, TrackerUnavailable
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["quiet_settings", "translated"]
+__all__ = ["FILE_FLUSH_S", "quiet_settings", "translated"]
+
+FILE_FLUSH_S = 5
+"""How often wandb-core writes what it has to the file of an offline run."""
 
 _log = logging.getLogger(__name__)
 
 # Answers that a retry does not change. W&B puts the status into the message only.
 _REFUSAL = re.compile(r"\b(400|401|403|404|409|410|422|501)\b|permission denied", re.IGNORECASE)
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def quiet_settings(settings: WandbSettings, account: Account, **others: object) -> "wandb.Settings":
@@ -45,6 +52,7 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         x_save_requirements=False,
         # Online the journal is the copy; a second one on the disk would serve nobody.
         x_skip_transaction_log=account.online,
+        x_transaction_log_flush_interval=FILE_FLUSH_S,
         x_file_stream_transmit_interval=settings.transmit_interval_s or None,
         **others,
     )
@@ -78,4 +86,5 @@ def translated() -> Iterator[None]:
             hint="The rows from it on are kept. Please report this.",
         ) from exc
     except (wandb.Error, OSError) as exc:  # TimeoutError and ConnectionResetError are OSErrors
-        raise TrackerUnavailable(f"W&B: {type(exc).__name__}: {exc}") from exc
+        hint = "Free space on that disk." if getattr(exc, "errno", None) in _NO_ROOM else ""
+        raise TrackerUnavailable(f"W&B: {type(exc).__name__}: {exc}.", hint=hint) from exc

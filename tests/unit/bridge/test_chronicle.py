@@ -3,6 +3,8 @@
 import pickle
 from dataclasses import replace
 
+import pytest
+
 from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.diagnose.facts import Facts, SpanFacts, WorkerFacts
 from otel_rl.records import Decoded, Departure, Export, Measurements, Series, SpanRecord, Worker
@@ -177,6 +179,28 @@ def test_spans_that_come_again_after_a_restart_are_not_kept_again() -> None:
     bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
     bench.aligner.restore_trail(trail.body)
     bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
+
+
+@pytest.mark.parametrize("others", [0, 4_100], ids=["a restart", "many others and a restart"])
+def test_spans_of_a_clock_far_behind_that_come_again_are_not_kept_again(others: int) -> None:
+    """They are forgotten at once; what is known of them is how far their worker has come."""
+    bench = Bench(max_spans=10)
+    bench.send(RANK0, Decoded((), (), spans=[span(f"s{n}", 10, 11 + n) for n in range(11)]))
+    behind = [span("far", -9000 + n, -8999 + n, worker="b") for n in range(4)]
+    behind = [replace(one, span_id=bytes([n])) for n, one in enumerate(behind)]
+    for one in behind:
+        bench.send(RANK1, Decoded((), (), spans=[one]))
+    for n in range(others):
+        other = span(f"o{n}", -9000, -8999, worker=f"other {n}")
+        bench.aligner.add(Decoded((), (), spans=[other]), received_ns=bench.now_ns)
+    assert sum(one.spans for one in bench.facts().spans if one.phase == "far") == 3
+    log = bench.aligner.take_trail()
+    bench.aligner = pickle.loads(pickle.dumps(bench.aligner))
+    assert log is not None
+    bench.aligner.restore_trail(log.body)
+    for one in behind:
+        bench.send(RANK1, Decoded((), (), spans=[one]))
     assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
 
 

@@ -1,5 +1,7 @@
 """From the spool to the ledger: experiments take turns and fail apart."""
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -7,13 +9,24 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.align import AlignSettings
+from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
 from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
+from otel_rl.diagnose.facts import Facts
 from otel_rl.errors import JournalFull
-from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.otlp_requests import event, gauge, key_values, logs_request, metrics_request, point
+from otel_rl.records import Batch, ExperimentKey, Signal, Value
+from tests.otlp_requests import (
+    Attributes,
+    event,
+    gauge,
+    key_values,
+    logs_request,
+    metrics_request,
+    point,
+)
 from tests.stores import Store
 
 S = 1_000_000_000
@@ -522,3 +535,107 @@ def test_a_run_that_has_ended_with_no_metric_is_named_once(
         line for line in caplog.messages if line.startswith("a/default ended with no metric")
     ]
     assert caplog.text.count("ended with no metric") == 1
+
+
+SLOW = Finding(3, T0, "cause", "the judge is slow", [{"kind": "slow_reward", "role": "judge"}])
+
+
+def alerts(bench: Bench, key: ExperimentKey) -> list[str]:
+    rows = bench.ledger.rows(key, start=0, limit=10_000)
+    return [row.labels[DIAGNOSIS_ALERT] for row in rows if DIAGNOSIS_ALERT in row.labels]
+
+
+@pytest.mark.parametrize("error", [JournalFull("The disk is full."), ValueError("a bug")])
+def test_a_finding_is_told_once_though_its_first_commits_are_undone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+
+    def undo(_self: Ledger, _commits: list[Commit]) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", undo)
+        bench.drain.tell(A, SLOW)
+        for _ in range(3):
+            with contextlib.suppress(JournalFull):
+                bench.run(seconds=2)
+    assert alerts(bench, A) == []
+    for _ in range(3):
+        bench.run(seconds=2)
+    assert alerts(bench, A) == ["the judge is slow"]
+    bench.restart()
+    bench.drain.tell(A, SLOW)  # what a bridge finds that has just begun is no news
+    bench.run(seconds=2)
+    assert alerts(bench, A) == ["the judge is slow"]
+
+
+def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.spool.append([broken(A), broken(A)])
+    bench.drain.tell(A, SLOW)
+    bench.run(seconds=2)
+    bench.run(seconds=2)
+    assert alerts(bench, A) == ["the judge is slow"]
+
+
+def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.drain.tell(A, SLOW)
+    bench.drain.tell(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.run(seconds=2)
+    assert alerts(bench, A) == ["the judge is slower"]
+
+
+def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:
+    """How often each span of a step is in what is kept for a diagnosis."""
+    found: dict[tuple[int, str], int] = {}
+    for body in bench.ledger.history(key):
+        for facts in Facts.decode(body).spans:
+            place = facts.step, facts.phase
+            found[place] = found.get(place, 0) + facts.spans
+    return found
+
+
+def texts(bench: Bench, key: ExperimentKey) -> list[Value]:
+    """All that stands in the run's tables of samples."""
+    rows = bench.ledger.rows(key, start=0, limit=10_000)
+    lines = [line for row in rows for table in row.tables.values() for line in table.rows]
+    return [value for line in lines for value in line]
+
+
+def test_spans_samples_and_steps_that_come_again_count_once_whenever_they_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one request, in two at once, after some time, after a rollback, after a restart."""
+    sent = [traced(A, step=3), sampled(A, "an answer"), batch(A, 3)]
+    doubled = dataclasses.replace(sent[0], payload=sent[0].payload * 2)  # of protobuf: both
+    bench.spool.append([doubled, *sent, *sent])
+    bench.run()
+
+    def full(_self: Ledger, _commits: list[Commit]) -> None:
+        raise JournalFull("The disk is full.")
+
+    for again in range(3):
+        bench.spool.append(sent)
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "commit", full)
+            with pytest.raises(JournalFull):
+                bench.run(seconds=2)
+        bench.run(seconds=2)
+        if again:
+            bench.restart()
+    bench.spool.append([*sent, batch(A, 4)])
+    bench.run(seconds=20)
+    bench.drain.finish(bench.now_ns)
+    assert spans_of(bench, A) == {(3, "rl.loop"): 1, (3, "train"): 1}
+    assert texts(bench, A).count("an answer") == 1
+    assert bench.steps(A) == [3, 4]
+
+
+def sampled(key: ExperimentKey, text: str) -> Batch:
+    attributes: Attributes = {"rl.loop.iteration": 3, "rl.sample.table": "answers"}
+    return said(key, event("rl.rollout.sample", attributes, {"answer": text}, time_ns=T0))

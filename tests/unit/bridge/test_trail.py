@@ -1,6 +1,9 @@
 """Spans to what decided how long each step took."""
 
+import gc
 import pickle
+import time
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -64,7 +67,7 @@ class Bench:
         log = self.trail.take_log()
         self.trail = pickle.loads(pickle.dumps(self.trail))
         if log is not None:
-            self.trail.restore(log.body)
+            self.trail.restore(log.body, self.settings)
 
 
 def test_a_step_is_what_each_role_and_phase_took_of_it() -> None:
@@ -279,3 +282,92 @@ def test_a_corrected_clock_is_named_with_a_worker_of_its_host() -> None:
     (clock,) = explained.clocks
     assert (clock.host, clock.worker) == ("two", "generator-0")
     assert clock.ahead_ns == pytest.approx(20 * S, abs=S)
+
+
+MIB = 1 << 20
+
+
+def heavy(number: int, n_links: int = 30) -> SpanRecord:
+    """As large as the door lets a span be, but for the number of links."""
+    links = tuple(b"%024d" % (number * n_links + place) for place in range(n_links))
+    name, phase = f"{number:06d}" + "n" * 1018, f"{number:06d}" + "p" * 122
+    own = span(f"train#{number}", number * S, number * S + S)
+    return replace(own, links=links, name=name, phase=phase, phase_class=phase[::-1])
+
+
+def taken_bytes(bench: Bench) -> int:
+    """What stays in memory of 60 batches of 40 such spans: 9 MiB of them."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for batch in range(60):
+            bench.send([heavy(40 * batch + number) for number in range(40)])
+            bench.trail.take_log()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_2400_spans_of_many_links_and_long_names_take_what_the_limit_says() -> None:
+    bench = Bench(max_spans_bytes=2 * MIB)
+    assert taken_bytes(bench) < 2.5 * MIB
+
+
+def test_plain_spans_take_no_more_than_they_are_charged() -> None:
+    def kept(number: int) -> SpanRecord:
+        return replace(heavy(number, 1), name=f"name {number}", phase="", phase_class="")
+
+    bench = Bench(max_spans_bytes=4 * MIB)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        dropped = bench.send([kept(number) for number in range(10_000)])
+        bench.trail.take_log()
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert dropped > 2_000
+    assert 2 * MIB < taken < 5 * MIB
+
+
+def test_spans_that_make_room_for_bytes_are_the_oldest_and_are_counted() -> None:
+    bench = Bench(max_spans_bytes=MIB)
+    dropped = sum(bench.send([heavy(number)]) for number in range(400))
+    assert dropped > 5
+    assert bench.trail.forgotten_ns == dropped * S
+    assert not bench.trail.new_of([heavy(399)])
+
+
+def test_spans_of_a_log_are_held_to_the_bound_as_they_are_read() -> None:
+    bench = Bench(max_spans_bytes=400 * MIB)
+    bench.send([heavy(number) for number in range(5000)])
+    log = bench.trail.take_log()
+    assert log is not None
+    small = Bench(max_spans_bytes=4 * MIB)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        dropped = small.trail.restore(log.body, small.settings)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The log holds 20 MiB; at once there are those that stay, and a part as text and as spans.
+    assert dropped > 3000
+    assert peak < 14 * MIB
+
+
+def test_making_room_costs_time_in_proportion_to_the_spans() -> None:
+    def cpu_s(n: int) -> float:
+        taken_s = []
+        for _ in range(3):
+            bench = Bench(max_spans=n // 4)
+            spans = [replace(heavy(number, 0), name="n") for number in range(n)]
+            begun_s = time.process_time()
+            for place in range(0, n, 100):
+                bench.send(spans[place : place + 100])
+            taken_s.append(time.process_time() - begun_s)
+        return min(taken_s)
+
+    assert cpu_s(16_000) < 10 * cpu_s(4_000)

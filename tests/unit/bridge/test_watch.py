@@ -29,7 +29,14 @@ def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
 class Bench:
     """A ledger with one run, and a watch over it."""
 
-    def __init__(self, directory: Path, *, every_s: float, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every_s: float,
+        arguments: Sequence[str] = (),
+        keys: Sequence[ExperimentKey] = (KEY,),
+    ) -> None:
         self.journal = SqliteJournal(directory)
         self.ledger = Ledger(self.journal)
         self.counters = Counters()
@@ -39,7 +46,7 @@ class Bench:
             environment={},
             arguments=["--data", str(directory), *arguments],
             every_s=every_s,
-            experiments=lambda: [KEY],
+            experiments=lambda: keys,
             tell=lambda key, finding: self.told.append((key, finding)),
             counters=self.counters,
             clock_ns=time.time_ns,
@@ -50,13 +57,13 @@ class Bench:
         over = Description(status=ExperimentStatus.COMPLETE)
         self.ledger.commit([Commit(KEY, [], self.ledger.next_row(KEY), None, description=over)])
 
-    def learn(self, world: World) -> None:
+    def learn(self, world: World, key: ExperimentKey = KEY) -> None:
         """A run comes as far as the world does."""
         for facts in world.facts():
-            number = self.ledger.next_row(KEY)
+            number = self.ledger.next_row(key)
             row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
             history = facts.time_ns, facts.encode()
-            self.ledger.commit([Commit(KEY, [row], number + 1, None, history=history)])
+            self.ledger.commit([Commit(key, [row], number + 1, None, history=history)])
 
 
 @pytest.fixture
@@ -96,6 +103,20 @@ def test_the_last_look_is_at_what_has_come_since_of_runs_that_have_ended(
     it.watch.look_last()
     it.watch.look_last()  # there is nothing new
     assert [finding.causes[0]["kind"] for _, finding in it.told] == ["slow_reward"]
+    it.journal.close()
+
+
+def test_a_run_is_not_told_what_is_wrong_with_one_whose_names_are_the_same_text(
+    bench: Callable[..., Bench],
+) -> None:
+    healthy, ill = ExperimentKey("a/b", "c"), ExperimentKey("a", "b/c")
+    it = bench(every_s=0.1, keys=[healthy])
+    it.learn(World(steps=70, seed=1), healthy)
+    it.learn(World(steps=70, slower=judges_are_slow), ill)
+    it.watch.start()
+    wait_until(lambda: bool(it.told), "a look", timeout_s=DEADLINE_S)
+    it.watch.stop()
+    assert [(key, finding.verdict) for key, finding in it.told] == [(healthy, "healthy")]
     it.journal.close()
 
 

@@ -1,9 +1,10 @@
 """``otel-rl diagnose`` beside a bridge that runs, and after it."""
 
 import json
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,13 @@ def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
     return 20.0 if (role, phase) == ("judge", "score") and step >= 40 else 1.0
 
 
-def keep(journal: Journal) -> None:
+def keep(journal: Journal, worlds: Mapping[ExperimentKey, World] | None = None) -> None:
     """What a bridge keeps of two runs; of the second it has heard last."""
     ledger = Ledger(journal)
-    for key, world in ((SLOW, World(slower=judges_are_slow)), (SOUND, World(seed=1))):
+    worlds = worlds or {SLOW: World(slower=judges_are_slow), SOUND: World(seed=1)}
+    for place, (key, world) in enumerate(worlds.items()):
         for facts in world.facts():
-            time_ns = facts.time_ns + (10**15 if key is SOUND else 0)
+            time_ns = facts.time_ns + 10**15 * place
             history = time_ns, facts._replace(time_ns=time_ns).encode()
             ledger.commit([Commit(key, [], 0, None, history=history)])
 
@@ -71,6 +73,60 @@ def test_a_run_is_found_by_its_name(diagnose: Callable[..., tuple[int, str]]) ->
         assert status == 0
         assert said.startswith("grpo/slow, 79 steps")
         assert "1. slow_reward: score of judge takes" in said
+
+
+AB_C, A_BC = ExperimentKey("a/b", "c"), ExperimentKey("a", "b/c")
+
+
+@pytest.fixture
+def namesakes(tmp_path: Path) -> Path:
+    """Two runs that are the same text, of which the one that was heard of last is ill."""
+    journal = SqliteJournal(tmp_path)
+    keep(journal, {AB_C: World(seed=1), A_BC: World(slower=judges_are_slow)})
+    journal.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("key", "verdict"), [(AB_C, "healthy"), (A_BC, "cause")])
+def test_names_are_values_of_which_no_text_is_made(
+    namesakes: Path, key: ExperimentKey, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"--experiment={key.experiment}", f"--trial={key.trial}"]
+    assert main(["diagnose", "--json", *names, "--data", str(namesakes)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["experiment"], report["trial"]) == (key.experiment, key.trial)
+    assert report["verdict"] == verdict
+
+
+def test_a_text_that_stands_for_two_runs_is_refused_with_what_to_write(
+    namesakes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "a/b/c", "--data", str(namesakes)]) == 2
+    said = capsys.readouterr().err
+    assert "--experiment=a/b --trial=c" in said
+    assert "--experiment=a --trial=b/c" in said
+
+
+def test_a_journal_below_does_not_hide_the_run_that_is_named(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    below = SqliteJournal(tmp_path / "below")
+    keep(below, {SLOW: World(seed=1)})  # healthy, and written last
+    below.close()
+    shutil.copy(kept / JOURNAL_FILE, tmp_path)
+    os.utime(tmp_path, (0, 0))
+    arguments = ["--json", "--experiment=grpo", "--trial=slow", "--data", str(tmp_path)]
+    assert main(["diagnose", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "cause"
+
+
+def test_one_way_to_name_a_run_is_enough(
+    diagnose: Callable[..., tuple[int, str]],
+) -> None:
+    status, said = diagnose("grpo/slow", "--experiment", "grpo")
+    assert status == 2
+    assert "Name the run either by" in said
+    assert diagnose("--trial", "slow")[1].startswith("grpo/slow, 79 steps")
 
 
 def test_without_a_name_it_is_the_run_that_was_heard_of_last(

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.receive.admit import Admitted, admit
@@ -453,6 +454,49 @@ def recent_trace() -> ExportTraceServiceRequest:
     span = request.resource_spans[0].scope_spans[0].spans[0]
     span.start_time_unix_nano, span.end_time_unix_nano = NOW_NS - 5, NOW_NS
     return request
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda span: setattr(span, "name", "n" * 1025),
+        lambda span: setattr(span, "name", "\u00fc" * 513),
+        lambda span: span.links.extend([Span.Link(trace_id=b"t" * 16, span_id=b"s" * 8)] * 1025),
+        lambda span: span.links.extend([Span.Link()] * 1025),
+        lambda span: span.attributes.extend(key_values({"rl.phase": "p" * 129})),
+        lambda span: span.attributes.extend(key_values({"rl.phase_class": "p" * 129})),
+        lambda span: span.attributes.extend(key_values({"exception": "x" * (1 << 20)})),
+        lambda span: span.events.add(name="e" * (1 << 20)),
+        lambda span: setattr(span, "trace_state", "s" * (1 << 20)),
+    ],
+)
+def test_a_span_that_is_too_large_is_refused_and_its_sender_told(
+    change: Callable[[Span], object],
+) -> None:
+    request = recent_trace()
+    request.resource_spans[0].scope_spans[0].spans.add().CopyFrom(
+        request.resource_spans[0].scope_spans[0].spans[0]
+    )
+    change(request.resource_spans[0].scope_spans[0].spans[0])
+    admitted = admit(Signal.TRACES, request, LIMITS, NOW_NS)
+    assert admitted.refused == {Refusal.SPAN_TOO_LARGE: 1}
+    assert admitted.accepted == 1
+    assert "Spans refused: 1 (span_too_large)" in admitted.message
+
+
+def test_a_span_as_large_as_it_may_be_is_taken() -> None:
+    request = recent_trace()
+    span = request.resource_spans[0].scope_spans[0].spans[0]
+    span.name = "n" * 1024
+    span.links.extend([Span.Link(trace_id=b"t" * 16, span_id=b"s" * 8)] * 1024)
+    span.attributes.extend(key_values({"rl.phase": "p" * 128, "stack": "x" * 900_000}))
+    assert admit(Signal.TRACES, request, LIMITS, NOW_NS).accepted == 1
+
+
+def test_a_parent_of_more_than_8_bytes_is_refused() -> None:
+    request = recent_trace()
+    request.resource_spans[0].scope_spans[0].spans[0].parent_span_id = b"p" * 9
+    assert admit(Signal.TRACES, request, LIMITS, NOW_NS).refused == {Refusal.INVALID_ID: 1}
 
 
 def test_message_holds_one_sentence_for_each_reason() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import gzip
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -114,3 +116,37 @@ def test_a_body_counts_as_it_grows_and_a_bomb_takes_no_more_than_is_left() -> No
         with pytest.raises(Overloaded):
             decompress(bomb, "gzip", max_bytes=20_000_000, held=held)
         assert held.bytes <= len(bomb) + 2_000_000
+
+
+EMPTY_STREAM = gzip.compress(b"", mtime=0)
+
+
+@pytest.mark.timeout(600)  # before there was a bound, 4 MB of them took 100 s
+def test_many_streams_are_refused_at_a_fixed_number_whatever_the_size_of_the_body() -> None:
+    assert unpacked(EMPTY_STREAM * 1023 + gzip.compress(b"x"), "gzip", max_bytes=9) == b"x"
+    with pytest.raises(RequestTooLarge, match="1024 streams"):
+        unpacked(EMPTY_STREAM * 1025, "gzip", max_bytes=9)
+    body = EMPTY_STREAM * (4_000_000 // len(EMPTY_STREAM))
+    begun_s = time.process_time()
+    with pytest.raises(RequestTooLarge, match="1024 streams"):
+        unpacked(body, "gzip", max_bytes=1 << 20)
+    assert time.process_time() - begun_s < 5
+
+
+def cpu_s(body: bytes) -> float:
+    """Of decompressing it, at best."""
+    taken_s = []
+    for _ in range(3):
+        begun_s = time.process_time()
+        with InFlight(1 << 30).hold() as held:
+            decompress(body, "gzip", max_bytes=64 << 20, held=held)
+        taken_s.append(time.process_time() - begun_s)
+    return min(taken_s)
+
+
+@pytest.mark.timeout(600)
+def test_cost_of_streams_grows_with_bytes_not_with_their_square() -> None:
+    # Bytes that do not compress, so that there is much behind each stream.
+    stream = gzip.compress(Random(1).randbytes(16_000), 1)
+    # Its square would be 16 times as much.
+    assert cpu_s(stream * 1024) < 8 * cpu_s(stream * 256)

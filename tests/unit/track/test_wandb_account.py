@@ -216,6 +216,13 @@ def test_a_run_to_join_may_be_named_after_the_experiment_and_the_trial(tmp_path:
     assert find_account(settings, environ).attached_path == settings.attach
 
 
+def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
+    settings = WandbSettings(attach="team/{experiment}/run-{trial}")
+    found = find_account(settings, environ, ExperimentKey("{trial}", "7"))
+    assert found.attached_path == "team/{trial}/run-7"
+
+
 @pytest.mark.parametrize("trial", ["a/b", "", "a:b"])
 def test_a_name_that_makes_no_run_id_is_refused(tmp_path: Path, trial: str) -> None:
     environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}

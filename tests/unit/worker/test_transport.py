@@ -1,6 +1,10 @@
+import gzip
+import itertools
 import shutil
 import socket
-from collections.abc import Iterator
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -217,6 +221,8 @@ class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
 
     def __init__(self) -> None:
         self.code: grpc.StatusCode | None = None
+        self.answer = PARTIAL
+        self.compression = grpc.Compression.NoCompression
         self.retry_after_s: int | None = None
         self.requests: list[ExportMetricsServiceRequest] = []
         self.metadata: dict[str, str | bytes] = {}
@@ -226,6 +232,7 @@ class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
         self, request: ExportMetricsServiceRequest, context: grpc.ServicerContext
     ) -> ExportMetricsServiceResponse:
         self.metadata = dict(context.invocation_metadata())
+        context.set_compression(self.compression)
         if self.code is not None:
             if self.retry_after_s is not None:
                 context.set_trailing_metadata(
@@ -233,7 +240,7 @@ class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
                 )
             context.abort(self.code, "told to")
         self.requests.append(request)
-        return PARTIAL
+        return self.answer
 
 
 def retry_info(code: grpc.StatusCode, seconds: int) -> bytes:
@@ -302,3 +309,218 @@ def test_grpc_codes_are_retried_as_otlp_says(
     reply = transport.send(b"")
     transport.close()
     assert (reply.outcome, reply.retry_after_s) == (outcome, retry_after_s)
+
+
+LIMIT = 64 << 10
+"""Bytes of an answer, as docs/worker.md has it."""
+
+BLOCK = b"x" * 4096
+
+
+class Hostile:
+    """A server that answers with bytes of its own until it is hung up on, or has sent all of them.
+
+    Args:
+        answer: What it sends, piece by piece.
+        pause_s: After each piece.
+    """
+
+    def __init__(self, answer: Iterable[bytes], pause_s: float = 0.0) -> None:
+        self.sent = 0
+        self.ended = threading.Event()
+        self.was_hung_up_on = False
+        self._answer = answer
+        self._pause_s = pause_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        # Little, so that what was sent is about what was read.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        peer, _ = self._listener.accept()
+        with peer:
+            peer.recv(1 << 16)
+            try:
+                for piece in self._answer:
+                    peer.sendall(piece)
+                    self.sent += len(piece)
+                    self.ended.wait(self._pause_s)
+            except OSError:
+                self.was_hung_up_on = True
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def hostile() -> Iterator[Callable[..., Hostile]]:
+    made: list[Hostile] = []
+
+    def make(answer: Iterable[bytes], pause_s: float = 0.0) -> Hostile:
+        made.append(Hostile(answer, pause_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def head(status: str, *fields: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *fields, "", ""]).encode()
+
+
+def chunks(block: bytes, n: int) -> Iterator[bytes]:
+    return itertools.repeat(b"%x\r\n%s\r\n" % (len(block), block), n)
+
+
+MANY = 16_384
+"""Pieces of an answer that has an end only so that a test of what reads it all has one: 64 MiB."""
+
+LONG_ANSWERS = {
+    "a body without a length": lambda: [head("200 OK"), *itertools.repeat(BLOCK, MANY)],
+    "a body of a length": lambda: [
+        head("200 OK", f"Content-Length: {MANY * len(BLOCK)}"),
+        *itertools.repeat(BLOCK, MANY),
+    ],
+    "a length that no machine has room for": lambda: [
+        head("200 OK", f"Content-Length: {1 << 60}"),
+        *itertools.repeat(BLOCK, MANY),
+    ],
+    "chunks": lambda: [head("200 OK", "Transfer-Encoding: chunked"), *chunks(BLOCK, MANY)],
+    "trailers": lambda: [
+        head("200 OK", "Transfer-Encoding: chunked"),
+        b"0\r\n",
+        *itertools.repeat(b"A: " + BLOCK + b"\r\n", MANY),
+    ],
+    "headers": lambda: [b"HTTP/1.1 200 OK\r\n", *itertools.repeat(b"A: " + BLOCK + b"\r\n", MANY)],
+    "a status line": lambda: [b"HTTP/1.1 200 ", *itertools.repeat(BLOCK, MANY)],
+    "continue": lambda: itertools.repeat(head("100 Continue") * 200, MANY),
+}
+
+
+@pytest.mark.parametrize("answer", LONG_ANSWERS.values(), ids=LONG_ANSWERS)
+def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_again(
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+) -> None:
+    server = hostile(answer())
+    tracemalloc.start()
+    try:
+        reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    server.close()
+    assert reply.outcome is Outcome.RETRY
+    assert not reply.unreachable
+    assert server.was_hung_up_on
+    # Beside the bound, what the kernel holds of a connection that is hung up on.
+    assert server.sent < LIMIT + (8 << 20)
+    assert most_bytes < 16 * LIMIT
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [("400 Bad", Outcome.REFUSED), ("503 Away", Outcome.RETRY), ("307 There", Outcome.REFUSED)],
+)
+def test_a_status_stands_though_its_body_does_not_end(
+    hostile: Callable[..., Hostile], status: str, outcome: Outcome
+) -> None:
+    answer = [head(status, "Retry-After: 7", "Location: /"), *itertools.repeat(BLOCK, MANY)]
+    server = hostile(answer)
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+    server.close()
+    assert reply.outcome is outcome
+    assert server.was_hung_up_on
+    assert reply.retry_after_s == (7 if outcome is Outcome.RETRY else None)
+
+
+SLOW_ANSWERS = {
+    "a body": lambda: itertools.chain([head("200 OK")], itertools.repeat(b"x", 2_000)),
+    "chunks": lambda: itertools.chain(
+        [head("200 OK", "Transfer-Encoding: chunked")], chunks(b"x", 2_000)
+    ),
+    "a header": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nA: "], itertools.repeat(b"x", 2_000)),
+    "a status line": lambda: itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x", 2_000)),
+    "continue": lambda: itertools.repeat(head("100 Continue"), 2_000),
+}
+
+
+@pytest.mark.parametrize("answer", SLOW_ANSWERS.values(), ids=SLOW_ANSWERS)
+def test_the_time_for_a_call_is_for_all_of_it_however_slowly_the_answer_drips(
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+) -> None:
+    server = hostile(answer(), pause_s=0.01)  # all of it would take 20 s
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
+    assert reply.outcome is Outcome.RETRY
+    server.ended.set()  # from here on as fast as it can
+    server.close()
+    assert server.was_hung_up_on
+
+
+def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        over = threading.Event()
+        took: list[int] = []
+
+        def drip() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                while not over.wait(0.01):
+                    took.append(len(peer.recv(4096)))
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        body = bytes(64 << 20)
+        reply = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
+        over.set()
+        thread.join()
+    assert reply.outcome is Outcome.RETRY
+    assert sum(took) < len(body)
+
+
+def test_a_zipped_answer_is_read_as_far_as_the_bound(hostile: Callable[..., Hostile]) -> None:
+    """Nobody asks for one."""
+    for message, outcome in ((PARTIAL.SerializeToString(), "why"), (bytes(32 << 20), None)):
+        zipped = gzip.compress(message)
+        fields = ("Content-Encoding: gzip", f"Content-Length: {len(zipped)}")
+        server = hostile([head("200 OK", *fields) + zipped])
+        tracemalloc.start()
+        try:
+            reply = over_http(server.url).send(b"")
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert reply.outcome is Outcome.ACCEPTED
+        assert outcome in {None, reply.message}
+        assert most_bytes < 16 * LIMIT
+
+
+def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
+    answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
+    sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
+    transport = over_http(sink.url)
+    for _ in range(4):
+        transport.send(b"")
+    assert len(set(sink.ports)) == 1
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression), ids=str)
+def test_of_a_long_answer_over_grpc_little_is_read(
+    grpc_server: GrpcServer, compression: grpc.Compression
+) -> None:
+    grpc_server.compression = compression
+    grpc_server.answer = ExportMetricsServiceResponse(
+        partial_success=ExportMetricsPartialSuccess(error_message="x" * 2 * LIMIT)
+    )
+    transport = over_grpc(grpc_server.url)
+    before = transport.send(b"")
+    grpc_server.answer = PARTIAL
+    after = transport.send(b"")
+    transport.close()
+    assert before.outcome is Outcome.RETRY
+    assert after.outcome is Outcome.ACCEPTED
