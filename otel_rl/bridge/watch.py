@@ -173,7 +173,7 @@ class Watch:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **self._environment},
+            env={**_harmless(os.environ), **self._environment},
             start_new_session=True,  # a Ctrl-C is the bridge's to hear
         ) as process:
             self._asked = process
@@ -192,6 +192,15 @@ class Watch:
         if (report["experiment"], report["trial"]) != (key.experiment, key.trial):
             raise RuntimeError(f"asked about {key!r}, it spoke of another run")
         return report
+
+
+def _harmless(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment for a process that only reads the journal: no key, and no token to send."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name != "WANDB_API_KEY" and not (name.startswith("OTEL_EXPORTER") and "HEADERS" in name)
+    }
 
 
 def _now(rows: int) -> tuple[float, int]:

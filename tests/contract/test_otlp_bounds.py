@@ -249,6 +249,17 @@ def test_headers_are_bounded() -> None:
         assert is_served(receiver)
 
 
+@pytest.mark.parametrize(("size", "status"), [(15_000, 200), (17_000, 400), (100_000, 400)])
+def test_headers_that_come_in_one_piece_are_bounded_too(size: int, status: int) -> None:
+    with http_receiver() as receiver, httpx.Client(base_url=receiver.url) as client:
+        for _ in range(2):  # the second one on the same connection
+            answer = client.post("/v1/metrics", content=GAUGE, headers=PROTOBUF | {"x": "x" * size})
+            assert answer.status_code == status
+        expected = "ok" if status == 200 else "malformed"
+        assert receiver.counts()["requests", expected] == 2
+        assert is_served(receiver)
+
+
 def test_a_call_whose_message_does_not_arrive_is_ended_and_leaves_its_thread() -> None:
     limits = ReceiveLimits(body_timeout_s=0.3, max_concurrent_requests=1)
     never = threading.Event()

@@ -18,10 +18,12 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive import body, otlp_json
 from otel_rl.bridge.receive.intake import Intake
+from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
@@ -80,7 +82,32 @@ def create_app(intake: Intake) -> FastAPI:
     for signal, path in PATHS.items():
         app.post(path)(receiver.endpoint(signal))
     app.get("/healthz")(_healthz)
+    app.add_middleware(_BoundedHead, refuse=receiver.refuse_head)
     return app
+
+
+class _BoundedHead:
+    """Refuses requests with too much before their body.
+
+    The HTTP parser bounds what it has to keep of headers that are not complete; those that come in
+    one piece are of any size.
+    """
+
+    def __init__(self, app: ASGIApp, refuse: Callable[[Request], Awaitable[Response]]) -> None:
+        self._app = app
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _head_bytes(scope) > MAX_HEAD_BYTES:
+            response = await self._refuse(Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _head_bytes(scope: Scope) -> int:
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # ": ", CR, LF
+    return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
 async def _healthz() -> Response:
@@ -128,6 +155,12 @@ class _Receiver:
                 return self._error(media, answer, message)
 
         return export
+
+    async def refuse_head(self, request: Request) -> Response:
+        """Answers a request with too much before its body."""
+        await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
+        error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
+        return self._error(_media_of(request), *self._intake.answer(error, Where.HTTP))
 
     async def answer_framework_error(self, request: Request, error: Exception) -> Response:
         """Answers unknown paths and wrong methods, which the framework finds out by itself."""

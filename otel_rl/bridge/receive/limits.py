@@ -4,7 +4,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["ReceiveLimits"]
+__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits"]
+
+MAX_HEAD_BYTES = 16 << 10
+"""Most bytes of a request before its body, and of a gRPC call's metadata."""
 
 
 class ReceiveLimits(BaseModel):
