@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.align.explained import Explained, explain
 from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.unpickle import StateRefused, unpickle
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -172,8 +173,17 @@ class Trail:
         return log
 
     def restore(self, body: bytes) -> None:
-        """Know again what ``take_log`` gave out, in any order."""
-        spans: list[SpanRecord] = pickle.loads(zlib.decompress(body))  # noqa: S301  # our own
+        """Know again what ``take_log`` gave out, in any order.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        try:
+            spans = unpickle(zlib.decompress(body))
+        except zlib.error as exc:
+            raise StateRefused(f"it cannot be unzipped ({exc})") from exc
+        if not isinstance(spans, list) or not all(isinstance(one, SpanRecord) for one in spans):
+            raise StateRefused("it is no list of spans")
         for span in spans:
             if span.end_ns > self.forgotten_ns:
                 self._spans.setdefault(span.span_id, span)
