@@ -22,8 +22,10 @@ from types import FrameType
 
 from tests.faults.crew import Crew
 from tests.faults.outcome import Outcome
+from tests.faults.scenario import STOP_TIMEOUT_S
 
 _REPORT = Path("build/faults.json")
+_MUTANT_STOP_TIMEOUT_S = 10.0  # some never come to an end
 
 
 def main() -> int:
@@ -41,7 +43,9 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="faults-") as scratch,
         Crew(Path(scratch), jobs) as crew,
     ):
-        for future in as_completed([crew.run(first + n, mutant=mutant) for n in range(runs)]):
+        timeout_s = _MUTANT_STOP_TIMEOUT_S if mutant else STOP_TIMEOUT_S
+        begun = [crew.run(first + n, mutant=mutant, stop_timeout_s=timeout_s) for n in range(runs)]
+        for future in as_completed(begun):
             outcome = future.result()
             outcomes.append(outcome)
             _say(_line(len(outcomes), runs, outcome))
