@@ -14,13 +14,14 @@ from tests.lab.running import Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of, history_of
 from tests.otlp_requests import gauge, metrics_request, point
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
-# Where each goes depends on the ports of the gateways, which are random. A gateway takes 35 to 65 % of
-# all names, so that one of two takes all of six in 4 % of the runs, and all of these in one of a million.
+# Where each goes depends on the ports of the gateways, which are random. A gateway takes 35 to 65 %
+# of all names, so that one of two takes all of six in 4 % of the runs, and all of these in less
+# than one of a million.
 EXPERIMENTS = [f"experiment-{number}" for number in range(24)]
 VALUES = 20
-ARRIVES_S = 60.0
+ARRIVES_S = 180.0
 RETRY_S = 0.05
 
 
@@ -55,8 +56,13 @@ class Tier:
 def tier(tmp_path: Path) -> Iterator[Tier]:
     tier = Tier(tmp_path)
     with ExitStack() as stack:
-        for part in (*tier.bridges, *tier.gateways, tier.router):
-            stack.enter_context(part)
+        parts = (*tier.bridges, *tier.gateways, tier.router)
+        # All at once, then each in turn until it can be used.
+        for part in parts:
+            stack.callback(part.kill)
+            part.start(waits=False)
+        for part in parts:
+            part.wait()
         yield tier
 
 
