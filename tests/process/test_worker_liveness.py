@@ -16,7 +16,7 @@ from tests.process.test_bridge_command import Service, bridge
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 
 # Lives until its standard input ends, and says goodbye by itself. A worker that has exported once
 # has a long lease: it may be one that does so once a minute. So it exports again after a second.

@@ -47,7 +47,7 @@ def test_no_more_requests_are_parsed_at_once_than_there_are_cores() -> None:
 def test_requests_that_wait_for_the_disk_keep_nobody_from_parsing() -> None:
     together = threading.Barrier(16)
     journal = Journal()
-    journal.before = lambda: together.wait(10)
+    journal.before = lambda: together.wait(60)
     door = intake(journal, Counters())
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda _: door.take(Signal.METRICS, lambda: BODY), range(16)))
