@@ -365,7 +365,7 @@ def test_36_stop_leaves_no_thread_and_no_port() -> None:
 @settings(
     max_examples=100,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     message=st.one_of(

@@ -702,7 +702,7 @@ class TestRobustness:
     @settings(
         max_examples=100,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(
         body=st.one_of(

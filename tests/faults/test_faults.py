@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.books import Verdict
 from tests.faults.crew import Crew
+from tests.faults.gateway import Fate
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 SEEDS = range(1, 11)
 AT_A_TIME = 3
 
+CUTS = (Fate.CUT, Fate.HANG_UP, Fate.LOSE_ANSWER, Fate.CUT_ANSWER)
 AIMED_SEED = 13
 
 
@@ -84,7 +86,9 @@ def test_every_acknowledged_measurement_is_in_the_run_exactly_once(
 def test_the_scenarios_kill_and_cut(outcomes: Mapping[int, "Future[Outcome]"]) -> None:
     done = [future.result() for future in outcomes.values()]
     assert sum(outcome.kills for outcome in done) >= len(done)
-    assert all(outcome.faults["lose answer"] for outcome in done)
+    # How many requests there are, and so how many suffer each of these, is a matter of the machine.
+    assert all(sum(outcome.faults[fate] for fate in CUTS) for outcome in done)
+    assert all(sum(outcome.faults[fate] for outcome in done) >= len(done) for fate in CUTS)
 
 
 def test_a_bridge_with_all_its_layers_survives_strikes_where_they_act(
