@@ -84,7 +84,7 @@ class Aimed:
         """
         bridge, server = self._stage.bridge, self._stage.server
         server.fail(500, path="file_stream")
-        self._wait(lambda: server.failed() > 0, "W&B refused rows")
+        self._wait(lambda: server.refused_rows() > 0, "W&B refused rows")
         before = self._rows()
         killed = kill([*bridge.writers(), *bridge.cores()])
         server.heal()

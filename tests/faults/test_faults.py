@@ -36,7 +36,7 @@ def _has_doubled(verdict: Verdict) -> bool:
 
 
 def _has_left_rows_out(verdict: Verdict) -> bool:
-    return bool(verdict.lost and verdict.misplaced)
+    return bool(verdict.lost)
 
 
 FOUND_OUT = {
