@@ -24,6 +24,7 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.tls import TlsSettings
 from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.errors import ConfigError
+from otel_rl.shown import is_secret_name, redacted
 
 __all__ = [
     "ENV_PREFIX",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
+
+_MAX_SHOWN: Final = 200
 
 _MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
 
@@ -292,8 +295,23 @@ def _explained(exc: ValidationError) -> str:
         if error["type"] == "extra_forbidden":
             lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
         else:
-            # What stands where a token's digest should may be the token; a URL has a password.
-            is_secret = error["loc"][:1] == ("auth",) or error["loc"] in _MAY_HOLD_A_URL
-            got = "" if is_secret else f" (got {error['input']!r})"
+            got = "" if _may_be_secret(error["loc"], error["input"]) else _got(error["input"])
             lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")
     return "\n".join(lines)
+
+
+def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:
+    """Whether a value is better not shown: tables, too, hold whatever was put into them."""
+    return (
+        isinstance(value, Mapping | list | tuple)
+        # What stands where a token's digest should may be the token; a URL has a password.
+        or location[:1] in {("auth",), ("tls",)}
+        or location in _MAY_HOLD_A_URL
+        or location[:2] == ("tracker", "options")
+        or any(is_secret_name(str(part)) for part in location)
+    )
+
+
+def _got(value: object) -> str:
+    text = redacted(repr(value))
+    return f" (got {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'})"

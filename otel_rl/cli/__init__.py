@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from otel_rl import __version__
 from otel_rl.cli import bridge, demo, diagnose, doctor, run
 from otel_rl.errors import ConfigError, OtelRLError
+from otel_rl.shown import shown
 
 __all__ = ["main"]
 
@@ -24,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(
-            level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
+            level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
         )
         status: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -37,9 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before there was anything to finish
     except OtelRLError as exc:
-        print(f"otel-rl: {exc}", file=sys.stderr)
+        print(shown(f"otel-rl: {exc}"), file=sys.stderr)
         return 2
     return status
+
+
+class _Formatter(logging.Formatter):
+    """Lines without secrets, and without what a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
 
 
 def _log_level(name: str) -> int:

@@ -20,6 +20,7 @@ from otel_rl.diagnose.verdict import diagnose
 from otel_rl.diagnose.words import as_json, in_words
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
+from otel_rl.shown import printable, redacted, shown
 
 __all__ = ["add_parser"]
 
@@ -125,9 +126,9 @@ def _command(arguments: argparse.Namespace) -> int:
         run = {"experiment": key.experiment, "trial": key.trial}
         print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))
         return 0
-    print(f"{key}, {history.last} steps, {len(bodies)} moments of it known")
-    for line in in_words(report, trace_url=trace_url):
-        print(line)
+    print(shown(f"{key}, {history.last} steps, {len(bodies)} moments of it known"))
+    for line in in_words(report, trace_url=redacted(trace_url)):
+        print(printable(line))
     return 0
 
 

@@ -15,13 +15,15 @@ from urllib.parse import urlsplit
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.overview import RunOverview, overview, shared_overview
+from otel_rl.bridge.receive import Tokens, load_tls
 from otel_rl.bridge.track.backends import backend
 from otel_rl.bridge.track.checks import CheckResult, check_writable
 from otel_rl.cli.embedded import say
 from otel_rl.cli.journals import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.standing import in_words
-from otel_rl.errors import JournalError, JournalLocked, OtelRLError
+from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.shown import shown
 
 __all__ = ["CHECKS", "add_parser"]
 
@@ -53,9 +55,10 @@ def _command(arguments: argparse.Namespace) -> int:
     for check in CHECKS:
         for result in check(settings):
             failed += not result.ok
-            print(f"{'ok  ' if result.ok else 'FAIL'} {result.name}: {result.message}")
+            verdict = "ok  " if result.ok else "FAIL"
+            print(shown(f"{verdict} {result.name}: {result.message}"))
             if result.hint and not result.ok:
-                print(f"     {result.hint}")
+                print(shown(f"     {result.hint}"))
     say("all is well" if not failed else f"{failed} checks failed")
     return 1 if failed else 0
 
@@ -115,6 +118,19 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield CheckResult(f"listen {name}", f"a bridge is on {where}")
         else:
             yield free
+
+
+def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """The files of TLS and tokens can be used, and not everybody can read them."""
+    if settings.tls.cert is None and not settings.auth.tokens:
+        return
+    try:
+        load_tls(settings.tls)
+        Tokens(settings.auth)
+    except ConfigError as exc:
+        yield CheckResult("security", exc.args[0], ok=False, hint=exc.hint)
+    else:
+        yield CheckResult("security", "certificates and tokens can be used")
 
 
 def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
@@ -228,6 +244,7 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_plugins,
     check_endpoint,
     check_listen,
+    check_security,
     check_data,
     check_runs,
     check_workers,

@@ -20,6 +20,7 @@ from otel_rl.cli.standing import troubles
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey, RoleStanding
 from otel_rl.semconv.run_id import run_id
+from otel_rl.shown import shown
 
 __all__ = [
     "embedded",
@@ -44,7 +45,7 @@ _LOSSES = (
 
 def say(text: str) -> None:
     """One line to the person at the terminal; standard output belongs to the command."""
-    print(f"otel-rl: {text}", file=sys.stderr, flush=True)
+    print(shown(f"otel-rl: {text}"), file=sys.stderr, flush=True)
 
 
 def embedded_defaults(key: ExperimentKey) -> dict[str, object]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from otel_rl.diagnose.causes import Cause, Evidence, Report, Verdict
+from otel_rl.shown import printable
 
 __all__ = ["as_json", "in_words", "summary"]
 
@@ -47,11 +48,11 @@ def as_json(report: Report) -> Mapping[str, object]:
         "steps": [report.first, report.last],
         "verdict": report.verdict.value,
         "causes": [_cause(cause) for cause in report.causes],
-        "symptoms": list(report.symptoms),
+        "symptoms": [printable(symptom) for symptom in report.symptoms],
         "bound": None
         if bound is None
-        else {"role": bound[0], "phase": bound[1], "share": round(bound[2], 4)},
-        "words": summary(report),
+        else {"role": bound[0], "phase": printable(bound[1]), "share": round(bound[2], 4)},
+        "words": printable(summary(report)),
     }
 
 
@@ -59,17 +60,17 @@ def _cause(cause: Cause) -> Mapping[str, object]:
     return {
         "kind": cause.kind.value,
         "role": cause.role,
-        "worker": cause.worker,
-        "phase": cause.phase,
+        "worker": _printable(cause.worker),
+        "phase": _printable(cause.phase),
         "since_step": cause.since,
         "until_step": cause.until,
         "score": round(cause.score, 3),
-        "words": cause.words,
+        "words": printable(cause.words),
         "evidence": [
             {
-                "what": one.what,
-                "key": one.key,
-                "worker": one.worker,
+                "what": printable(one.what),
+                "key": _printable(one.key),
+                "worker": _printable(one.worker),
                 "before": _number(one.before),
                 "after": _number(one.after),
                 "unit": one.unit,
@@ -91,3 +92,8 @@ def _evidence(evidence: Evidence) -> str:
 
 def _number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
+
+
+def _printable(text: str | None) -> str | None:
+    """What a sender called something. What is printed from JSON is not escaped any more."""
+    return None if text is None else printable(text)

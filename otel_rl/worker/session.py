@@ -33,6 +33,7 @@ from otel_rl.semconv.names import (
     RL_WORKER_TAG,
     RlWorkerStatusValues,
 )
+from otel_rl.shown import redacted
 from otel_rl.worker import serving
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.encode import Request
@@ -397,8 +398,8 @@ def init(
         elif _session.identity != identity or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
-                f"{_session.settings.metrics.url} (got {_describe(identity)} to "
-                f"{settings.metrics.url}).",
+                f"{redacted(_session.settings.metrics.url)} (got {_describe(identity)} to "
+                f"{redacted(settings.metrics.url)}).",
                 hint="Call otel_rl.shutdown() first, or call init() once.",
             )
         elif said:

@@ -10,6 +10,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
+from otel_rl.shown import redacted
 from otel_rl.worker.gpu import GpuOptions, GpuSettings, read_gpu_settings
 
 __all__ = [
@@ -79,7 +80,7 @@ class SignalSettings:
     files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        return f"SignalSettings({self.protocol.value} {self.url})"
+        return f"SignalSettings({self.protocol.value} {redacted(self.url)})"
 
     @property
     def peer(self) -> tuple[object, ...]:
@@ -147,7 +148,7 @@ def read_settings(
         ConfigError: Naming what is wrong, its value and the way out.
     """
     if endpoint is not None and not isinstance(endpoint, str):
-        raise ConfigError(f"endpoint: must be a URL (got {endpoint!r}).", hint=_URL_HINT)
+        raise ConfigError(f"endpoint: must be a URL (got {redacted(endpoint)!r}).", hint=_URL_HINT)
     return Settings(
         metrics=_signal(Signal.METRICS, environ, endpoint),
         traces=_signal(Signal.TRACES, environ, endpoint),
@@ -295,7 +296,9 @@ def _check_url(where: str, url: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(f"{where}: must be an http or https URL (got {url!r}).", hint=_URL_HINT)
+        raise ConfigError(
+            f"{where}: must be an http or https URL (got {redacted(url)!r}).", hint=_URL_HINT
+        )
 
 
 def _timeout_s(text: str, variable: str) -> float:

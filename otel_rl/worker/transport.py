@@ -28,6 +28,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from otel_rl import __version__
 from otel_rl.records import Signal
+from otel_rl.shown import redacted
 from otel_rl.worker import settings
 
 if TYPE_CHECKING:
@@ -286,6 +287,7 @@ class _Http:
 
     def __init__(self, signal: settings.SignalSettings, beside: Transport | None) -> None:
         self._url = signal.url
+        self._place = redacted(signal.url)
         self._gzip = signal.gzip
         self._timeout_s = signal.timeout_s
         self._timeout = Timeout(min(signal.timeout_s, _CONNECT_TIMEOUT_S), signal.timeout_s)
@@ -323,12 +325,14 @@ class _Http:
         except HTTPError as error:
             vanished = _vanished(error)
             if vanished is not None:
-                return Reply(Outcome.REFUSED, f"{vanished} for {self._url}")
-            message = f"{_long_answer(error) or type(error).__name__} at {self._url}"
+                return Reply(Outcome.REFUSED, f"{vanished} for {self._place}")
+            message = f"{_long_answer(error) or type(error).__name__} at {self._place}"
             is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
             return Reply(Outcome.RETRY, message, unreachable=is_unconnected)
         except OSError as error:  # of requests: a proxy that cannot be; of a file that has vanished
-            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
+            return Reply(
+                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+            )
 
     def _reply(self, response: BaseHTTPResponse) -> Reply:
         """Read the answer to its end, so that the connection can be used again.
@@ -340,11 +344,11 @@ class _Http:
             body = _body(response)
             if response.headers.get("Content-Type", "").startswith("text/html"):
                 # A proxy's page, not a receiver's answer: nobody has the request.
-                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._url}")
+                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._place}")
             return _accepted(body)
         with suppress(HTTPError):  # the status has said it all; the connection is closed
             _body(response)
-        message = f"HTTP {response.status} {response.reason} from {self._url}"
+        message = f"HTTP {response.status} {response.reason} from {self._place}"
         if response.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(response.headers.get("Retry-After"))
             return Reply(Outcome.RETRY, message, retry_after_s=after_s)
@@ -375,6 +379,7 @@ class _Grpc:
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
         self._url = signal.url
+        self._place = redacted(signal.url)
         unzipped = () if signal.gzip else (_GRPC_TOO_LONG_UNZIPPED,)
         self._too_long = (_GRPC_TOO_LONG, *unzipped)
 
@@ -388,7 +393,9 @@ class _Grpc:
         except self._error as error:
             return self._failed(error)
         except OSError as error:  # of a file that has vanished
-            return Reply(Outcome.REFUSED, f"{type(error).__name__} at {self._url}: {error}")
+            return Reply(
+                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+            )
 
     def close(self) -> None:
         if self._channel is not None:
@@ -416,11 +423,13 @@ class _Grpc:
     def _failed(self, error: Exception) -> Reply:
         code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
         delay_s = _retry_info_s(error)
-        message = f"gRPC {code} from {self._url}"
+        message = f"gRPC {code} from {self._place}"
         details = str(getattr(error, "details", lambda: None)() or "")
         if code == "RESOURCE_EXHAUSTED" and any(words in details for words in self._too_long):
             # It is the answer that is too long, not the request: nobody can tell what it says.
-            return Reply(Outcome.RETRY, f"an answer of over {_MAX_ANSWER_BYTES} bytes {self._url}")
+            return Reply(
+                Outcome.RETRY, f"an answer of over {_MAX_ANSWER_BYTES} bytes {self._place}"
+            )
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.track.backends import backend
+from otel_rl.cli import main
 from otel_rl.errors import ConfigError
 from tests.otlp_requests import metrics_request
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
@@ -183,6 +185,67 @@ def test_tokens_of_the_environment_are_digests_or_files_too(
     monkeypatch.setenv("OTEL_RL_BRIDGE__AUTH__TOKENS", tokens.replace(TOKEN, "a" * 64))
     (token,) = load_settings().auth.tokens
     assert token.sha256 == ("a" * 64,)
+
+
+SECRET = "5ec2e7" * 8
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        f'tracker.options.api_key = "{SECRET}"',
+        f'tracker.options.WANDB_API_KEY = "{SECRET}"',
+        f'tracker.options.base_url = "ftp://user:{SECRET}@host"',
+        f'tls.key = "{SECRET}"',
+        f'tls.key = "{SECRET}"\ntls.cert = "server.pem"',
+        f'tls.cert = "x"\ntls.key = """-----BEGIN PRIVATE KEY-----\n{SECRET}"""',
+        f'tls.key = ["{SECRET}"]',
+        f'telemetry.endpoint = "ftp://user:{SECRET}@host"',
+        f'telemetry = "http://user:{SECRET}@host"',
+        f'journal.url = "mysql://user:{SECRET}@host"',
+        f'tracker = {{options = ["{SECRET}"]}}',
+        f'tracker = {{nmae = "x", options = {{api_key = "{SECRET}"}}}}',
+        f'[[auth.tokens]]\nname = "x"\nexperiments = ["x"]\nfile = "{SECRET}"',
+    ],
+)
+@pytest.mark.parametrize("command", ["doctor", "bridge"])
+def test_no_command_prints_a_secret_that_stands_in_the_settings(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    mistake: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HTTP", "GRPC"):
+        monkeypatch.setenv(f"OTEL_RL_BRIDGE__{name}__PORT", "0")
+    file = tmp_path / "bridge.toml"
+    file.write_text(mistake)
+    assert main([command, "--config", str(file), "--data", str(tmp_path / "data")]) != 0
+    out, err = capsys.readouterr()
+    assert out + err
+    assert SECRET not in out + err
+
+
+def test_doctor_does_not_print_the_password_of_an_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://user:{SECRET}@127.0.0.1:1/")
+    assert main(["doctor", "--tracker", "jsonl", "--data", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "endpoint: http://***@127.0.0.1:1/" in out
+    assert SECRET not in out + err
+
+
+@pytest.mark.parametrize("mode", ["offline", "jsonl"])
+def test_the_key_reaches_no_writer_that_needs_none(mode: str) -> None:
+    environ = {"WANDB_API_KEY": WANDB_KEY, "HOME": "/nonexistent", "PATH": "/bin"}
+    name = "jsonl" if mode == "jsonl" else "wandb"
+    attributes = {} if mode == "jsonl" else {"mode": mode}
+    environment = backend(name).environment(environ, attributes)
+    assert WANDB_KEY not in environment.values()
+    assert environment["PATH"] == "/bin"
+    assert backend("wandb").environment(environ, {})["WANDB_API_KEY"] == WANDB_KEY
 
 
 @pytest.mark.process

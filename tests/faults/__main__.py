@@ -28,8 +28,10 @@ from tests.faults.crew import Crew
 from tests.faults.full_disk import TRACKERS, run_story
 from tests.faults.outcome import Outcome
 from tests.faults.scarce import SCARCE
+from tests.faults.scenario import STOP_TIMEOUT_S
 
 _REPORT = Path("build/faults.json")
+_MUTANT_STOP_TIMEOUT_S = 10.0  # some never come to an end
 
 
 def main() -> int:
@@ -48,6 +50,7 @@ def main() -> int:
         Crew(Path(scratch), jobs) as crew,
         _one_by_one() as others,
     ):
+        timeout_s = _MUTANT_STOP_TIMEOUT_S if mutant else STOP_TIMEOUT_S
         stories = (
             []
             if alone or mutant
@@ -57,7 +60,8 @@ def main() -> int:
                 for kind in SCARCE
             ]
         )
-        for future in as_completed([crew.run(first + n, mutant=mutant) for n in range(runs)]):
+        begun = [crew.run(first + n, mutant=mutant, stop_timeout_s=timeout_s) for n in range(runs)]
+        for future in as_completed(begun):
             outcome = future.result()
             outcomes.append(outcome)
             _say(_line(len(outcomes), runs, outcome))

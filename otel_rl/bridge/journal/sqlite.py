@@ -9,10 +9,12 @@ and see everything whose ``write`` has returned.
 
 import contextlib
 import fcntl
+import logging
 import os
 import queue
 import secrets
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,8 @@ from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull
 
 __all__ = ["JOURNAL_FILE", "SqliteJournal"]
 
+_log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 JOURNAL_FILE: Final = "journal.db"
@@ -39,6 +43,8 @@ _SCHEMA: Final = statements(
 _PAGE_BYTES: Final = 4096  # SQLite's default
 
 _OWNER_ONLY: Final = 0o600
+
+_BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite puts beside it, as it is itself
 
 _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
@@ -184,6 +190,7 @@ class SqliteJournal:
             # before may let others in, and who could write here could run code in the bridge.
             if not self._path.exists():
                 self._path.touch(mode=_OWNER_ONLY)
+            _keep_to_owner(self._path.parent)
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -237,6 +244,19 @@ def _size(connection: Connection) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     return int(pages - free) * _PAGE_BYTES
+
+
+def _keep_to_owner(directory: Path) -> None:
+    """Take from everybody else what an older version, a copy or a backup has let them read."""
+    for name in (JOURNAL_FILE, *(JOURNAL_FILE + end for end in _BESIDE), "lock"):
+        path = directory / name
+        try:
+            if stat.S_IMODE(path.stat().st_mode) & ~_OWNER_ONLY:
+                path.chmod(_OWNER_ONLY)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            _log.warning("%s belongs to another user, who decides who may read it.", path)
 
 
 def _make_directory(directory: Path) -> None:

@@ -16,7 +16,7 @@ from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive.admit import Admitted
 from otel_rl.bridge.receive.exposure import exposure
 from otel_rl.bridge.receive.intake import Intake
-from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES, ReceiveLimits
 from otel_rl.bridge.receive.peers import peer_of_call
 from otel_rl.bridge.receive.places import Place, Places, SenderPath
 from otel_rl.bridge.receive.response import export_response
@@ -58,7 +58,7 @@ _CALLS_PER_CONNECTION = 4
 _PATIENCE = 0.25
 
 # Of a call, as of a request over HTTP. gRPC's own default begins to refuse at 8 KiB, at random.
-_MAX_METADATA_BYTES = 16 << 10
+_MAX_METADATA_BYTES = MAX_HEAD_BYTES
 
 _MIN_PING_INTERVAL_MS = 10_000  # what Go's and Python's exporters can be set to, and no less
 

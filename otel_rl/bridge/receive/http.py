@@ -18,12 +18,13 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.receive import body, otlp_json
+from otel_rl.bridge.receive import body
 from otel_rl.bridge.receive.intake import Intake
+from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.receive.response import export_response
-from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
 from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.records import Signal
@@ -42,8 +43,6 @@ class _Media(StrEnum):
     PROTOBUF = "application/x-protobuf"
     JSON = "application/json"
 
-
-_MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
 
 # Newer versions of FastAPI report every request to the providers of the process, which belong to
 # the program around the bridge: exported to the bridge itself, each request would make the next
@@ -80,7 +79,32 @@ def create_app(intake: Intake) -> FastAPI:
     for signal, path in PATHS.items():
         app.post(path)(receiver.endpoint(signal))
     app.get("/healthz")(_healthz)
+    app.add_middleware(_BoundedHead, refuse=receiver.refuse_head)
     return app
+
+
+class _BoundedHead:
+    """Refuses requests with too much before their body.
+
+    The HTTP parser bounds what it has to keep of headers that are not complete; those that come in
+    one piece are of any size.
+    """
+
+    def __init__(self, app: ASGIApp, refuse: Callable[[Request], Awaitable[Response]]) -> None:
+        self._app = app
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _head_bytes(scope) > MAX_HEAD_BYTES:
+            response = await self._refuse(Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _head_bytes(scope: Scope) -> int:
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # ": ", CR, LF
+    return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
 async def _healthz() -> Response:
@@ -129,6 +153,12 @@ class _Receiver:
 
         return export
 
+    async def refuse_head(self, request: Request) -> Response:
+        """Answers a request with too much before its body."""
+        await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
+        error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
+        return self._error(_media_of(request), *self._intake.answer(error, Where.HTTP))
+
     async def answer_framework_error(self, request: Request, error: Exception) -> Response:
         """Answers unknown paths and wrong methods, which the framework finds out by itself."""
         await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
@@ -170,20 +200,13 @@ class _Receiver:
                 timeout_s=limits.body_timeout_s,
                 held=held,
             )
-            parse = partial(self._parse, signal, media, encoding, compressed, held)
-            take = partial(self._intake.take, signal, parse, grant)
+            unpack = partial(
+                body.decompress, compressed, encoding, max_bytes=limits.max_body_bytes, held=held
+            )
+            is_json = media is _Media.JSON
+            take = partial(self._intake.take, signal, unpack, grant, is_json=is_json)
             admitted = await asyncio.get_running_loop().run_in_executor(self._threads, take)
         return _encoded(media, export_response(signal, admitted))
-
-    def _parse(
-        self, signal: Signal, media: _Media, encoding: str, compressed: bytes, held: body.Held
-    ) -> ExportRequest | bytes:
-        limits = self._limits
-        payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes, held=held)
-        if media is _Media.PROTOBUF:
-            return payload
-        max_objects = max(1, limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
-        return otlp_json.parse_json(signal, payload, max_objects=max_objects)
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.records import ExperimentKey
+from otel_rl.shown import printable
 
 __all__ = ["MAX_MESSAGE_BYTES", "Refusals", "by_reason", "shorten"]
 
@@ -74,7 +75,7 @@ class Refusals:
             counts = self.exemplars if unit == "exemplars" else items
             sentences.append(
                 f"{unit.capitalize()} refused: {counts[reason]} ({reason}). "
-                f"{shorten(detail, _MAX_DETAIL_BYTES)}. {_HINTS[reason]}"
+                f"{shorten(printable(detail), _MAX_DETAIL_BYTES)}. {_HINTS[reason]}"
             )
         return shorten(" ".join(sentences), MAX_MESSAGE_BYTES)
 

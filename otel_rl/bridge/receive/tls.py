@@ -13,7 +13,7 @@ from typing import Self
 import grpc
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from otel_rl.bridge.receive.secret_file import read_secret
+from otel_rl.bridge.receive.secret_file import read_secret, unreadable
 from otel_rl.errors import ConfigError
 
 __all__ = ["Tls", "TlsSettings", "load_tls"]
@@ -101,8 +101,8 @@ def load_tls(settings: TlsSettings) -> Tls | None:
 def _read(setting: str, path: Path, kind: str) -> bytes:
     try:
         content = path.read_bytes()
-    except OSError as exc:
-        raise ConfigError(f"{setting}: {path} cannot be read: {exc.strerror}.") from exc
+    except (OSError, ValueError) as exc:
+        raise unreadable(setting, path, exc) from exc
     _expect(setting, path, content, kind)
     return content
 

@@ -5,6 +5,7 @@ own: the delivery loop owns those. It runs in a writer process of its own, one p
 that a tracker library that hangs, exits or dies takes nothing else with it.
 """
 
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,8 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
     """A file about the writer of a run. Its directory is made."""
     directory = (run.scratch or run.directory) / "writers"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if stat.S_IMODE(directory.stat().st_mode) & ~stat.S_IRWXU:
+        directory.chmod(stat.S_IRWXU)  # it is ours alone, however old: logs may hold anything
     return directory / f"{run.run_id}.{suffix}"
 
 

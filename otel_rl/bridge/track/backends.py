@@ -15,7 +15,12 @@ from otel_rl.bridge.track.checks import (
 )
 from otel_rl.bridge.track.jsonl import JsonLinesTracker
 from otel_rl.bridge.track.wandb import WandbTracker
-from otel_rl.bridge.track.wandb_account import WandbSettings, find_account, writer_environment
+from otel_rl.bridge.track.wandb_account import (
+    WandbSettings,
+    find_account,
+    without_key,
+    writer_environment,
+)
 from otel_rl.bridge.track.wandb_shared import SharedWandbTracker
 from otel_rl.errors import ConfigError
 
@@ -47,7 +52,8 @@ class Backend:
         create: Makes the tracker of a run. Called in the writer process; may load heavy libraries.
         validate: Raises ConfigError if a run with these attributes cannot work here.
         check: The same for a person, further checks included. Takes at most a few seconds.
-        environment: The environment of a writer process, made from that of the bridge.
+        environment: The environment of a writer process, made from that of the bridge and the
+            run's attributes.
         patience: With a run of these attributes.
     """
 
@@ -55,7 +61,7 @@ class Backend:
     create: Callable[[RunInfo], Tracker]
     validate: Callable[[Mapping[str, str]], None]
     check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]]
-    environment: Callable[[Mapping[str, str]], dict[str, str]]
+    environment: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
     patience: Callable[[Mapping[str, str]], Patience]
 
 
@@ -78,6 +84,17 @@ def _wandb_tracker(run: RunInfo) -> Tracker:
     return SharedWandbTracker() if account.attached_run else WandbTracker()
 
 
+def _environment_of_wandb(
+    environ: Mapping[str, str], attributes: Mapping[str, str]
+) -> dict[str, str]:
+    environment = writer_environment(environ)
+    try:
+        is_online = find_account(WandbSettings.parse(attributes), environment).online
+    except ConfigError:
+        return environment  # the writer will say so
+    return environment if is_online else without_key(environment)
+
+
 def _patience_with_wandb(attributes: Mapping[str, str]) -> Patience:
     settings = WandbSettings.parse(attributes)
     return Patience(
@@ -93,7 +110,7 @@ BACKENDS: Mapping[str, Backend] = {
         _wandb_tracker,
         validate_wandb,
         check_wandb,
-        writer_environment,
+        _environment_of_wandb,
         _patience_with_wandb,
     ),
     "jsonl": Backend(
@@ -101,7 +118,7 @@ BACKENDS: Mapping[str, Backend] = {
         lambda _: JsonLinesTracker(),
         validate_jsonl,
         check_jsonl,
-        dict,
+        lambda environ, _: without_key(environ),
         lambda _: Patience(),
     ),
 }

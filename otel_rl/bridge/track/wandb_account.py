@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
+from otel_rl.shown import is_secret_name, redacted
 
 __all__ = [
     "Account",
     "WandbSettings",
     "find_account",
     "owner_environment",
+    "without_key",
     "writer_environment",
 ]
 
@@ -31,6 +33,8 @@ _OFFLINE = frozenset({"offline", "dryrun"})  # dryrun is W&B's old word
 _SHARED = "shared"
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+
+_KEY_HINT = "Set WANDB_API_KEY, or run `wandb login`."
 
 _DEFAULT_PROJECT = "otel_rl"
 _MAX_PROJECT_LENGTH = 128  # the server's limit
@@ -101,11 +105,14 @@ class WandbSettings:
         Raises:
             ConfigError: An unknown name or a value of the wrong type.
         """
-        for name, value in attributes.items():
+        for name in attributes:
             if name not in cls.__slots__:
+                # Not the value: an API key is what is most often put here.
                 raise ConfigError(
-                    f'wandb.{name}: unknown setting (got "{value}").',
-                    hint=f"Known settings: {', '.join(cls.__slots__)}.",
+                    f"wandb.{name}: unknown setting.",
+                    hint=_KEY_HINT
+                    if is_secret_name(name)
+                    else f"Known settings: {', '.join(cls.__slots__)}.",
                 )
         default = cls()
         return cls(
@@ -195,7 +202,7 @@ def find_account(
     ).rstrip("/")
     if urlsplit(base_url).scheme not in {"http", "https"}:
         raise ConfigError(
-            f'wandb.base_url: must start with http:// or https:// (got "{base_url}").'
+            f'wandb.base_url: must start with http:// or https:// (got "{redacted(base_url)}").'
         )
     api_key = _api_key(base_url, environ)
     entity, project, attached_run = _attached(settings.attach, environ, key)
@@ -204,7 +211,7 @@ def find_account(
     )
     if online and not api_key:
         raise ConfigError(
-            f"wandb.mode: is online, but there is no API key for {base_url}.",
+            f"wandb.mode: is online, but there is no API key for {redacted(base_url)}.",
             hint="Set WANDB_API_KEY, run `wandb login`, or set the mode to offline.",
         )
     return Account(
@@ -234,6 +241,11 @@ def owner_environment(account: Account) -> dict[str, str]:
         "WANDB_ENTITY": account.entity,
     }
     return {name: value for name, value in variables.items() if value}
+
+
+def without_key(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that writes nothing to W&B: without the key."""
+    return {name: value for name, value in environ.items() if name != "WANDB_API_KEY"}
 
 
 def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from otel_rl.bridge.keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.records import Row
+from otel_rl.shown import printable
 
 if TYPE_CHECKING:
     import wandb
@@ -18,4 +19,4 @@ def alert(run: "wandb.Run", row: Row) -> None:
     words = row.labels.get(DIAGNOSIS_ALERT)
     if words is not None:
         title = f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}"
-        run.alert(title=title[:_MAX_TITLE_LENGTH], text=words, level="WARN")
+        run.alert(title=title[:_MAX_TITLE_LENGTH], text=printable(words), level="WARN")

@@ -127,8 +127,11 @@ class WriterProcess:
         ours, theirs = socket.socketpair()
         environment = {
             name: value
-            for name, value in backend(self._tracker).environment(os.environ).items()
-            # These are about the bridge's own telemetry; a tracker library may have one too.
+            for name, value in backend(self._tracker)
+            .environment(os.environ, dict(run.attributes))
+            .items()
+            # These are about the bridge and its own telemetry, with passwords and tokens in them; a
+            # tracker library may have telemetry, too.
             if not name.startswith("OTEL_")
         }
         self._log = writer_file(run, "log")

@@ -147,6 +147,25 @@ def test_the_directory_of_a_journal_is_its_owners_alone(tmp_path: Path) -> None:
     assert directory.stat().st_mode & 0o077 == 0
 
 
+def test_a_journal_that_others_could_read_is_its_owners_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    journal = SqliteJournal(tmp_path)
+    ours = sorted(path.name for path in tmp_path.iterdir())
+    for name in ours:
+        (tmp_path / name).chmod(0o644)
+    other = tmp_path / "notes.txt"
+    other.touch(mode=0o644)
+    journal.close()
+    journal = SqliteJournal(tmp_path)
+    try:
+        modes = {name: (tmp_path / name).stat().st_mode & 0o077 for name in ours}
+        assert modes == dict.fromkeys(ours, 0)
+        assert {"journal.db", "journal.db-wal", "lock"} <= set(ours)
+        assert other.stat().st_mode & 0o044
+    finally:
+        journal.close()
+
+
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     SqliteJournal(tmp_path).close()
     with contextlib.closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.journal import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.keys import DIAGNOSIS_ALERT
 from otel_rl.bridge.ledger import Commit, Ledger
 from otel_rl.cli import main
 from otel_rl.records import ExperimentKey
 from tests.postgres import PostgresServer
+from tests.unit.diagnose import worlds
 from tests.unit.diagnose.worlds import World
 
 SLOW, SOUND = ExperimentKey("grpo", "slow"), ExperimentKey("ppo", "sound")
@@ -213,3 +216,30 @@ def test_what_the_disk_has_damaged_is_left_out(
         connection.execute("UPDATE history SET body = x'00' WHERE number % 10 = 3")
     assert main(["diagnose", "grpo", "--data", str(tmp_path)]) == 0
     assert "72 moments of it known" in capsys.readouterr().out
+
+
+def test_nothing_that_a_terminal_would_obey_is_printed_or_sent_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A phase, a worker and a metric are named by whoever sends them."""
+    evil = "score\x1b[2J\u202e\r"
+    work = {(r, evil if p == "score" else p): took for (r, p), took in worlds._WORK.items()}
+    monkeypatch.setattr(worlds, "_WORK", work)
+
+    def slower(role: str, phase: str, index: int, step: int) -> float:
+        return 20.0 if phase == evil and step >= 40 else 1.0
+
+    ledger = Ledger(journal := SqliteJournal(tmp_path))
+    for facts in World(slower=slower).facts():
+        ledger.commit([Commit(SLOW, [], 0, None, history=(facts.time_ns, facts.encode()))])
+    journal.close()
+    assert main(["diagnose", "--data", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "score\\x1b[2J" in said
+    assert [line for line in said.splitlines() if not line.isprintable()] == []
+    assert main(["diagnose", "--json", "--data", str(tmp_path)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    finding = Finding(report["steps"][1], 0, report["verdict"], report["words"], report["causes"])
+    assert all(text.isprintable() for text in finding.labels.values())
+    assert "score" in finding.labels[DIAGNOSIS_ALERT]
+    assert all(not isinstance(v, str) or v.isprintable() for row in finding.table.rows for v in row)
