@@ -116,3 +116,19 @@ def test_a_good_request_that_is_not_served_is_a_failure(
     report = Fuzzer(stack, 1).run(10)
     assert report.good == 0
     assert "the good request was answered" in report.failures[-1].what
+
+
+def test_a_bridge_that_keeps_what_it_is_sent_is_a_failure(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bytearray] = []
+    sound = Screen.metrics
+
+    def hoards(self: Screen, request: ExportMetricsServiceRequest) -> None:
+        kept.append(bytearray(b"x" * (1 << 20)))
+        sound(self, request)
+
+    monkeypatch.setattr(Screen, "metrics", hoards)
+    report = Fuzzer(stack, 1).run(2000)
+    assert report.requests < 2000
+    assert "memory grew by" in report.failures[-1].what

@@ -30,7 +30,7 @@ __all__ = ["Intake"]
 
 _log = logging.getLogger(__name__)
 
-_MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
+_MESSAGES_PER_OBJECT = 2  # what one object of JSON costs in memory and time, at least
 
 # Large requests that wait take at most one thread in so many: the others are for all that come.
 _THREADS_OF_ONE_LARGE = 8

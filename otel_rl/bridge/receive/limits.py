@@ -23,8 +23,8 @@ class ReceiveLimits(BaseModel):
     """Largest request, counted after decompression. The default is what OTLP recommends."""
 
     max_messages_per_request: int = Field(1_000_000, ge=1)
-    """Most protobuf messages in one request, empty ones too, and twice as many strings; in JSON, a
-    quarter as many objects. Two bytes can make a message, and each costs up to 200 bytes of memory
+    """Most protobuf messages in one request, empty ones too, and twice as many strings; in JSON,
+    half as many objects. Two bytes can make a message, and each costs up to 200 bytes of memory
     while it is looked at, so a bound on bytes alone lets 64 MiB become 6 GiB."""
 
     max_points_per_request: int = Field(200_000, ge=1)

@@ -36,7 +36,7 @@ _MAX_DEPTH = 100  # messages within messages; the limit of protobuf's own parser
 _MEMBERS_PER_OBJECT = 4
 
 # In memory, at most: an object with the message that is made of it, and one of its members.
-_OBJECT_BYTES, _MEMBER_BYTES = 400, 128
+_OBJECT_BYTES, _MEMBER_BYTES = 300, 64
 
 _ID_BYTES = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 
