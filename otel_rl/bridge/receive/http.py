@@ -79,12 +79,8 @@ def create_app(intake: Intake) -> FastAPI:
     )
     for signal, path in PATHS.items():
         app.post(path)(receiver.endpoint(signal))
-    app.get("/healthz")(_healthz)
+    app.get("/healthz")(receiver.healthz)
     return app
-
-
-async def _healthz() -> Response:
-    return Response("ok\n", media_type="text/plain")
 
 
 class _Receiver:
@@ -104,6 +100,11 @@ class _Receiver:
             yield
             # Requests that were cut off while they waited for a thread must not be stored later.
             threads.shutdown(wait=True, cancel_futures=True)
+
+    async def healthz(self) -> Response:
+        problem = self._intake.problem()
+        status = 503 if problem else 200
+        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
 
     def endpoint(self, signal: Signal) -> Callable[[Request], Awaitable[Response]]:
         """What answers ``POST`` requests of a signal."""
