@@ -14,6 +14,7 @@
     * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
     * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
     * JournalUnavailable     the database is away: HTTP 503, gRPC UNAVAILABLE
+    * JournalGone            removed or replaced under the bridge: HTTP 503, gRPC UNAVAILABLE
     * LeaseLost              the run belongs to another bridge
   * TrackerError
     * TrackerUnavailable     the same rows may be tried again later
@@ -27,6 +28,7 @@ __all__ = [
     "JournalClosed",
     "JournalError",
     "JournalFull",
+    "JournalGone",
     "JournalLocked",
     "JournalUnavailable",
     "LeaseLost",
@@ -114,6 +116,10 @@ class JournalClosed(JournalError):
 
 class JournalUnavailable(JournalError):
     """The database cannot be reached, or did not answer. What was being written may be there."""
+
+
+class JournalGone(JournalError):
+    """Somebody removed or replaced the database under the bridge: it acknowledges nothing more."""
 
 
 class LeaseLost(JournalError):

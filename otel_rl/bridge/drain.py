@@ -263,6 +263,7 @@ class Drain:
 
     def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
         run = self._load(key, now_ns)
+        run.aligner.clock_is(now_ns)
         if key in self._findings:
             self._untold[key] = self._findings.pop(key)
         if key in self._untold:  # again, if the last time was undone; if not, it is no news

@@ -35,7 +35,7 @@ from otel_rl.bridge.spool import Spool
 from otel_rl.bridge.telemetry import Level, Telemetry, otlp_reader
 from otel_rl.bridge.track.delivery import Delivery, DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.watch import Watch
-from otel_rl.errors import JournalError
+from otel_rl.errors import JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.semconv import names
 
@@ -104,6 +104,7 @@ class Bridge:
         self._telemetry: Telemetry | None = None
         self._ended: Sequence[RunStatus] | None = None
         self._failed: bool | None = None
+        self._gone: JournalGone | None = None
         self._work = threading.Event()
         self._stopping = threading.Event()
         self._drain_thread = threading.Thread(
@@ -171,6 +172,12 @@ class Bridge:
         return self._waiting
 
     @property
+    def problem(self) -> str:
+        """Why nothing is taken until a person does something; empty if all is well."""
+        gone = self._gone
+        return "" if gone is None else str(gone)
+
+    @property
     def http(self) -> str:
         """Where the bridge listens for OTLP/HTTP; empty if it does not."""
         return self.addresses.http or ""
@@ -207,8 +214,13 @@ class Bridge:
         Raises:
             JournalFull: No room; the sender retries.
             JournalClosed: The bridge is stopping; the sender retries.
+            JournalGone: Somebody has removed the journal; the sender retries.
         """
-        self._spool.append(batches)
+        try:
+            self._spool.append(batches)
+        except JournalGone as exc:
+            self._note_gone(exc)
+            raise
         self.counters.add(Counter.BATCHES_SPOOLED, len(batches))
         self._work.set()
 
@@ -253,7 +265,10 @@ class Bridge:
             self._drain_thread.join()
         timeout_s = self._settings.stop_timeout_s
         if self._leases is None:
-            self._waiting = self._spool.pending()
+            try:
+                self._waiting = self._spool.pending()
+            except JournalGone as exc:
+                self._note_gone(exc)
         else:
             timeout_s = min(timeout_s, self._settings.journal.lease_s)
         statuses = self._delivery.stop(timeout_s=timeout_s, exit_code=exit_code)
@@ -329,6 +344,7 @@ class Bridge:
             tokens=Tokens(settings.auth),
             experiments=Experiments(settings.receive.max_experiments, self._drain.experiments),
             overflow=self._overflow,
+            problem=lambda: self.problem,
         )
         servers: list[HttpServer | GrpcServer] = []
         try:
@@ -357,6 +373,9 @@ class Bridge:
                 else:
                     while self._round():
                         pass
+            except JournalGone as exc:
+                pause_s = _RETRY_S
+                self._note_gone(exc)
             except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
@@ -403,8 +422,16 @@ class Bridge:
         if begun_s - last_s > _HELD_UP_S:
             self._drain.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
         has_more = self._drain.round(self._clock_ns())
+        if self._gone is not None:
+            self._gone = None
+            _log.warning("The journal is where it was. Requests are taken again.")
         self._round_s = begun_s
         return has_more
+
+    def _note_gone(self, exc: JournalGone) -> None:
+        is_news, self._gone = self._gone is None, exc
+        if is_news:
+            _log.error("%s", exc)
 
     def _may_log(self) -> bool:
         """Whether the last time that rows could not be made was said a minute ago or earlier."""
@@ -419,6 +446,10 @@ class Bridge:
         return {Gauge.ROWS_PENDING: self._delivery.pending(key)}
 
     def _levels(self) -> Iterator[Level]:
+        with contextlib.suppress(JournalError):  # those who make rows say so
+            yield from self._levels_of_journal()
+
+    def _levels_of_journal(self) -> Iterator[Level]:
         yield Level(Gauge.JOURNAL_SIZE, self._journal.size())
         for key, size in self._ledger.spooled_bytes().items():
             if not self._ledger.is_ours(key):

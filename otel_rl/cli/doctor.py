@@ -235,6 +235,8 @@ def _is_bridge(where: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://{where}/healthz", timeout=_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
+    except urllib.error.HTTPError as exc:
+        return exc.code == 503  # it says what is wrong with it
     except (urllib.error.URLError, OSError, ValueError):
         return False
 

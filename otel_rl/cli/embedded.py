@@ -113,9 +113,7 @@ def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) ->
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     """Say where the runs are and what is missing in them. Returns whether all rows are written."""
     is_shared = bridge.settings.journal.url is not None
-    complete = not bridge.waiting
-    if bridge.waiting:
-        say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
+    complete = not _has_left_over(bridge)
     roles = _roles(bridge)
     for status in statuses:
         where = status.location or "(not opened)"
@@ -142,6 +140,15 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     for key in bridge.without_metrics:
         say(f"{key} ended with no metric. {NO_METRIC_HINT}")
     return complete
+
+
+def _has_left_over(bridge: Bridge) -> bool:
+    """Say what could not be made into rows. Returns whether anything could not."""
+    if bridge.problem:
+        say(bridge.problem)
+    if bridge.waiting:
+        say(f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows")
+    return bool(bridge.problem or bridge.waiting)
 
 
 def _roles(bridge: Bridge) -> Mapping[ExperimentKey, Mapping[str, RoleStanding]]:

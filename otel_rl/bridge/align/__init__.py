@@ -119,6 +119,10 @@ class Aligner:
         """The bridge was away until ``now_ns``: what it could not hear is not overdue."""
         self._hearing.go_on(now_ns)
 
+    def clock_is(self, now_ns: int) -> None:
+        """The bridge's clock shows this, also while older batches are read; it may be set back."""
+        self._axis.clock_is(self._hearing.clock_is(now_ns))
+
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
         """Fold in what one batch says.
 

@@ -74,6 +74,14 @@ class StepAxis:
     steps: Timeline = field(default_factory=Timeline)
     versions: Timeline = field(default_factory=Timeline)
 
+    def clock_is(self, now_ns: int) -> None:
+        """If the bridge's clock was set back, nobody knows when that worker was heard.
+
+        Whoever reports may take its place. It takes it back if it is still there.
+        """
+        if self.heard_ns > now_ns:
+            self.heard_ns = 0
+
     def leads(self, worker: WorkerState, received_ns: int, *, is_step: bool) -> bool:
         """Whether ``worker`` tells the steps, which told one or a version at ``received_ns``."""
         role, label = worker.role, worker.label

@@ -32,6 +32,22 @@ class Hearing:
         self.latest_ns = max(self.latest_ns, shown_ns)
         return shown_ns
 
+    def clock_is(self, now_ns: int) -> int:
+        """If the bridge's clock was set back, go on from here: what was ahead of it was wrong.
+
+        Args:
+            now_ns: By the bridge's clock, not that of a batch, which may have waited.
+
+        Returns:
+            What this clock shows.
+        """
+        if now_ns < self.since_ns:
+            self.deaf_ns -= self.since_ns - now_ns
+            self.since_ns = now_ns
+        shown_ns = now_ns - self.deaf_ns
+        self.latest_ns = min(self.latest_ns, shown_ns)
+        return shown_ns
+
     def go_on(self, now_ns: int) -> None:
         """The time from the latest that it has shown to ``now_ns`` does not count."""
         self.deaf_ns = now_ns - self.latest_ns if self.latest_ns else 0

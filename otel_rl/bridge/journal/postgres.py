@@ -11,6 +11,7 @@ import json
 import math
 import queue
 import random
+import re
 import secrets
 import threading
 import time
@@ -28,6 +29,7 @@ from otel_rl.errors import (
     ConfigError,
     JournalClosed,
     JournalFull,
+    JournalGone,
     JournalUnavailable,
 )
 
@@ -88,6 +90,10 @@ _ATTEMPTS: Final = 5  # of a transaction that loses against others
 _PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the next
 
 _MEASURED_FOR_S: Final = 1.0  # the size changes by what others do, too
+
+
+# Of a connection that is refused, libpq tells the text alone. In another language it is "away".
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresJournal:
@@ -347,6 +353,13 @@ def _told() -> Iterator[None]:
     """What can go wrong with a server, in our words. What is wrong with a statement stays."""
     try:
         yield
+    except (
+        errors.UndefinedTable,
+        errors.UndefinedColumn,
+        errors.InvalidSchemaName,
+        errors.InvalidCatalogName,
+    ) as exc:
+        raise _gone(exc) from exc
     except (errors.DiskFull, errors.OutOfMemory) as exc:
         raise JournalFull(
             f"The database has no room: {_message(exc)}.",
@@ -358,10 +371,21 @@ def _told() -> Iterator[None]:
         errors.IdleInTransactionSessionTimeout,
         errors.ReadOnlySqlTransaction,  # a server that was made a replica
     ) as exc:
+        if _NO_DATABASE.search(_message(exc)):
+            raise _gone(exc) from exc
         raise JournalUnavailable(
             f"The database does not answer: {_message(exc)}.",
             hint="Look at the server of journal.url; senders retry meanwhile.",
         ) from exc
+
+
+def _gone(exc: Exception) -> JournalGone:
+    return JournalGone(
+        f"The database or its tables were removed while the bridge was using them: {_message(exc)}."
+        " Nothing more is acknowledged.",
+        hint="Put back what was there. If it is lost, start the bridges again: senders repeat what "
+        "was not acknowledged; what was, and is not in a run yet, is lost.",
+    )
 
 
 def _is_alive(connection: _Server) -> bool:

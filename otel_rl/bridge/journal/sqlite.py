@@ -2,6 +2,8 @@
 
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
+* Nothing is acknowledged that nobody will find: where the files are looked for must be those that
+  are written. SQLite goes on writing to a file that was removed, and says nothing.
 
 One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
 and see everything whose ``write`` has returned.
@@ -17,7 +19,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,14 @@ from typing import Final, TypeVar
 
 from otel_rl.bridge.journal import Connection
 from otel_rl.bridge.journal.schema import FORMAT, statements
-from otel_rl.errors import ConfigError, JournalClosed, JournalError, JournalFull, JournalLocked
+from otel_rl.errors import (
+    ConfigError,
+    JournalClosed,
+    JournalError,
+    JournalFull,
+    JournalGone,
+    JournalLocked,
+)
 
 __all__ = ["JOURNAL_FILE", "SqliteJournal"]
 
@@ -91,6 +100,10 @@ class SqliteJournal:
         except BaseException:
             self._lock_file.close()
             raise
+        # From here on there are all four.
+        self._files = _Files(
+            [directory / "lock", *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
+        )
         self._thread = threading.Thread(
             target=self._run, args=(connection,), name="otel-rl-journal", daemon=True
         )
@@ -132,11 +145,12 @@ class SqliteJournal:
         A cursor that is left open would show the connection's next reader the past. After an
         exception nobody reads with it again, for the same reason.
         """
+        self._files.check()  # else somebody's new file would be read
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
             connection = sqlite3.connect(
-                f"file:{self._path}?mode=ro", uri=True, check_same_thread=False
+                f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
             )
             # A name that the disk has damaged harms its own run only.
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
@@ -235,7 +249,7 @@ class SqliteJournal:
                     break
             if group:
                 self._busy_since_s = time.monotonic()
-                _commit(connection, group)
+                _commit(connection, group, self._files.check)
                 self._busy_since_s = None
         connection.close()
 
@@ -285,11 +299,18 @@ class _Work:
         self.fail = fail
 
 
-def _commit(connection: sqlite3.Connection, group: list[_Work]) -> None:
-    """Run a group in one transaction; one that fails takes nothing of the others with it."""
+def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[[], None]) -> None:
+    """Run a group in one transaction; one that fails takes nothing of the others with it.
+
+    Args:
+        connection: The writing one.
+        group: Who waits for it.
+        check: Raises JournalGone if what is written is not where it will be looked for.
+    """
     succeed: list[tuple[_Work, Callable[[], None]]] = []
     failed: list[tuple[_Work, BaseException]] = []
     try:
+        check()
         connection.execute("BEGIN IMMEDIATE")
         for work in group:
             connection.execute("SAVEPOINT work")
@@ -304,6 +325,7 @@ def _commit(connection: sqlite3.Connection, group: list[_Work]) -> None:
                 succeed.append((work, done))
             connection.execute("RELEASE work")
         connection.execute("COMMIT")
+        check()  # once more: it may have gone while the disk was waited for
     except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
         with contextlib.suppress(sqlite3.Error):  # or the callers would wait for ever
             if connection.in_transaction:
@@ -329,6 +351,41 @@ def _translated(exc: Exception) -> Exception:
             hint="Free disk space or raise journal.max_bytes; senders retry meanwhile.",
         )
     return exc
+
+
+class _Files:
+    """The files of a journal, as they were when it was opened.
+
+    Args:
+        paths: Of those that are there for as long as it is open.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._known = {os.fspath(path): _on_disk(path) for path in paths}
+
+    def check(self) -> None:
+        """Costs some microseconds.
+
+        Raises:
+            JournalGone: One was removed, renamed or replaced. It may be put back.
+        """
+        for path, known in self._known.items():
+            if _on_disk(path) != known:
+                raise JournalGone(
+                    f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
+                    "is acknowledged.",
+                    hint="Put back what was there. If it is lost, start the bridge again: senders "
+                    "repeat what was not acknowledged; what was, and is not in a run yet, is lost.",
+                )
+
+
+def _on_disk(path: str | Path) -> tuple[int, int] | None:
+    """What tells a file from any other while it is open; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # before each answer; a Path costs as much again
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _LockFile:

@@ -78,7 +78,7 @@ def create_app(intake: Intake) -> FastAPI:
     )
     for signal, path in PATHS.items():
         app.post(path)(receiver.endpoint(signal))
-    app.get("/healthz")(_healthz)
+    app.get("/healthz")(receiver.healthz)
     app.add_middleware(_BoundedHead, refuse=receiver.refuse_head)
     return app
 
@@ -107,10 +107,6 @@ def _head_bytes(scope: Scope) -> int:
     return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
-async def _healthz() -> Response:
-    return Response("ok\n", media_type="text/plain")
-
-
 class _Receiver:
     """The endpoints, and the threads in which they parse and store."""
 
@@ -128,6 +124,11 @@ class _Receiver:
             yield
             # Requests that were cut off while they waited for a thread must not be stored later.
             threads.shutdown(wait=True, cancel_futures=True)
+
+    async def healthz(self) -> Response:
+        problem = self._intake.problem()
+        status = 503 if problem else 200
+        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
 
     def endpoint(self, signal: Signal) -> Callable[[Request], Awaitable[Response]]:
         """What answers ``POST`` requests of a signal."""

@@ -53,6 +53,7 @@ class Intake:
         tokens: Says who may write what; nobody is asked if not given.
         experiments: Bounds their number.
         overflow: Points that were dropped after their request was answered.
+        problem: Why nothing can be taken until a person does something; empty if it can.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Intake:
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
+        problem: Callable[[], str] = str,
     ) -> None:
+        self.problem = problem
         self.limits = limits
         self._accept = accept
         self._counters = counters

@@ -696,3 +696,60 @@ def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
     )
     assert bench.steps(B) == [0, 1, 2]
     assert bench.steps(A) == ([1, 2] if table == "states" else [0, 1, 2])
+
+
+HOUR_S = 3600.0
+
+
+def levels_of(bench: Bench, key: ExperimentKey) -> list[tuple[int, float]]:
+    """The step and the value of each row of a level."""
+    rows = bench.ledger.rows(key, start=0, limit=10_000)
+    return [
+        (row.step, row.values["trainer/depth"]) for row in rows if "trainer/depth" in row.values
+    ]
+
+
+def lived(bench: Bench, worker: str, steps: range, *, wrong_s: float) -> None:
+    """A worker makes a step a second, and has a queue. The bridge's clock is wrong."""
+    for step in steps:
+        time_ns = T0 + step * S
+        measured = point(float(step), time_ns)
+        measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+        request = metrics_request(
+            gauge(measured),
+            gauge(point(float(step), time_ns), name="depth"),
+            resource={
+                "rl.experiment.name": A.experiment,
+                "rl.worker.role": "trainer",
+                "service.instance.id": worker,
+            },
+        )
+        received_ns = time_ns + int(wrong_s * S)
+        payload = request.SerializeToString()
+        bench.spool.append([Batch(A, Signal.METRICS, payload, received_ns)])
+        bench.now_ns = received_ns
+        bench.run(seconds=0.1)
+
+
+@pytest.mark.parametrize("wrong_s", [HOUR_S, -HOUR_S], ids=["ahead", "behind"])
+@pytest.mark.parametrize("begun", ["at the start", "on the way"])
+@pytest.mark.parametrize("restarts", [0, 1], ids=["set", "set and restarted"])
+@pytest.mark.parametrize("worker", ["one", "two"], ids=["the same worker", "another"])
+def test_a_clock_that_was_an_hour_off_is_forgotten_once_it_is_right(
+    bench: Bench, wrong_s: float, begun: str, restarts: int, worker: str
+) -> None:
+    """Steps close in time, and levels stand at their steps, whoever goes on."""
+    if begun == "on the way":
+        lived(bench, "one", range(20), wrong_s=0)
+        bench.restart()
+    lived(bench, "one", range(20, 40), wrong_s=wrong_s)
+    for _ in range(restarts):
+        bench.restart()
+    lived(bench, worker, range(40, 160), wrong_s=0)
+    assert bench.steps(A)[-20:] == list(range(bench.steps(A)[-1] - 19, bench.steps(A)[-1] + 1))
+    assert bench.steps(A)[-1] >= 150
+    bench.drain.finish(bench.now_ns)
+    first = 0 if begun == "on the way" else 20
+    assert bench.steps(A) == list(range(first, 160))
+    assert levels_of(bench, A)[-1][0] >= 150
+    assert bench.counters.value(Counter.SAMPLES_DROPPED) == 0

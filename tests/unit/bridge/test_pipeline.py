@@ -1,15 +1,21 @@
 """The whole bridge in one process: what is accepted is in the run, whatever else happens."""
 
+import contextlib
 import itertools
 import json
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import LiteralString
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+import requests
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, Where
@@ -17,10 +23,20 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.pipeline import Bridge
 from otel_rl.bridge.track.delivery import RunState
-from otel_rl.errors import ConfigError, JournalClosed, JournalFull, JournalLocked
+from otel_rl.cli.embedded import finish
+from otel_rl.errors import (
+    ConfigError,
+    JournalClosed,
+    JournalFull,
+    JournalGone,
+    JournalLocked,
+    JournalUnavailable,
+)
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.postgres import PostgresServer
+from tests.waiting import wait_until
 
 DEADLINE_S = 90.0
 
@@ -252,3 +268,114 @@ def test_a_full_disk_at_the_stop_leaves_the_directory_to_the_next_bridge(
     again.start()
     again.stop()
     assert steps(tmp_path) == [1]
+
+
+def removed(data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def renamed(data: Path) -> None:
+    data.rename(data.with_name("elsewhere"))
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda data: (data / name).unlink()
+
+
+def replaced(data: Path) -> None:
+    """By a copy of itself, as from a backup."""
+    shutil.copy(data / JOURNAL_FILE, data / "copy")
+    (data / "copy").rename(data / JOURNAL_FILE)
+
+
+def replaced_by_another(data: Path) -> None:
+    removed(data)
+    data.mkdir()
+    (data / JOURNAL_FILE).touch()
+
+
+GONE = {
+    "the directory": removed,
+    "the directory, renamed": renamed,
+    "the journal": without(JOURNAL_FILE),
+    "its log": without(f"{JOURNAL_FILE}-wal"),
+    "its index": without(f"{JOURNAL_FILE}-shm"),
+    "its lock": without("lock"),
+    "another file": replaced,
+    "another directory": replaced_by_another,
+}
+
+
+@pytest.mark.parametrize("strike", GONE.values(), ids=GONE)
+def test_nothing_is_acknowledged_once_the_journal_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, strike: Callable[[Path], None]
+) -> None:
+    data, runs = tmp_path / "data", tmp_path / "runs"
+    bridge = Bridge(settings(data, tracker={"name": "jsonl", "directory": runs}))
+    bridge.start()
+    bridge.accept([batch(0)])
+    wait_until_drained(data)
+    strike(data)
+    for step in (1, 2):
+        with pytest.raises(JournalGone, match="was removed or replaced"):
+            bridge.accept([batch(step)])
+    assert health(bridge) == (503, f"{bridge.problem}\n")
+    assert bridge.counters.value(Counter.BATCHES_SPOOLED) == 1
+    assert not finish(bridge, exit_code=0, is_over=False)  # the exit status is 1
+    assert bridge.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 0
+    assert "Traceback" not in caplog.text
+    assert caplog.text.count("Nothing more is acknowledged.") == 1
+
+
+def test_a_bridge_whose_journal_is_put_back_goes_on(tmp_path: Path) -> None:
+    data, away = tmp_path / "data", tmp_path / "away"
+    bridge = Bridge(settings(data))
+    bridge.start()
+    bridge.accept([batch(0)])
+    data.rename(away)
+    wait_until(lambda: bool(bridge.problem), "the bridge to notice", timeout_s=DEADLINE_S)
+    with pytest.raises(JournalGone):
+        bridge.accept([batch(1)])
+    away.rename(data)
+    bridge.accept([batch(1)])
+    wait_until(lambda: health(bridge) == (200, "ok\n"), "health again", timeout_s=DEADLINE_S)
+    assert finish(bridge, exit_code=0, is_over=False)
+    assert steps(data) == [0, 1]
+
+
+def health(bridge: Bridge) -> tuple[int, str]:
+    answer = requests.get(f"http://{bridge.http}/healthz", timeout=DEADLINE_S)
+    return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize("what", ["TABLE batches", "TABLE runs", "SCHEMA public"])
+def test_nothing_is_acknowledged_once_the_tables_are_gone(
+    tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture, what: LiteralString
+) -> None:
+    url = postgres.new_database("UTF8")
+    bridge = Bridge(settings(tmp_path, journal={"url": url}))
+    bridge.start()
+    bridge.accept([batch(0)])
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"DROP {what} CASCADE")
+    with pytest.raises(JournalGone, match="were removed"):
+        bridge.accept([batch(1)])
+    assert health(bridge) == (503, f"{bridge.problem}\n")
+    assert not finish(bridge, exit_code=0, is_over=False)
+    assert "Traceback" not in caplog.text
+
+
+def test_nothing_is_acknowledged_once_the_database_is_gone(
+    tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres.new_database("UTF8")
+    bridge = Bridge(settings(tmp_path, journal={"url": url}))
+    bridge.start()
+    bridge.accept([batch(0)])
+    postgres.execute(f"DROP DATABASE {urlsplit(url).path.removeprefix('/')} WITH (FORCE)")
+    with contextlib.suppress(JournalUnavailable, JournalGone):  # of the connection there was
+        bridge.accept([batch(1)])
+    with pytest.raises(JournalGone, match="does not exist"):
+        bridge.accept([batch(1)])
+    assert not finish(bridge, exit_code=0, is_over=False)
+    assert "Traceback" not in caplog.text
