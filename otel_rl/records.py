@@ -10,11 +10,12 @@ All times are nanoseconds since the Unix epoch by the sender's clock, unless nam
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 from otel_rl.semconv.spec import AWAITING, Instrument, Reduction
 
 __all__ = [
+    "PART",
     "Announcement",
     "Batch",
     "Covered",
@@ -45,6 +46,9 @@ __all__ = [
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 """What a log event says: an OTLP ``AnyValue`` as JSON has it, bytes as base64 text."""
+
+PART: Final = 1_000
+"""Points, samples or spans of which a batch is made into rows at a time, about."""
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
@@ -498,6 +502,7 @@ class Decoded:
         spans: In the order of the request.
         announcements: Of the run.
         departures: Of workers.
+        has_more: Whether this is a part of a batch, of which more comes.
     """
 
     points: Sequence[Point]
@@ -506,6 +511,12 @@ class Decoded:
     spans: Sequence[SpanRecord] = ()
     announcements: Sequence[Announcement] = ()
     departures: Sequence[Departure] = ()
+    has_more: bool = False
+
+    @property
+    def items(self) -> int:
+        """How many points, samples and spans."""
+        return len(self.points) + len(self.samples) + len(self.spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ or for any other sender the times of its points.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
@@ -26,8 +26,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from otel_rl.bridge.decode_events import decode_events
-from otel_rl.bridge.decode_spans import decode_spans
+from otel_rl.bridge.decode_events import decode_events, event_parts
+from otel_rl.bridge.decode_spans import decode_spans, span_parts
 from otel_rl.bridge.device import at_host
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
@@ -35,6 +35,7 @@ from otel_rl.bridge.otlp.scraped import translate
 from otel_rl.bridge.otlp.sender import Sender, sender_of
 from otel_rl.bridge.otlp.view import MetricsView, exemplars_of
 from otel_rl.records import (
+    PART,
     Batch,
     Covered,
     Decoded,
@@ -52,12 +53,15 @@ from otel_rl.records import (
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_parts"]
 
 _Cumulated = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+# What a resource without a point costs, in points.
+_RESOURCE = 4
 
 # Bounds of two caches, for a few thousand processes: together they hold 48 MiB of what was sent.
 _MAX_SERIES, _MAX_LONG_SERIES = 1 << 16, 1 << 10
@@ -67,25 +71,59 @@ _LONG_BYTES = 512  # of attributes and scope; most have less than a hundred
 def decode(batch: Batch) -> Decoded:
     """What ``batch`` says, in the order of the request.
 
-    Points without an event time get the batch's ``received_ns``. Spans are not decoded.
+    Points without an event time get the batch's ``received_ns``.
     """
     if batch.signal is Signal.LOGS:
         return decode_events(batch)
     if batch.signal is Signal.TRACES:
         return decode_spans(batch)
+    *parts, last = _metric_parts(batch)
+    return replace(last, points=[point for part in (*parts, last) for point in part.points])
+
+
+def decode_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
+    """The same in parts of about ``most`` points each, however large the batch is.
+
+    They are the same ones every time. What is said of the whole batch, such as how far its workers
+    have come, is in the last one. Spans are in the order of their ends, so that what is within
+    another comes before it also in parts; those before them are empty, and only took time.
+    """
+    match batch.signal:
+        case Signal.LOGS:
+            yield from event_parts(batch, most)
+        case Signal.TRACES:
+            yield from span_parts(batch, most)
+        case Signal.METRICS:
+            yield from _metric_parts(batch, most)
+
+
+def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     points: list[Point] = []
     exports: dict[Worker, Export] = {}
-    if batch.signal is Signal.METRICS:
-        for resource_metrics in MetricsView.FromString(batch.payload).resource_metrics:
-            sender = sender_of(resource_metrics.resource.SerializeToString())
-            before = len(points)
-            points.extend(_points(resource_metrics, sender, batch.received_ns))
-            sent_ns = _beat_ns(resource_metrics)
+    size = 0
+    for resource_metrics in MetricsView.FromString(batch.payload).resource_metrics:
+        sender = sender_of(resource_metrics.resource.SerializeToString())
+        latest_ns: int | None = None
+        for point in _points(resource_metrics, sender, batch.received_ns):
+            points.append(point)
             if not sender.exact:
-                sent_ns = max(map(_latest_ns, points[before:]), default=sent_ns)
-            before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
-            exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
-    return Decoded(points, list(exports.values()))
+                latest_ns = max(latest_ns or 0, _latest_ns(point))
+            size += _size(point)
+            if size >= most:
+                yield Decoded(points, (), has_more=True)
+                points, size = [], 0
+        sent_ns = _beat_ns(resource_metrics) if latest_ns is None else latest_ns
+        before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
+        exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
+        size += _RESOURCE
+    yield Decoded(points, list(exports.values()))
+
+
+def _size(point: Point) -> int:
+    """How much work a point is, in single values."""
+    if isinstance(point, Measurements):
+        return len(point.values)
+    return 1 + (len(point.buckets) >> 2 if isinstance(point, HistogramPoint) else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ The door has left out all other log records. The events, their attributes and th
 of the registry.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -13,6 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.otlp.attributes import event_name, plain, step_of
 from otel_rl.bridge.otlp.sender import sender_of
 from otel_rl.records import (
+    PART,
     Announcement,
     Batch,
     Decoded,
@@ -25,7 +27,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv import names
 
-__all__ = ["decode_events"]
+__all__ = ["decode_events", "event_parts"]
 
 _DEFAULT_TABLE = "samples"
 
@@ -37,9 +39,16 @@ def decode_events(batch: Batch) -> Decoded:
 
     Events without a time get the batch's ``received_ns``.
     """
+    *parts, last = event_parts(batch)
+    return replace(last, samples=[one for part in (*parts, last) for one in part.samples])
+
+
+def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
+    """The same in parts, see ``decode_parts``."""
     announcements: list[Announcement] = []
     departures: list[Departure] = []
     samples: list[TextSample] = []
+    size = 0
     exports: dict[Worker, Export] = {}
     for resource_logs in ExportLogsServiceRequest.FromString(batch.payload).resource_logs:
         sender = sender_of(resource_logs.resource.SerializeToString())
@@ -48,6 +57,10 @@ def decode_events(batch: Batch) -> Decoded:
         exports[worker] = Export(worker, 0, sender.exact)
         for scope_logs in resource_logs.scope_logs:
             for record in scope_logs.log_records:
+                size += 1
+                if size >= most:
+                    yield Decoded((), (), samples, has_more=True)
+                    samples, size = [], 0
                 said = {pair.key: plain(pair.value) for pair in record.attributes}
                 time_ns = (
                     record.time_unix_nano or record.observed_time_unix_nano or batch.received_ns
@@ -62,7 +75,7 @@ def decode_events(batch: Batch) -> Decoded:
                         samples.append(_sample(record, said, worker, time_ns))
                     case _:
                         pass  # left out at the door
-    return Decoded(
+    yield Decoded(
         (), [*exports.values()], samples, announcements=announcements, departures=departures
     )
 

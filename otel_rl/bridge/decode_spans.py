@@ -9,10 +9,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_rl.bridge.otlp.attributes import step_of
 from otel_rl.bridge.otlp.sender import sender_of
-from otel_rl.records import Batch, Decoded, Export, SpanRecord, Worker
+from otel_rl.records import PART, Batch, Decoded, Export, SpanRecord, Worker
 from otel_rl.semconv import names
 
-__all__ = ["decode_spans"]
+__all__ = ["decode_spans", "span_parts"]
 
 # What a span of a phase is called where it is not called what the phase is.
 _PHASE_OF_SPAN: Final = {spec.span: str(name) for name, spec in names.PHASES.items() if spec.span}
@@ -29,16 +29,41 @@ _SPAN_ID_BYTES: Final = 8
 
 def decode_spans(batch: Batch) -> Decoded:
     """The spans of ``batch`` in the order of the request, and the leases of who sent them."""
+    *_, (spans, workers) = _decoded(batch, PART)
+    return Decoded((), [Export(worker, 0) for worker in workers], spans=spans)
+
+
+def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
+    """The same in parts, see ``decode_parts``."""
+    decoded = _decoded(batch, most)
+    spans, workers = next(decoded)
+    for _ in decoded:
+        yield Decoded((), (), has_more=True)
+    # What is within another is to come before it, also if both end together.
+    spans.sort(key=lambda span: (span.end_ns, -span.start_ns))
+    places = range(0, max(1, len(spans)), most)
+    for place in places[:-1]:
+        yield Decoded((), (), spans=spans[place : place + most], has_more=True)
+    exports = [Export(worker, 0) for worker in workers]
+    yield Decoded((), exports, spans=spans[places[-1] :])
+
+
+def _decoded(batch: Batch, most: int) -> Iterator[tuple[list[SpanRecord], dict[Worker, None]]]:
+    """The spans and who sent them, the same objects each time: empty at first, in the end all."""
     spans: list[SpanRecord] = []
     workers: dict[Worker, None] = {}
+    yield spans, workers
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
         worker = sender_of(resource.SerializeToString()).worker
         workers[worker] = None
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
-            spans.extend(_records(scope_spans.spans, worker, host))
-    return Decoded((), [Export(worker, 0) for worker in workers], spans=spans)
+            for span in _records(scope_spans.spans, worker, host):
+                spans.append(span)
+                if not len(spans) % most:
+                    yield spans, workers
+    yield spans, workers
 
 
 def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanRecord]:

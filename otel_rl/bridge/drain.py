@@ -3,13 +3,19 @@
     spool ─ read ─> decode ─> align ─> ledger ─> notify
             (a share of each experiment)  (one transaction for all of them)
 
-Experiments take turns, so that the backlog of one does not delay another, and fail apart: what goes
+Experiments take turns, so that what one sends does not delay another, and fail apart: what goes
 wrong with one is undone and tried again later, while the others go on.
+
+A turn ends after a slice of time or of work, also in the middle of a batch. The run then goes on
+there in its next turn. What has to become rows before that, because more is open than may be, is
+committed with how much of the batch is in them: so after a crash nothing of it is taken twice.
 """
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.about import About
@@ -17,14 +23,23 @@ from otel_rl.bridge.align import Aligner, AlignSettings, History, Tally
 from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.align.remarks import TOLD, Dropped
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, StateFault, Where
-from otel_rl.bridge.decode import decode
+from otel_rl.bridge.decode import decode_parts
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.report import Report
 from otel_rl.bridge.spool import Spool, Spooled
+from otel_rl.bridge.turns import Slices, Turn
 from otel_rl.bridge.unpickle import StateRefused
 from otel_rl.errors import JournalError, LeaseLost
-from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Offset, Row
+from otel_rl.records import (
+    PART,
+    Decoded,
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    Offset,
+    Row,
+)
 
 __all__ = ["NO_METRIC_HINT", "Drain"]
 
@@ -40,6 +55,17 @@ _NS_PER_S = 1_000_000_000
 
 # What one round reads, of all: enough to share a commit, little enough to see rows soon.
 _READ_BYTES = 8 << 20
+
+# One turn of one experiment: others wait for no more than the rest of it and one more.
+_SLICE_S = 0.25
+_SLICE_PARTS = 32
+
+# Values that become rows in one transaction, about.
+_ROW_VALUES = 100_000
+
+# Batches of so much that are in the middle at a time: parsed, they take a multiple of it in memory.
+_LARGE_BYTES = 1 << 20
+_MOST_LARGE = 2
 
 # After a failure that is not a batch's fault: a bug, a damaged page of the journal.
 _RETRY_NS = 1 * _NS_PER_S
@@ -58,16 +84,20 @@ class _State:
     Attributes:
         aligner: Its open steps and windows.
         about: What was announced of it.
+        cut: The batch of which a part is in it, and how many of its points, samples and spans.
     """
 
     aligner: Aligner
     about: About
+    cut: tuple[Offset, int] | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether it is what it should be, though anybody may have written it."""
-        aligner, about = getattr(self, "aligner", None), getattr(self, "about", None)
-        return isinstance(aligner, Aligner) and isinstance(about, About)
+        match [getattr(self, name, None) for name in ("aligner", "about", "cut")]:
+            case [Aligner(), About(), None | (int(), int())]:
+                return True
+        return False
 
 
 @dataclass(slots=True)
@@ -83,6 +113,12 @@ class _Run:
         epoch: The turn in which it was loaded, see ``Owners``.
         uncommitted: What was taken from the bridge's counters for the aligner's, since the commit.
         left_out: What of the announcements there was no room for, since the commit.
+        unread: Batches that were read and not taken wholly, the first perhaps in part.
+        reads_on: Whether more may wait behind them.
+        parts: What is left of the first of them; None if nothing of it was taken.
+        cut: That batch, and how much of it was taken; None as before.
+        taken: Batches that were taken wholly, since the commit.
+        heard_ns: When the last of those that were taken arrived.
     """
 
     aligner: Aligner
@@ -93,6 +129,12 @@ class _Run:
     epoch: int = 0
     uncommitted: dict[tuple[str, str], int] = field(default_factory=dict)
     left_out: int = 0
+    unread: deque[Spooled] = field(default_factory=deque)
+    reads_on: bool = False
+    parts: Iterator[Decoded] | None = None
+    cut: tuple[Offset, int] | None = None
+    taken: list[Offset] = field(default_factory=list)
+    heard_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -129,6 +171,10 @@ class Drain:
         gauges: What a report says besides counts, by tracker key.
         owners: Says which runs those are.
         dropped: Told of points that a run has no room for, by worker, once that is committed.
+        clock_s: Seconds that never go back, by which turns end.
+        slice_s: Most seconds of a turn.
+        slice_parts: Most parts of batches in a turn.
+        part: Points of a part, about.
     """
 
     def __init__(
@@ -143,7 +189,13 @@ class Drain:
         gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {},
         owners: Owners | None = None,
         dropped: Callable[[ExperimentKey, Mapping[str, Dropped]], None] = lambda *_: None,
+        clock_s: Callable[[], float] = time.monotonic,
+        slice_s: float = _SLICE_S,
+        slice_parts: int = _SLICE_PARTS,
+        part: int = PART,
     ) -> None:
+        self._part = part
+        self._slices = Slices(slice_s, slice_parts, clock_s)
         self._dropped = dropped
         self._spool = spool
         self._ledger = ledger
@@ -202,7 +254,9 @@ class Drain:
                 in a while.
         """
         self._leave_lost()
-        waiting = [key for key in self._spool.waiting() if self._owners.epoch(key) is not None]
+        waiting = {
+            key: None for key in self._spool.waiting() if self._owners.epoch(key) is not None
+        }
         share_bytes = _READ_BYTES // max(1, len(waiting))
         done = _Round()
         for key in dict.fromkeys([*waiting, *self._unloaded, *self._runs]):
@@ -211,7 +265,8 @@ class Drain:
                 self._unloaded[key] = None
                 continue
             try:
-                self._advance(key, share_bytes if key in waiting else 0, now_ns, done)
+                turn = self._slices.turn(len(waiting))
+                self._advance(key, share_bytes if key in waiting else 0, turn, now_ns, done)
             except LeaseLost:
                 self._leave(key)
             except JournalError:
@@ -261,66 +316,134 @@ class Drain:
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
 
-    def _advance(self, key: ExperimentKey, max_bytes: int, now_ns: int, done: _Round) -> None:
+    def _advance(
+        self, key: ExperimentKey, max_bytes: int, turn: Turn, now_ns: int, done: _Round
+    ) -> None:
         run = self._load(key, now_ns)
         run.aligner.clock_is(now_ns)
         if key in self._findings:
             self._untold[key] = self._findings.pop(key)
         if key in self._untold:  # again, if the last time was undone; if not, it is no news
             run.aligner.tell(self._untold[key])
-        spooled, has_more = self._read(key, max_bytes) if max_bytes else ([], False)
-        if spooled:
+        if not run.unread:
+            run.reads_on = False
+            if max_bytes:
+                self._read(key, run, max_bytes)
+        if run.unread:
             run.used_ns = now_ns
-            if spooled[0].is_damaged:
-                self._set_aside(key, spooled[0], SampleDrop.DAMAGED)
+            if not self._take_what_is_sound(key, run, turn):
                 done.has_more = True
-                return
-            try:
-                for one in spooled:
-                    decoded = decode(one.batch)
-                    run.aligner.add(decoded, received_ns=one.batch.received_ns)
-                    run.left_out += run.about.add(decoded.announcements)
-            except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
-                self._go_back(key)
-                done.has_more = True
-                if len(spooled) > 1:
-                    self._troubles[key] = _Trouble(one_by_one=True)
-                else:
-                    self._set_aside(key, spooled[0], SampleDrop.UNDECODABLE)
                 return
         elif self._is_idle(run, now_ns):
             self._untold.pop(key, None)
             self._unload(key)
             return
+        has_more = run.reads_on or bool(run.unread)
         if not has_more:
             self._troubles.pop(key, None)
         done.has_more |= has_more
         # In a backlog the bridge's clock is far ahead of the data that it reads.
-        clock_ns = spooled[-1].batch.received_ns if has_more else now_ns
-        report = self._report(key, run) if run.report.is_due(now_ns) else {}
-        rows = run.aligner.close(clock_ns, report=report)
-        if rows and report:
-            run.report.told(report, now_ns)
-        description = self._news(key, run)
-        if rows or spooled or description is not None:
-            taken = [one.offset for one in spooled]
+        clock_ns = run.heard_ns if has_more else now_ns
+        rows: Sequence[Row]
+        description: Description | None = None
+        if run.parts is not None:
+            rows = run.aligner.close_surplus(clock_ns)
+        else:
+            report = self._report(key, run) if run.report.is_due(now_ns) else {}
+            rows = run.aligner.close(clock_ns, report=report, at_most=_ROW_VALUES)
+            done.has_more |= run.aligner.has_more
+            if rows and report:
+                run.report.told(report, now_ns)
+            description = self._news(key, run)
+        is_whole = run.parts is None
+        if rows or (is_whole and run.taken) or description is not None:
+            taken, run.taken = run.taken, []
             history = run.aligner.take_history(clock_ns)
             done.commits.append(self._prepared(key, run, rows, taken, description, history))
-        else:
+        elif is_whole:
             self._untold.pop(key, None)
 
-    def _read(self, key: ExperimentKey, max_bytes: int) -> tuple[Sequence[Spooled], bool]:
-        """The next batches, sound ones or one damaged one, and whether there may be more."""
+    def _take_what_is_sound(self, key: ExperimentKey, run: _Run, turn: Turn) -> bool:
+        """Take what was read, until the turn is over. Returns whether anything may come of it."""
+        if run.unread[0].is_damaged:
+            self._set_aside(key, run.unread.popleft(), SampleDrop.DAMAGED)
+            return False
+        if not self._may_begin(key, run):
+            return False
+        try:
+            self._take(run, turn)
+        except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
+            bad = run.unread[0]
+            is_one = len(run.unread) + len(run.taken) == 1
+            self._go_back(key)
+            if is_one:
+                self._set_aside(key, bad, SampleDrop.UNDECODABLE)
+            else:
+                self._troubles[key] = _Trouble(one_by_one=True)
+            return False
+        return True
+
+    def _may_begin(self, key: ExperimentKey, run: _Run) -> bool:
+        """Whether the memory for the next batch is there: of large ones, only for a few."""
+        if run.parts is not None or len(run.unread[0].batch.payload) < _LARGE_BYTES:
+            return True
+        large = sum(
+            other.parts is not None and len(other.unread[0].batch.payload) >= _LARGE_BYTES
+            for of, other in self._runs.items()
+            if of != key
+        )
+        return large < _MOST_LARGE
+
+    def _take(self, run: _Run, turn: Turn) -> None:
+        """Take what was read, until it is somebody else's turn."""
+        while run.unread:
+            one = run.unread[0]
+            run.heard_ns = one.batch.received_ns
+            if run.parts is None:
+                run.parts = decode_parts(one.batch, self._part)
+                is_known = run.cut is not None and run.cut[0] == one.offset
+                # What was taken of it before a restart is in the state.
+                left = run.cut[1] if run.cut is not None and is_known else 0
+                while left > 0:
+                    left -= next(run.parts).items
+                run.cut = run.cut if is_known else (one.offset, 0)
+            for part in run.parts:
+                run.aligner.add(part, received_ns=one.batch.received_ns)
+                run.left_out += run.about.add(part.announcements)
+                assert run.cut is not None  # since the batch was begun
+                run.cut = one.offset, run.cut[1] + part.items
+                turn.took()
+                if part.has_more and turn.is_over:
+                    return
+            run.parts = run.cut = None
+            run.taken.append(one.offset)
+            run.unread.popleft()
+            if turn.is_over:
+                return
+
+    def _read(self, key: ExperimentKey, run: _Run, max_bytes: int) -> None:
+        """Read the next batches, sound ones or one damaged one."""
+        if run.cut is not None:
+            begun = self._spool.one(key, run.cut[0])
+            if begun is not None:
+                run.unread.append(begun)
+                run.reads_on = True
+                return
+            run.cut = None
+            run.aligner.leave_batch()
         if not self._ledger.has_room(key):
-            return [], False
+            return
         trouble = self._troubles.get(key)
         if trouble is not None and trouble.one_by_one:
             max_bytes = 1  # a read returns at least one batch
         spooled = self._spool.read(key, max_bytes=max_bytes)
+        run.reads_on = sum(len(one.batch.payload) for one in spooled) >= max_bytes
         for place, one in enumerate(spooled):
             if one.is_damaged:
-                return spooled[: max(1, place)], True
-        return spooled, sum(len(one.batch.payload) for one in spooled) >= max_bytes
+                spooled = spooled[: max(1, place)]
+                run.reads_on = True
+                break
+        run.unread.extend(spooled)
 
     def _load(self, key: ExperimentKey, now_ns: int) -> _Run:
         run = self._runs.get(key)
@@ -341,6 +464,7 @@ class Drain:
             report = Report(self._report_interval_ns)
             counted = dataclasses.replace(aligner.tally)
             run = _Run(aligner, state.about, report, counted, now_ns, epoch)
+            run.cut = getattr(state, "cut", None)  # an older bridge has cut none
             self._runs[key] = run
             self._unloaded.pop(key, None)
         return run
@@ -412,7 +536,7 @@ class Drain:
             key,
             rows,
             aligner.next_number,
-            _State(aligner, run.about),
+            _State(aligner, run.about, run.cut),
             taken,
             aligner.is_watching,
             aligner.take_log(),

@@ -96,16 +96,24 @@ class Spool:
                 " WHERE run_id = ? ORDER BY position",
                 (run,),
             )
-            for offset, signal, received_ns, payload, crc in cursor:
-                is_damaged = checksum(payload, run, signal, received_ns) != crc
-                kind = Signal.METRICS if is_damaged else Signal(signal)
-                batch = Batch(key, kind, payload, received_ns)
-                found.append(Spooled(Offset(offset), batch, is_damaged))
-                size += len(payload)
+            for row in cursor:
+                found.append(_spooled(key, run, *row))
+                size += len(found[-1].batch.payload)
                 if size >= max_bytes:
                     break
             cursor.close()
         return found
+
+    def one(self, key: ExperimentKey, offset: Offset) -> Spooled | None:
+        """A batch of an experiment that is known by its position; None if it waits no longer."""
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT position, signal, received_ns, payload, crc FROM batches"
+                " WHERE position = ? AND run_id = ?",
+                (offset, run),
+            ).fetchone()
+        return None if found is None else _spooled(key, run, *found)
 
     def pending(self) -> int:
         """How many batches wait."""
@@ -151,3 +159,17 @@ class Spool:
                 checksum(batch.payload, run, str(batch.signal), batch.received_ns),
             ),
         )
+
+
+def _spooled(
+    key: ExperimentKey,
+    run: str,
+    offset: int,
+    signal: str,
+    received_ns: int,
+    payload: bytes,
+    crc: int,
+) -> Spooled:
+    is_damaged = checksum(payload, run, signal, received_ns) != crc
+    kind = Signal.METRICS if is_damaged else Signal(signal)
+    return Spooled(Offset(offset), Batch(key, kind, payload, received_ns), is_damaged)

@@ -155,6 +155,9 @@ class Bridge:
             counters=self.counters,
             notify=lambda key: None,
             owners=owners,
+            clock_s=lambda: 0.0,  # turns end by work alone, so that a world happens again
+            slice_parts=knobs.slice_parts,
+            part=knobs.part,
         )
         self._deliveries: dict[ExperimentKey, _Delivery] = {}
 

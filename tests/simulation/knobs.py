@@ -20,12 +20,16 @@ class Knobs:
         lease_s: Of a bridge on a run.
         align: How samples become rows.
         delivery: How rows are delivered. Bounds small enough to be met.
+        part: Points of which a batch is taken at a time.
+        slice_parts: Parts that an experiment may take in its turn.
     """
 
     bridges: int
     lease_s: float
     align: AlignSettings
     delivery: DeliverySettings
+    part: int
+    slice_parts: int
 
     @classmethod
     def draw(cls, chance: random.Random) -> Self:
@@ -50,4 +54,6 @@ class Knobs:
             confirm_interval_s=chance.choice([0.3, 1.0, 3.0]),
             keep_confirmed_s=chance.choice([2.0, 2.0, 10.0]),
         )
-        return cls(chance.choice([1, 1, 2, 3]), chance.choice([6.0, 12.0, 30.0]), align, delivery)
+        bridges, lease_s = chance.choice([1, 1, 2, 3]), chance.choice([6.0, 12.0, 30.0])
+        part, slice_parts = {1: (1, 1), 8: (2, 3), 50: (1_000, 32)}[batch_rows]
+        return cls(bridges, lease_s, align, delivery, part, slice_parts)

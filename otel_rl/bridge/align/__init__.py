@@ -6,6 +6,7 @@ log of single points that were taken, which only grows.
 """
 
 import itertools
+import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from otel_rl.bridge.align.remarks import (
     of_shared,
     of_units,
 )
+from otel_rl.bridge.align.room import Room
 from otel_rl.bridge.align.roster import Roster
 from otel_rl.bridge.align.series import Stream
 from otel_rl.bridge.align.settings import AlignSettings
@@ -90,7 +92,12 @@ class Aligner:
         next_number: The number that the next row gets.
         tally: What became of the samples, since the experiment began.
         counts: What else was counted for the experiment, kept with its state; by name and reason.
+        has_more: Whether ``close`` left something that is complete for the next call.
     """
+
+    # Of the batch that is being taken in parts: whether it had points so far, and new ones.
+    _begun: tuple[bool, bool] | None = None
+    has_more = False
 
     def __init__(self, settings: AlignSettings | None = None) -> None:
         self.settings = settings or AlignSettings()
@@ -124,14 +131,16 @@ class Aligner:
         self._axis.clock_is(self._hearing.clock_is(now_ns))
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
-        """Fold in what one batch says.
+        """Fold in what one batch says, or a part of it.
 
         Args:
-            decoded: Of this experiment.
+            decoded: Of this experiment. Parts of a batch come one after another.
             received_ns: When the batch arrived, by the bridge's clock.
         """
         received_ns = self._hearing.at(received_ns)
-        self._table.make_room(self.settings, received_ns)
+        if self._begun is None:
+            self._table.make_room(self.settings, received_ns)
+        has_points, is_new = self._begun or (False, False)
         taken = self.tally.taken
         for point in decoded.points:
             self._add(point, received_ns)
@@ -140,8 +149,10 @@ class Aligner:
         if decoded.spans:
             self._chronicle.spanned(self._trail.new_of(decoded.spans), self._axis.step_at)
         self.tally.spans_too_old += self._trail.add(decoded.spans, self.settings, received_ns)
+        has_points, is_new = has_points or bool(decoded.points), is_new or self.tally.taken > taken
+        self._begun = (has_points, is_new) if decoded.has_more else None
+        is_new = is_new or not has_points
         settle_ns = int(self.settings.settle_s * _NS_PER_S)
-        is_new = not decoded.points or self.tally.taken > taken
         for export in decoded.exports:
             worker = self._table.lease(export.worker, self.settings)
             if worker is not None:
@@ -156,6 +167,10 @@ class Aligner:
             worker = self._table.lease(departure.worker, self.settings)
             if worker is not None:
                 self._roster.left(departure, worker, received_ns)
+
+    def leave_batch(self) -> None:
+        """Of the batch that is being taken in parts nothing more comes."""
+        self._begun = None
 
     def tell(self, finding: Finding) -> None:
         """Let the run know what was found out about it, if that is news."""
@@ -254,17 +269,42 @@ class Aligner:
         """
         self._roster.end(self._table.workers, failed=failed)
 
+    def close_surplus(self, now_ns: int) -> list[Row]:
+        """Take out what is open beyond the bounds. For the middle of a batch.
+
+        Its workers are heard of at its end: what is complete is not known before.
+
+        Args:
+            now_ns: The bridge's clock.
+        """
+        now_ns = self._hearing.at(now_ns)
+        steps = self._steps.close_surplus(self._table, self.settings, now_ns, self._roster.roles())
+        self.tally.late += sum(step.late for step in steps)
+        windows = self._windows.close_surplus(self._table, self.settings)
+        closed: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        closed = sorted((row for row in closed if row.values), key=lambda row: row.time_ns)
+        if closed:
+            self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
+        return [row for one in closed for row in self._rows(one)]
+
     def close(
-        self, now_ns: int, *, everything: bool = False, report: Mapping[str, float] | None = None
+        self,
+        now_ns: int,
+        *,
+        everything: bool = False,
+        report: Mapping[str, float] | None = None,
+        at_most: float = math.inf,
     ) -> list[Row]:
         """Take out every row that is complete as of ``now_ns`` by the bridge's clock.
 
         Args:
             now_ns: The bridge's clock.
             everything: Close what is open, complete or not: nothing more will come.
+            at_most: About how many values; ``has_more`` says whether some were left.
             report: What the bridge says of itself, by tracker key. It goes into the last row that
                 is complete; with ``everything``, into a row of its own if there is none.
         """
+        room = Room(at_most)
         clock_ns, now_ns = now_ns, self._hearing.at(now_ns)
         for worker in self._table.workers.values():
             worker.clock_is(now_ns)
@@ -277,10 +317,14 @@ class Aligner:
             now_ns,
             everything=everything,
             standings=self._roster.roles(),
+            room=room,
         )
         self.tally.late += sum(step.late for step in steps)
-        windows = self._windows.close(self._table, self.settings, now_ns, everything=everything)
-        tables = self._tables.close(self.settings, now_ns, everything=everything)
+        windows = self._windows.close(
+            self._table, self.settings, now_ns, everything=everything, room=room
+        )
+        tables = self._tables.close(self.settings, now_ns, everything=everything, room=room)
+        self.has_more = room.is_used_up
         explained = self._trail.close(
             self._axis.role,
             self.settings,

@@ -23,6 +23,7 @@ from typing import cast
 
 from otel_rl.bridge.align.axis import is_integral
 from otel_rl.bridge.align.passes import Passes
+from otel_rl.bridge.align.room import Room
 from otel_rl.bridge.align.series import Standing, Stream, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
@@ -207,6 +208,7 @@ class OpenSteps:
         *,
         everything: bool,
         standings: Mapping[str, RoleStanding] = MappingProxyType({}),
+        room: Room | None = None,
     ) -> list[ClosedStep]:
         """Take out every step that is complete, or has waited long enough, in ascending order.
 
@@ -216,6 +218,7 @@ class OpenSteps:
             now_ns: The bridge's clock.
             everything: Whatever is open, complete or not.
             standings: How many workers of each role there should be.
+            room: For values of rows; what finds none stays open until the next call.
         """
         closed: list[ClosedStep] = []
         of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
@@ -226,8 +229,26 @@ class OpenSteps:
             workers = of_roles[name]
             role.passes.look(workers, now_ns)
             if role.is_open:
-                one = _Closing(name, role, list(workers.values()), table, settings, now_ns)
+                one = _Closing(
+                    name, role, list(workers.values()), table, settings, now_ns, room or Room()
+                )
                 closed += one.closed(standings.get(name), everything=everything)
+        return closed
+
+    def close_surplus(
+        self,
+        table: StreamTable,
+        settings: AlignSettings,
+        now_ns: int,
+        standings: Mapping[str, RoleStanding],
+    ) -> list[ClosedStep]:
+        """Take out the oldest steps of each role that has more than may wait."""
+        closed: list[ClosedStep] = []
+        for name, role in self._roles.items():
+            if max(len(role.open), len(role.late), len(role.again)) > settings.max_open_steps:
+                workers = [state for of, state in table.workers.items() if of.role == name]
+                one = _Closing(name, role, workers, table, settings, now_ns, Room())
+                closed += one.surplus(standings.get(name))
         return closed
 
 
@@ -241,6 +262,27 @@ class _Closing:
     table: StreamTable
     settings: AlignSettings
     now_ns: int
+    room: Room
+
+    def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
+        """Takes out the oldest of what is more than may wait."""
+        role, rows = self.role, list[ClosedStep]()
+        expected = self._expected(standing)
+        for step in self._beyond(role.open):
+            role.closed_through = _later(step, role.closed_through)
+            opened = role.open.pop(step)
+            rows += self._rows(step, opened, expected(opened))
+            role.size = max(role.size, len(opened.workers))
+        for step in self._beyond(role.late):
+            rows += self._rows(step, role.late.pop(step), role.size)
+        for step in self._beyond(role.again):
+            role.again_closed_through = _later(step, role.again_closed_through)
+            late = role.again_samples.pop(step, 0)
+            rows += self._rows(step, role.again.pop(step), role.size, late=late)
+        return rows
+
+    def _beyond(self, steps: _Steps) -> list[int]:
+        return sorted(steps)[: max(0, len(steps) - self.settings.max_open_steps)]
 
     def closed(self, standing: RoleStanding | None, *, everything: bool) -> list[ClosedStep]:
         """Takes out what is complete, or has waited long enough."""
@@ -250,20 +292,31 @@ class _Closing:
         waiting_for = self._waiting_for(should_be)
         expected = self._expected(standing)
         for step, opened in self._due(role.open, waiting_for, everything=everything):
+            if not self._has_room(opened):
+                break
             del role.open[step]
             role.closed_through = _later(step, role.closed_through)
             rows += self._rows(step, opened, expected(opened))
             role.size = max(role.size, len(opened.workers))
         enough = role.size or math.inf
         for step, opened in self._due(role.late, None, enough, everything=everything):
+            if not self._has_room(opened):
+                break
             del role.late[step]
             rows += self._rows(step, opened, role.size)
         enough = math.inf if role.passes.returned else enough
         for step, opened in self._due(role.again, None, enough, everything=everything):
+            if not self._has_room(opened):
+                break
             del role.again[step]
             role.again_closed_through = _later(step, role.again_closed_through)
             rows += self._rows(step, opened, role.size, late=role.again_samples.pop(step, 0))
         return rows
+
+    def _has_room(self, opened: _OpenStep) -> bool:
+        return self.room.take(
+            1 + len(opened.cells) + sum(len(made) for made in opened.single.values())
+        )
 
     def _due(
         self,

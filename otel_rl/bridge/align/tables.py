@@ -8,6 +8,7 @@ left out.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.align.room import Room
 from otel_rl.bridge.align.series import Group, WorkerState
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.width import MAX_ROW_BYTES
@@ -94,14 +95,22 @@ class OpenTables:
             self._full.append((*place, self._open.pop(place)))
 
     def close(
-        self, settings: AlignSettings, now_ns: int, *, everything: bool
+        self,
+        settings: AlignSettings,
+        now_ns: int,
+        *,
+        everything: bool,
+        room: Room | None = None,
     ) -> Sequence[ClosedTable]:
-        """Take out every table that has waited for long enough."""
+        """Take out every table that has waited for long enough and finds room."""
+        room = room or Room()
         wait_ns = int(settings.window_s * _NS_PER_S)
         closed, self._full = self._full, []
         for place, table in [*self._open.items()]:
             table.received_ns = min(table.received_ns, now_ns)  # the clock may be set back
             if everything or now_ns - table.received_ns >= wait_ns:
+                if not room.take(1 + len(table.samples)):
+                    break
                 closed.append((*place, self._open.pop(place)))
         return [_closed(*one) for one in closed]
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
 
+from otel_rl.bridge.align.room import Room
 from otel_rl.bridge.align.series import Group, Stream
 from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.align.single import single_rows
@@ -123,6 +124,12 @@ class _Window:
     single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     devices: dict[int, tuple[str, str]] = field(default_factory=dict)
 
+    def size(self) -> int:
+        """How many values it is made of, about."""
+        levels, counted = self.levels.values(), self.counted.values()
+        of_streams = sum(map(len, levels)) + sum(map(len, counted)) + len(self.distributions)
+        return 1 + of_streams + sum(map(len, self.single.values()))
+
     def groups(self, stream: Stream) -> Iterator[Group]:
         """What the samples of a stream are reduced into."""
         if stream.device:
@@ -215,10 +222,25 @@ class OpenWindows:
         """Whether any sample waits."""
         return bool(self._open)
 
+    def close_surplus(self, table: StreamTable, settings: AlignSettings) -> list[ClosedWindow]:
+        """Take out the oldest windows if there are more than may wait."""
+        rows: list[ClosedWindow] = []
+        surplus = max(0, len(self._open) - settings.max_open_windows)
+        for end_ns in sorted(self._open)[:surplus]:
+            rows += self._closed(end_ns, table, settings, is_last=False)
+        return rows
+
     def close(
-        self, table: StreamTable, settings: AlignSettings, now_ns: int, *, everything: bool
+        self,
+        table: StreamTable,
+        settings: AlignSettings,
+        now_ns: int,
+        *,
+        everything: bool,
+        room: Room | None = None,
     ) -> list[ClosedWindow]:
-        """Take out every window that is over, in order of time."""
+        """Take out every window that is over and finds room, in order of time."""
+        room = room or Room()
         horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
         young_ns = now_ns - int(settings.allowed_lateness_s * _NS_PER_S)
         # Whoever is new and has not said how far it has come may hold what belongs in any window.
@@ -239,12 +261,19 @@ class OpenWindows:
             over = clock_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
-                del self._open[end_ns]
-                self._closed_through_ns = max(end_ns, self._closed_through_ns)
-                length_ns = int(settings.window_s * _NS_PER_S)
-                rates = self._rates(window, end_ns, length_ns, table, is_last=everything)
-                rows.extend(_rows(window, table, rates))
+                if not room.take(window.size()):
+                    break
+                rows += self._closed(end_ns, table, settings, is_last=everything)
         return rows
+
+    def _closed(
+        self, end_ns: int, table: StreamTable, settings: AlignSettings, *, is_last: bool
+    ) -> Iterator[ClosedWindow]:
+        window = self._open.pop(end_ns)
+        self._closed_through_ns = max(end_ns, self._closed_through_ns)
+        length_ns = int(settings.window_s * _NS_PER_S)
+        rates = self._rates(window, end_ns, length_ns, table, is_last=is_last)
+        yield from _rows(window, table, rates)
 
     def _rates(
         self, window: _Window, end_ns: int, length_ns: int, table: StreamTable, *, is_last: bool

@@ -40,6 +40,9 @@ class Experiments:
         self._lock = threading.Lock()
         self._known = set(in_use())
         self._asked_s = clock_s()
+        # Whether somebody asks what is in use, and what was kept since he began to.
+        self._is_asking = False
+        self._kept_meanwhile: set[ExperimentKey] = set()
         self._new: Counter[ExperimentKey] = Counter()
 
     @contextmanager
@@ -60,28 +63,45 @@ class Experiments:
 
     def _name(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
         with self._lock:
-            if key in self._known or key in named:
+            if self._take(key, named):
                 return True
-            if key not in self._new and not self._has_room():
-                self._ask()
-                if not self._has_room():
-                    return key in self._known
-            self._new[key] += 1
-            named.add(key)
-            return True
+            if not self._may_ask():
+                return False
+            self._is_asking, self._kept_meanwhile = True, set()
+        try:
+            # The journal is asked, and no other request waits for its answer.
+            in_use = set(self._in_use())
+            with self._lock:
+                self._known = in_use | self._kept_meanwhile
+                return self._take(key, named)
+        finally:
+            self._is_asking = False
 
-    def _ask(self) -> None:
+    def _take(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
+        """Whether the experiment is known, or there is room for it, which it then has."""
+        if key in self._known or key in named:
+            return True
+        if key not in self._new and not self._has_room():
+            return False
+        self._new[key] += 1
+        named.add(key)
+        return True
+
+    def _may_ask(self) -> bool:
         now_s = self._clock_s()
-        if now_s - self._asked_s >= _ASK_EVERY_S:
-            self._asked_s = now_s
-            self._known = set(self._in_use())
+        if self._is_asking or now_s - self._asked_s < _ASK_EVERY_S:
+            return False
+        self._asked_s = now_s
+        return True
 
     def _has_room(self) -> bool:
         return len(self._known.union(self._new)) < self._max_experiments
 
     def _keep(self, keys: Iterable[ExperimentKey]) -> None:
         with self._lock:
-            self._known.update(keys)
+            kept = set(keys)
+            self._known |= kept
+            self._kept_meanwhile |= kept
 
 
 class Newcomers:

@@ -5,14 +5,17 @@ import dataclasses
 import os
 import pickle
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from otel_rl.bridge.align import AlignSettings
+from otel_rl.bridge import drain as drain_module
+from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
 from otel_rl.bridge.drain import Drain
@@ -23,7 +26,7 @@ from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.diagnose.facts import Facts
 from otel_rl.errors import JournalFull
-from otel_rl.records import Batch, ExperimentKey, Signal, Value
+from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import (
     Attributes,
@@ -64,9 +67,10 @@ def broken(key: ExperimentKey) -> Batch:
 class Bench:
     """The core of a bridge, with a clock that tests move by hand."""
 
-    def __init__(self, store: Store, settings: AlignSettings | None = None) -> None:
+    def __init__(self, store: Store, settings: AlignSettings | None = None, **turns: Any) -> None:
         self._store = store
         self._settings = settings or AlignSettings(quiet_s=0)
+        self._turns = turns
         self.now_ns = T0
         self.begin()
 
@@ -82,6 +86,7 @@ class Bench:
             settings=self._settings,
             counters=self.counters,
             notify=self.told.append,
+            **self._turns,
         )
 
     def restart(self) -> None:
@@ -132,6 +137,103 @@ def test_the_backlog_of_one_experiment_does_not_delay_another(bench: Bench) -> N
     assert len(bench.steps(A)) < len(flood)
     bench.drain.finish(bench.now_ns)
     assert bench.steps(A) == list(range(150))
+
+
+def steps_in_one_batch(key: ExperimentKey, steps: Sequence[int]) -> Batch:
+    measured = [point(float(step), T0 + step) for step in steps]
+    for one, step in zip(measured, steps, strict=True):
+        one.attributes.extend(key_values({"rl.loop.iteration": step}))
+    resource = {"rl.experiment.name": key.experiment, "rl.worker.role": "trainer"}
+    request = metrics_request(gauge(*measured), resource=resource)
+    return Batch(key, Signal.METRICS, request.SerializeToString(), T0)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many points were taken, part by part, in the order in which they were."""
+    parts: list[int] = []
+    add = Aligner.add
+
+    def noted(aligner: Aligner, decoded: Decoded, **options: Any) -> None:
+        parts.append(len(decoded.points))
+        add(aligner, decoded, **options)
+
+    monkeypatch.setattr(Aligner, "add", noted)
+    return parts
+
+
+@pytest.mark.parametrize("limit", ["time", "work"])
+def test_a_turn_ends_in_the_middle_of_a_batch_and_the_next_experiment_has_its_own(
+    store: Store, taken: list[int], limit: str
+) -> None:
+    seconds = count()
+    by_time: dict[str, Any] = {"clock_s": lambda: float(next(seconds)), "slice_s": 0.0}
+    by_work: dict[str, Any] = {"clock_s": lambda: 0.0, "slice_parts": 1}
+    bench = Bench(store, part=10, **(by_time if limit == "time" else by_work))
+    bench.spool.append([steps_in_one_batch(A, range(1_000))])
+    assert bench.drain.round(bench.now_ns)  # the first turn
+    assert taken == [10]
+    bench.spool.append([batch(B, 1), batch(B, 2)])
+    while not bench.steps(B):
+        assert bench.drain.round(bench.now_ns)
+    assert taken.count(10) <= 3
+    bench.run(60)
+    assert (bench.steps(A), bench.steps(B)) == ([*range(1_000)], [1, 2])
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7, 12])
+def test_a_batch_that_was_cut_goes_on_where_it_was_after_a_restart(
+    store: Store, taken: list[int], rounds: int
+) -> None:
+    settings = AlignSettings(quiet_s=0, max_open_steps=20)
+    bench = Bench(store, settings, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    bench.spool.append([steps_in_one_batch(A, range(100))])
+    for _ in range(rounds):
+        bench.drain.round(bench.now_ns)
+    first, before = len(bench.steps(A)), len(taken)
+    bench.restart()
+    bench.spool.append([steps_in_one_batch(A, range(100, 130))])
+    bench.run(60)
+    assert bench.steps(A) == [*range(130)]
+    assert bench.counters.value(Counter.SAMPLES_DUPLICATE) == 0
+    # What has rows was not taken again, nor anything that was before it in the batch.
+    assert sum(taken[before:]) == 130 - (first + 20 if 0 < first < 100 else first)
+
+
+def test_what_is_said_of_a_whole_batch_is_heard_at_its_end(store: Store) -> None:
+    bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    bench.spool.append([steps_in_one_batch(A, [*range(50), *range(50)])])
+    for _ in range(8):
+        assert bench.drain.round(bench.now_ns)
+        assert not bench.steps(A)  # no step is complete before the end
+    bench.run(60)
+    assert bench.steps(A) == [*range(50)]
+
+
+def test_rows_are_committed_a_bounded_number_of_values_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "_ROW_VALUES", 100)
+    bench.spool.append([steps_in_one_batch(A, range(500))])
+    sizes = []
+    while bench.drain.round(bench.now_ns + 60 * S):
+        sizes.append(len(bench.steps(A)))
+    assert max(b - a for a, b in pairwise([0, *sizes])) <= 51  # a value and its row
+    assert bench.steps(A) == [*range(500)]
+
+
+def test_two_large_batches_are_in_the_middle_at_a_time(
+    store: Store, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "_LARGE_BYTES", 1_000)
+    bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    keys = [ExperimentKey(f"large-{n}") for n in range(4)]
+    bench.spool.append([steps_in_one_batch(key, range(100)) for key in keys])
+    bench.spool.append([batch(B, 1)])
+    bench.drain.round(bench.now_ns)
+    assert taken == [10, 10, 1]
+    bench.run(60)
+    assert all(bench.steps(key) == [*range(100)] for key in keys)
 
 
 class Turn:

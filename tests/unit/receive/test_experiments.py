@@ -143,3 +143,22 @@ def test_threads_together_keep_to_the_bound() -> None:
     for thread in threads:
         thread.join()
     assert len(kept) == 10
+
+
+def test_nobody_waits_while_the_journal_is_asked_for_room() -> None:
+    answered: list[bool] = []
+
+    def in_use() -> list[ExperimentKey]:
+        if asked:
+            other = threading.Thread(target=lambda: answered.append(experiments.knows(key(1))))
+            other.start()
+            other.join(10)
+        asked.append(True)
+        return [key(1)]
+
+    asked: list[bool] = []
+    times = iter([0.0, 2.0])
+    experiments = Experiments(1, in_use, lambda: next(times))
+    with experiments.request() as newcomers:
+        assert newcomers.problem(key(2)) is not None
+    assert answered == [True]
