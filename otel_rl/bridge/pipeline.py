@@ -221,6 +221,7 @@ class Bridge:
         except JournalGone as exc:
             self._note_gone(exc)
             raise
+        self._note_there()
         self.counters.add(Counter.BATCHES_SPOOLED, len(batches))
         self._work.set()
 
@@ -422,11 +423,15 @@ class Bridge:
         if begun_s - last_s > _HELD_UP_S:
             self._drain.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
         has_more = self._drain.round(self._clock_ns())
+        if self._leases is None:  # a round may not need the one table that is gone
+            self._note_there()
+        self._round_s = begun_s
+        return has_more
+
+    def _note_there(self) -> None:
         if self._gone is not None:
             self._gone = None
             _log.warning("The journal is where it was. Requests are taken again.")
-        self._round_s = begun_s
-        return has_more
 
     def _note_gone(self, exc: JournalGone) -> None:
         is_news, self._gone = self._gone is None, exc
