@@ -321,10 +321,7 @@ class Drain:
     ) -> None:
         run = self._load(key, now_ns)
         run.aligner.clock_is(now_ns)
-        if key in self._findings:
-            self._untold[key] = self._findings.pop(key)
-        if key in self._untold:  # again, if the last time was undone; if not, it is no news
-            run.aligner.tell(self._untold[key])
+        self._tell(key, run)
         if not run.unread:
             run.reads_on = False
             if max_bytes:
@@ -362,6 +359,13 @@ class Drain:
             done.commits.append(self._prepared(key, run, rows, taken, description, history))
         elif is_whole:
             self._untold.pop(key, None)
+
+    def _tell(self, key: ExperimentKey, run: _Run) -> None:
+        """Tell a run what was found out about it, until that is in a commit."""
+        if key in self._findings:
+            self._untold[key] = self._findings.pop(key)
+        if key in self._untold:  # again, if the last time was undone; if not, it is no news
+            run.aligner.tell(self._untold[key])
 
     def _take_what_is_sound(self, key: ExperimentKey, run: _Run, turn: Turn) -> bool:
         """Take what was read, until the turn is over. Returns whether anything may come of it."""
