@@ -771,7 +771,11 @@ def overwrite(bench: Bench, table: str, key: ExperimentKey, what: object) -> Non
 
 
 @pytest.mark.parametrize("table", ["states", "trails"])
-@pytest.mark.parametrize("what", [Touch(), [Touch()], ["no state"], 7, State], ids=str)
+@pytest.mark.parametrize(
+    "what",
+    [Touch(), [Touch()], ["no state"], 7, State],
+    ids=["command", "commands", "list", "number", "class"],
+)
 def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
     bench: Bench,
     tmp_path: Path,
