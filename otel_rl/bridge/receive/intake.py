@@ -17,9 +17,11 @@ from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.overflow import Overflow
 from otel_rl.bridge.receive.refusals import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.rules import Problem
+from otel_rl.bridge.receive.shares import Shares, token_of
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens
+from otel_rl.bridge.receive.turns import Turns
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["Intake"]
@@ -44,6 +46,7 @@ class Intake:
         tokens: Says who may write what; nobody is asked if not given.
         experiments: Bounds their number.
         overflow: Points that were dropped after their request was answered.
+        shares: What each token has of the bounds.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Intake:
         tokens: Tokens | None = None,
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self.limits = limits
         self._accept = accept
@@ -63,11 +67,16 @@ class Intake:
         self._clock_ns = clock_ns
         self._tokens = tokens or Tokens(AuthSettings())
         self._overflow = overflow or Overflow()
-        self._experiments = experiments or Experiments(limits.max_experiments)
-        self._in_flight = InFlight(limits.max_in_flight_bytes)
+        self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
+        self._in_flight = InFlight(
+            limits.max_in_flight_bytes,
+            shares,
+            # The largest request is there as it came and decompressed.
+            for_all_bytes=2 * limits.max_body_bytes,
+        )
         # Parsed, a request takes a multiple of its bytes, and parsing more of them at once than
         # there are cores makes none of them faster.
-        self._parsing = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._parsing = Turns(os.cpu_count() or 1)
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s = 0.0
@@ -85,9 +94,9 @@ class Intake:
         """
         return self._tokens.grant(authorization)
 
-    def hold(self) -> AbstractContextManager[Held]:
+    def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """A request's share of the bytes in flight, given back at the end of the block."""
-        return self._in_flight.hold()
+        return self._in_flight.hold(token_of(grant))
 
     def take(
         self,
@@ -110,8 +119,9 @@ class Intake:
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
-        with self._experiments.request() as newcomers:
-            with self._parsing:
+        token = token_of(grant)
+        with self._experiments.request(token) as newcomers:
+            with self._parsing.turn(token):
                 admission = partial(_problem, grant, newcomers)
                 admitted = admit(signal, parse(), self.limits, now_ns, admission)
             if admitted.batches:
