@@ -97,7 +97,7 @@ class Sink:
             self._changed.notify_all()
         return status, reply_headers, reply
 
-    def wait(self, condition: Callable[["Sink"], bool], timeout_s: float = 20.0) -> None:
+    def wait(self, condition: Callable[["Sink"], bool], timeout_s: float = 90.0) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self), timeout_s):
                 raise AssertionError(f"not reached in {timeout_s} s; got {self.metrics}")
@@ -220,4 +220,4 @@ def serve(sink: Sink) -> Iterator[Sink]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)

@@ -117,6 +117,7 @@ class _Failure:
     until: float
     path: str
     hits: int = 0
+    rows: int = 0
 
 
 class WandbServer:
@@ -220,6 +221,11 @@ class WandbServer:
         with self._lock:
             return self._failure.hits if self._failure else 0
 
+    def refused_rows(self) -> int:
+        """How many rows the requests had that the present failure has hit, repeats included."""
+        with self._lock:
+            return self._failure.rows if self._failure else 0
+
     def lag(self, lines: int) -> None:
         """Answer as if the last so many history lines of each run had not come yet."""
         with self._lock:
@@ -260,6 +266,7 @@ class WandbServer:
                 await asyncio.sleep(0.05)
                 status = self._injected(request.url.path)
             if status is not None:
+                self._note_refused(request, await request.body())
                 return Response(json.dumps({"error": "injected"}), status_code=status)
             return await call_next(request)
 
@@ -300,6 +307,16 @@ class WandbServer:
                 return None
             failure.hits += 1
             return failure.status
+
+    def _note_refused(self, request: Request, body: bytes) -> None:
+        if not request.url.path.endswith("file_stream"):
+            return
+        if request.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        chunk = (json.loads(body).get("files") or {}).get(HISTORY)
+        with self._lock:
+            if self._failure is not None and chunk is not None:
+                self._failure.rows += len(chunk["content"])
 
     def _arrive(self) -> None:
         due = [item for item in self._arriving if item[0] <= time.monotonic()]

@@ -22,6 +22,7 @@ __all__ = [
     "Outcome",
     "Refusal",
     "SampleDrop",
+    "StateFault",
     "TrackerFailure",
     "Where",
 ]
@@ -49,6 +50,7 @@ class Counter(StrEnum):
     ROWS_WRITTEN = "otel_rl.bridge.rows.written"
     ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
     TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
+    STATES_LOST = "otel_rl.bridge.states.lost"
     EXCEPTIONS = "otel_rl.bridge.exceptions"
 
 
@@ -176,6 +178,19 @@ class SampleDrop(StrEnum):
     UNDECODABLE = "undecodable"
 
 
+class StateFault(StrEnum):
+    """Why a run does not go on from what was kept of it: open steps and samples are forgotten.
+
+    Attributes:
+        DAMAGED: It is not as it was written. Check the disk.
+        REFUSED: It is nothing that a bridge has written, or has a class that no state has: somebody
+            else writes to the journal. Nothing of it was run.
+    """
+
+    DAMAGED = "damaged"
+    REFUSED = "refused"
+
+
 class TrackerFailure(StrEnum):
     """Why a delivery was tried again. The rows are kept.
 
@@ -301,6 +316,11 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has.", unit="{row}"),
     Counter.TRACKER_RETRIES: CounterSpec(
         "Deliveries tried again because the tracker took no rows.", TrackerFailure, unit="{retry}"
+    ),
+    Counter.STATES_LOST: CounterSpec(
+        "States of runs, and parts of their logs of spans, that could not be gone on from.",
+        StateFault,
+        unit="{state}",
     ),
     Counter.EXCEPTIONS: CounterSpec(
         "Unexpected exceptions, by the edge that caught them.", Where, unit="{exception}"

@@ -16,12 +16,13 @@ from otel_rl.bridge.about import About
 from otel_rl.bridge.align import Aligner, AlignSettings, History, Tally
 from otel_rl.bridge.align.finding import Finding
 from otel_rl.bridge.align.remarks import TOLD, Dropped
-from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
+from otel_rl.bridge.counters import Counter, Counters, SampleDrop, StateFault, Where
 from otel_rl.bridge.decode import decode
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
-from otel_rl.bridge.ledger import Commit, Ledger
+from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.report import Report
 from otel_rl.bridge.spool import Spool, Spooled
+from otel_rl.bridge.unpickle import StateRefused
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Offset, Row
 
@@ -61,6 +62,12 @@ class _State:
 
     aligner: Aligner
     about: About
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what it should be, though anybody may have written it."""
+        aligner, about = getattr(self, "aligner", None), getattr(self, "about", None)
+        return isinstance(aligner, Aligner) and isinstance(about, About)
 
 
 @dataclass(slots=True)
@@ -321,7 +328,7 @@ class Drain:
             if epoch is None:
                 raise LeaseLost(f"{key} belongs to another bridge.")
             saved = self._ledger.saved(key)
-            state = saved.state if isinstance(saved.state, _State) else _State(Aligner(), About())
+            state = self._state(key, saved)
             aligner = state.aligner
             aligner.next_number = saved.next_row
             aligner.settings = self._settings
@@ -329,13 +336,40 @@ class Drain:
             for body in saved.seen:
                 aligner.restore(body)
             for body in saved.spans:
-                aligner.restore_trail(body)
+                self._restore_trail(key, aligner, body)
             report = Report(self._report_interval_ns)
             counted = dataclasses.replace(aligner.tally)
             run = _Run(aligner, state.about, report, counted, now_ns, epoch)
             self._runs[key] = run
             self._unloaded.pop(key, None)
         return run
+
+    def _state(self, key: ExperimentKey, saved: Saved) -> _State:
+        state, fault = saved.state, saved.fault
+        if isinstance(state, _State) and state.is_whole:
+            return state
+        if state is not None:
+            fault = StateFault.REFUSED
+            _log.error(
+                "The state of %s in the journal is refused: it is something else. No bridge of "
+                "this version has written it. Find out who else can write to the journal.",
+                key,
+            )
+        if fault is not None:
+            self._counters.add(Counter.STATES_LOST, reason=fault, run=key)
+        return _State(Aligner(), About())
+
+    def _restore_trail(self, key: ExperimentKey, aligner: Aligner, body: bytes) -> None:
+        try:
+            aligner.restore_trail(body)
+        except StateRefused as exc:
+            self._counters.add(Counter.STATES_LOST, reason=StateFault.REFUSED, run=key)
+            _log.error(  # it is the sentence that says what to do
+                "Spans of %s in the journal are refused: %s. No bridge of this version has written "
+                "them; steps go unexplained. Find out who else can write to the journal.",
+                key,
+                exc,
+            )
 
     def _is_idle(self, run: _Run, now_ns: int) -> bool:
         return now_ns - run.used_ns > _IDLE_NS and not run.aligner.is_watching

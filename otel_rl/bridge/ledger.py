@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from otel_rl.bridge.counters import StateFault
 from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Journal, checksum
 from otel_rl.bridge.journal.owners import Owners, SoleOwner
+from otel_rl.bridge.unpickle import StateRefused, unpickle
 from otel_rl.errors import LeaseLost
 from otel_rl.records import (
     Description,
@@ -55,12 +57,14 @@ class Saved:
         seen: Every ``Commit.seen`` of the run that was not forgotten, oldest first.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
         spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
+        fault: Why there is no state though one was kept; it was logged.
     """
 
     state: object | None
     seen: Sequence[bytes]
     next_row: int
     spans: Sequence[bytes]
+    fault: StateFault | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -231,7 +235,8 @@ class Ledger:
             ).fetchone()
             seen = _log_of(connection, "seen", run)
             spans = _log_of(connection, "trails", run)
-        return Saved(_unpickled(key, *state) if state else None, seen, self.next_row(key), spans)
+        found, fault = _unpickled(key, *state) if state else (None, None)
+        return Saved(found, seen, self.next_row(key), spans, fault)
 
     def history(self, key: ExperimentKey) -> Sequence[bytes]:
         """Every ``Commit.history`` of the run that was not forgotten, oldest first."""
@@ -427,7 +432,6 @@ class _Prepared:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._run = run_id(commit.key.experiment, commit.key.trial)
-        # Only what bridges of this journal wrote is ever unpickled.
         self._state = pickle.dumps(commit.state, protocol=pickle.HIGHEST_PROTOCOL)
         self._rows = [_encode(self._run, row) for row in commit.rows]
         self._description = (
@@ -543,16 +547,24 @@ def _remove_rows(connection: Connection, *, run: str, tracker: str, below: int) 
     return True
 
 
-def _unpickled(key: ExperimentKey, body: bytes, crc: int) -> object | None:
+def _unpickled(
+    key: ExperimentKey, body: bytes, crc: int
+) -> tuple[object | None, StateFault | None]:
+    lost = "open steps are lost, and samples that come again are not recognised"
     if checksum(body, run_id(key.experiment, key.trial)) != crc:
-        _log.error(
-            "The state of %s is damaged in the journal: open steps are lost, and samples that come "
-            "again are not recognised. Check the disk.",
+        _log.error("The state of %s is damaged in the journal: %s. Check the disk.", key, lost)
+        return None, StateFault.DAMAGED
+    try:
+        return unpickle(body), None
+    except StateRefused as exc:
+        _log.error(  # it is the sentence that says what to do
+            "The state of %s in the journal is refused: %s. No bridge of this version has written "
+            "it; %s. Find out who else can write to the journal.",
             key,
+            exc,
+            lost,
         )
-        return None
-    state: object = pickle.loads(body)  # noqa: S301  # written by its bridges alone
-    return state
+        return None, StateFault.REFUSED
 
 
 def _encode_description(description: Description) -> bytes:

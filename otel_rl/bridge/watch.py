@@ -32,7 +32,6 @@ _SHARE: Final = 1 / 50
 _AFTER_END_S: Final = 5.0
 
 _TIMEOUT_S: Final = 120.0
-_LAST_TIMEOUT_S: Final = 20.0
 
 # A run of fewer rows has not come so far that anything could have changed.
 _FEWEST_ROWS: Final = 40
@@ -50,6 +49,7 @@ class Watch:
         tell: Takes what was found.
         counters: Of the bridge.
         clock_ns: The bridge's.
+        last_timeout_s: All last looks together may take so long.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Watch:
         tell: Callable[[ExperimentKey, Finding], None],
         counters: Counters,
         clock_ns: Callable[[], int],
+        last_timeout_s: float = 20.0,
     ) -> None:
         self._ledger = ledger
         self._environment = environment
@@ -72,6 +73,7 @@ class Watch:
         self._tell = tell
         self._counters = counters
         self._clock_ns = clock_ns
+        self._last_timeout_s = last_timeout_s
         self._stopping = threading.Event()
         self._asked: subprocess.Popen[bytes] | None = None
         self._is_ended = False  # whoever is asked is killed, and that is no failure
@@ -103,7 +105,7 @@ class Watch:
         """
         if not self._every_s:
             return False
-        deadline_s = time.monotonic() + _LAST_TIMEOUT_S
+        deadline_s = time.monotonic() + self._last_timeout_s
         told = False
         with self._failures_counted("at the end"):
             for key in dict.fromkeys(self._experiments()):
@@ -134,6 +136,11 @@ class Watch:
             yield
         except (JournalError, LeaseLost) as exc:
             _log.debug("No look %s: %s", what, exc)  # those who need the journal say so
+        except subprocess.TimeoutExpired as exc:  # on a busy machine, and no defect
+            self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
+            _log.warning(
+                "The diagnosis %s took longer than %.0f s; runs go on without.", what, exc.timeout
+            )
         except Exception:  # noqa: BLE001  # runs go on without their diagnosis; counted
             if not self._is_ended:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)

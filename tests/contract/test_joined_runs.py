@@ -29,7 +29,7 @@ from tests.wandb_server import Run, WandbServer
 pytestmark = pytest.mark.process
 
 PROJECT = "theirs"
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 OWNER = """

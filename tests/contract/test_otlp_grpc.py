@@ -80,7 +80,7 @@ def send(
     compression: grpc.Compression | None = None,
 ) -> bytes:
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method, bytes, bytes)
-    return call(message, timeout=10, compression=compression)
+    return call(message, timeout=60, compression=compression)
 
 
 def refusal(channel: grpc.Channel, message: bytes, method: str = METRICS) -> grpc.RpcError:
@@ -235,7 +235,7 @@ def test_21_message_is_acknowledged_only_after_accept_returned() -> None:
 
     def wait_for_disk() -> None:
         waiting.set()
-        durable.wait(10)
+        durable.wait(60)
 
     with (
         grpc_receiver() as receiver,
@@ -244,10 +244,10 @@ def test_21_message_is_acknowledged_only_after_accept_returned() -> None:
     ):
         receiver.journal.before = wait_for_disk
         answer = sender.submit(send, channel, GAUGE)
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         assert not answer.done()
         durable.set()
-        assert answer.result(10) == b""
+        assert answer.result(60) == b""
 
 
 def test_22_repeated_message_is_handed_on_as_often_as_it_is_sent(
@@ -303,7 +303,7 @@ def test_36_stop_finishes_what_is_in_flight_and_takes_nothing_afterwards() -> No
 
     def wait_for_disk() -> None:
         waiting.set()
-        durable.wait(10)
+        durable.wait(60)
 
     with (
         grpc_receiver() as receiver,
@@ -312,11 +312,11 @@ def test_36_stop_finishes_what_is_in_flight_and_takes_nothing_afterwards() -> No
     ):
         receiver.journal.before = wait_for_disk
         answer = threads.submit(send, channel, GAUGE)
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         stopped = threads.submit(receiver.server.stop, 5)
         durable.set()
-        stopped.result(10)
-        assert answer.result(10) == b""
+        stopped.result(60)
+        assert answer.result(60) == b""
         assert len(receiver.journal.batches) == 1
         assert refusal(channel, GAUGE).code() is grpc.StatusCode.UNAVAILABLE
         receiver.server.stop()
@@ -328,7 +328,7 @@ def test_36_stop_waits_for_what_is_being_stored_even_after_the_grace() -> None:
 
     def wait_for_disk() -> None:
         waiting.set()
-        durable.wait(10)
+        durable.wait(60)
 
     with (
         grpc_receiver() as receiver,
@@ -337,16 +337,16 @@ def test_36_stop_waits_for_what_is_being_stored_even_after_the_grace() -> None:
     ):
         receiver.journal.before = wait_for_disk
         answer = threads.submit(refusal, channel, GAUGE)
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         stopped = threads.submit(receiver.server.stop, 0)
         # The sender is told at once, and sends again elsewhere or later.
-        assert answer.result(10).code() in {
+        assert answer.result(60).code() in {
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.CANCELLED,
         }
         assert not stopped.done()
         durable.set()
-        stopped.result(10)
+        stopped.result(60)
         assert len(receiver.journal.batches) == 1
 
 
@@ -365,7 +365,7 @@ def test_36_stop_leaves_no_thread_and_no_port() -> None:
 @settings(
     max_examples=100,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     message=st.one_of(
@@ -419,7 +419,7 @@ def test_requests_that_wait_for_the_disk_wait_together() -> None:
         ThreadPoolExecutor(16) as senders,
         grpc.insecure_channel(receiver.server.address) as channel,
     ):
-        receiver.journal.before = lambda: together.wait(10)
+        receiver.journal.before = lambda: together.wait(60)
         assert set(senders.map(send, [channel] * 16, [GAUGE] * 16)) == {b""}
 
 

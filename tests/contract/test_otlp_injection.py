@@ -112,7 +112,7 @@ def test_no_table_of_a_wandb_run_is_a_path(tmp_path: Path, stray: Path) -> None:
     resource: Attributes = {"rl.experiment.name": "x", "rl.worker.role": "../../r"}
     records = [record for name in PRINTABLE for record in events_that_say(name)]
     body = logs_request(*records, resource=resource).SerializeToString()
-    answer = httpx.post(f"http://{bridge.http}/v1/logs", content=body, headers=PROTOBUF)
+    answer = httpx.post(f"http://{bridge.http}/v1/logs", content=body, headers=PROTOBUF, timeout=60)
     assert (answer.status_code, answer.content) == (200, b"")
     (status,) = bridge.stop()
 
@@ -142,10 +142,14 @@ def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
         measured.attributes.extend(key_values({"rl.loop.iteration": 1, "label": name}))
         resource = {"rl.experiment.name": name, "rl.trial.name": name, "rl.worker.role": name}
         body = metrics_request(gauge(measured, name=name), resource=resource).SerializeToString()
-        answer = httpx.post(f"http://{bridge.http}/v1/metrics", content=body, headers=PROTOBUF)
+        answer = httpx.post(
+            f"http://{bridge.http}/v1/metrics", content=body, headers=PROTOBUF, timeout=60
+        )
         assert (answer.status_code, answer.content) == (200, b"")
         said = logs_request(*events_that_say(name), resource=resource).SerializeToString()
-        answer = httpx.post(f"http://{bridge.http}/v1/logs", content=said, headers=PROTOBUF)
+        answer = httpx.post(
+            f"http://{bridge.http}/v1/logs", content=said, headers=PROTOBUF, timeout=60
+        )
         assert (answer.status_code, answer.content) == (200, b"")
     statuses = bridge.stop()
 
@@ -172,7 +176,7 @@ def test_a_name_that_cannot_be_printed_is_refused(receiver: Receiver, key: str, 
     receiver.journal.take()
     body = metrics_request(resource={"rl.experiment.name": "x"} | {key: name})
     url = receiver.url + "/v1/metrics"
-    answer = httpx.post(url, content=body.SerializeToString(), headers=PROTOBUF)
+    answer = httpx.post(url, content=body.SerializeToString(), headers=PROTOBUF, timeout=60)
     assert b"invalid_name" in answer.content
     assert receiver.journal.take() == []
 
@@ -181,7 +185,7 @@ def test_a_name_that_cannot_be_printed_is_refused(receiver: Receiver, key: str, 
 def test_a_metric_that_cannot_be_printed_is_refused(receiver: Receiver, name: str) -> None:
     receiver.journal.take()
     body = metrics_request(gauge(name=name)).SerializeToString()
-    answer = httpx.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF)
+    answer = httpx.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF, timeout=60)
     assert b"invalid_metric_name" in answer.content
     assert receiver.journal.take() == []
 
@@ -190,7 +194,9 @@ def test_a_metric_that_cannot_be_printed_is_refused(receiver: Receiver, name: st
 def test_a_lone_surrogate_is_malformed(receiver: Receiver, surrogate: str) -> None:
     body = f'{{"resourceMetrics": [{{"schemaUrl": "{surrogate}"}}]}}'
     headers = {"content-type": "application/json"}
-    answer = httpx.post(receiver.url + "/v1/metrics", content=body.encode(), headers=headers)
+    answer = httpx.post(
+        receiver.url + "/v1/metrics", content=body.encode(), headers=headers, timeout=60
+    )
     assert answer.status_code == 400
 
 
@@ -205,7 +211,7 @@ def receiver():  # type: ignore[no-untyped-def]  # a generator fixture
 )
 def test_an_unknown_path_is_repeated_as_text_only(receiver: Receiver, path: str) -> None:
     host, _, port = receiver.server.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
         answer = b""
         while chunk := connection.recv(4096):

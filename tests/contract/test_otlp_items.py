@@ -104,10 +104,12 @@ def test_39_an_error_of_the_consumer_arrives_as_the_same_code_over_both_protocol
     with http_receiver() as receiver:
         receiver.journal.error = ERRORS[code]
         headers = {"content-type": "application/json"}
-        answer = httpx.post(receiver.url + "/v1/metrics", content=b"{}", headers=headers)
+        answer = httpx.post(
+            receiver.url + "/v1/metrics", content=b"{}", headers=headers, timeout=60
+        )
         assert answer.status_code == 200  # nothing in it reaches the consumer
         headers = {"content-type": "application/x-protobuf"}
-        answer = httpx.post(receiver.url + "/v1/metrics", content=body, headers=headers)
+        answer = httpx.post(receiver.url + "/v1/metrics", content=body, headers=headers, timeout=60)
         assert answer.status_code == SENT[code]
     with (
         grpc_receiver() as receiver,
@@ -117,5 +119,5 @@ def test_39_an_error_of_the_consumer_arrives_as_the_same_code_over_both_protocol
         method = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method, bytes, bytes)
         with pytest.raises(grpc.RpcError) as caught:
-            call(body, timeout=10)
+            call(body, timeout=60)
         assert caught.value.code() is code

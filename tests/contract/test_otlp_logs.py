@@ -111,7 +111,7 @@ class Door:
         call = self.channel.unary_unary(EXPORT, bytes, bytes)
         compression = grpc.Compression.Gzip if is_zipped else None
         try:
-            return call(body, timeout=10, metadata=tuple(metadata.items()), compression=compression)
+            return call(body, timeout=60, metadata=tuple(metadata.items()), compression=compression)
         except grpc.RpcError as error:
             details = {datum.key: datum.value for datum in error.trailing_metadata() or ()}
             status = Status.FromString(details.get("grpc-status-details-bin", b""))
@@ -128,7 +128,7 @@ def door_of(
     }
     with (
         receivers[protocol](limits, auth=auth) as receiver,
-        httpx.Client(base_url=receiver.url) as client,
+        httpx.Client(base_url=receiver.url, timeout=60) as client,
         grpc.insecure_channel(receiver.server.address) as channel,
     ):
         yield Door(protocol, receiver, client, channel)
@@ -177,7 +177,7 @@ def post_json(receiver: Receiver, *records: object, experiment: str = "x") -> ht
     name = {"key": "rl.experiment.name", "value": {"stringValue": experiment}}
     part = {"resource": {"attributes": [name]}, "scopeLogs": [{"logRecords": list(records)}]}
     body = json.dumps({"resourceLogs": [part]})
-    return httpx.post(receiver.url + PATH, content=body, headers=JSON)
+    return httpx.post(receiver.url + PATH, content=body, headers=JSON, timeout=60)
 
 
 END = {
@@ -273,7 +273,7 @@ def test_13_what_cannot_be_decoded_is_malformed(door: Door, garbage: bytes) -> N
 
 
 def test_14_another_method_is_answered_405_in_words(http: Receiver) -> None:
-    answer = httpx.get(http.url + PATH)
+    answer = httpx.get(http.url + PATH, timeout=60)
     assert (answer.status_code, answer.text) == (405, "405 method not allowed, supported: [POST]")
 
 
@@ -348,15 +348,15 @@ def test_21_events_are_acknowledged_only_after_they_are_durable(protocol: str) -
 
     def wait_for_disk() -> None:
         waiting.set()
-        durable.wait(10)
+        durable.wait(60)
 
     with door_of(protocol) as door, ThreadPoolExecutor(1) as sender:
         door.receiver.journal.before = wait_for_disk
         answer = sender.submit(door.send, EVENT)
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         assert not answer.done()
         durable.set()
-        assert answer.result(10) == b""
+        assert answer.result(60) == b""
 
 
 def test_22_a_repeated_request_is_handed_on_as_often_as_it_is_sent(door: Door) -> None:
@@ -478,7 +478,7 @@ def test_29_deep_nesting_in_json_never_fails_the_server(http: Receiver) -> None:
     for depth in (20, 50, 1000, 100_000):
         value = b'{"kvlistValue":{"values":[{"key":"k","value":' * depth + b"{}" + b"}]}}" * depth
         body = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":%b}]}]}]}' % value
-        answer = httpx.post(http.url + PATH, content=body, headers=JSON)
+        answer = httpx.post(http.url + PATH, content=body, headers=JSON, timeout=60)
         assert answer.status_code in (200, 400, 413)
 
 

@@ -92,7 +92,7 @@ def send_http(
     receiver: Receiver, body: bytes, headers: dict[str, str]
 ) -> ExportMetricsServiceResponse:
     url = receiver.url + "/v1/metrics"
-    answer = httpx.post(url, content=body, headers=PROTOBUF | headers)
+    answer = httpx.post(url, content=body, headers=PROTOBUF | headers, timeout=60)
     if answer.status_code != 200:
         status = Status.FromString(answer.content)
         raise Refused(status.code, status)
@@ -106,7 +106,7 @@ def send_grpc(
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes]
         call = channel.unary_unary(EXPORT, bytes, bytes)
         try:
-            answer = call(body, timeout=10, metadata=tuple(headers.items()))
+            answer = call(body, timeout=60, metadata=tuple(headers.items()))
         except grpc.RpcError as exc:
             details = {datum.key: datum.value for datum in exc.trailing_metadata() or ()}
             raw = details.get("grpc-status-details-bin")
@@ -163,7 +163,9 @@ def test_20_without_a_valid_token_nothing_is_taken_and_the_answer_is_final(
 
 def test_20_http_says_401_and_what_it_wants(receivers: dict[str, Receiver]) -> None:
     url = receivers["http"].url + "/v1/metrics"
-    answer = httpx.post(url, content=b"{}", headers={"content-type": "application/json"})
+    answer = httpx.post(
+        url, content=b"{}", headers={"content-type": "application/json"}, timeout=60
+    )
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert "retry-after" not in answer.headers
@@ -173,7 +175,7 @@ def test_20_http_says_401_and_what_it_wants(receivers: dict[str, Receiver]) -> N
 def test_a_stranger_learns_nothing_of_the_limits(receivers: dict[str, Receiver]) -> None:
     url = receivers["http"].url + "/v1/metrics"
     for headers in ({"content-type": "text/html"}, {"content-encoding": "zstd"}):
-        assert httpx.post(url, content=b"x", headers=headers).status_code == 401
+        assert httpx.post(url, content=b"x", headers=headers, timeout=60).status_code == 401
 
 
 def test_nothing_of_a_strangers_message_is_held() -> None:
@@ -189,7 +191,7 @@ def test_nothing_of_a_strangers_message_is_held() -> None:
 
 
 def test_health_needs_no_token(receivers: dict[str, Receiver]) -> None:
-    assert httpx.get(receivers["http"].url + "/healthz").status_code == 200
+    assert httpx.get(receivers["http"].url + "/healthz", timeout=60).status_code == 200
 
 
 def test_23_an_experiment_of_others_is_refused_and_the_rest_is_taken(
@@ -247,7 +249,7 @@ def test_data_without_a_name_is_held_to_the_token_by_the_default_name() -> None:
 
 def https(receiver: Receiver, context: ssl.SSLContext) -> int:
     url = f"https://{receiver.server.address}/v1/metrics"
-    return httpx.post(url, content=GAUGE, headers=PROTOBUF, verify=context).status_code
+    return httpx.post(url, content=GAUGE, headers=PROTOBUF, verify=context, timeout=60).status_code
 
 
 def context(files: Path, *, trusts: str = "ca.pem", shows: str = "") -> ssl.SSLContext:
@@ -268,7 +270,7 @@ def secure_call(
     with grpc.secure_channel(receiver.server.address, credentials) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes]
         call = channel.unary_unary(EXPORT, bytes, bytes)
-        return call(GAUGE, timeout=10)
+        return call(GAUGE, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +300,7 @@ def mutual_grpc(files: Path) -> Iterator[Receiver]:
 def test_https_is_served_and_http_is_not(tls_http: Receiver, files: Path) -> None:
     assert https(tls_http, context(files)) == 200
     with pytest.raises(httpx.TransportError):
-        httpx.post(tls_http.url + "/v1/metrics", content=GAUGE, headers=PROTOBUF)
+        httpx.post(tls_http.url + "/v1/metrics", content=GAUGE, headers=PROTOBUF, timeout=60)
     assert https(tls_http, context(files)) == 200
 
 

@@ -15,7 +15,7 @@ __all__ = ["Recorder", "compiler"]
 
 _SOURCE = Path(__file__).with_name("recorder.c")
 
-_EXIT_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 60.0
 
 Json = Mapping[str, object]
 

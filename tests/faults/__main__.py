@@ -6,6 +6,8 @@ FAULT_SEED    this one alone, with its timeline
 FAULT_JOBS    how many at a time (default: one more than cores)
 FAULT_MUTANT  a safety layer to take out, such as layers.trusted_cursor, see ``tests/mutants``
 
+Unless it is one alone, a bridge lives through a full disk for each tracker that writes files.
+
 Ctrl-C or SIGTERM begins no further scenario and leaves no process of those that run.
 """
 
@@ -16,14 +18,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
 
 from tests.faults.crew import Crew
+from tests.faults.full_disk import TRACKERS, run_story
 from tests.faults.outcome import Outcome
+from tests.faults.scarce import SCARCE
+from tests.faults.scenario import STOP_TIMEOUT_S
 
 _REPORT = Path("build/faults.json")
+_MUTANT_STOP_TIMEOUT_S = 10.0  # some never come to an end
 
 
 def main() -> int:
@@ -40,18 +46,39 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as scratch,
         Crew(Path(scratch), jobs) as crew,
+        ThreadPoolExecutor(1, thread_name_prefix="faults-full-disk") as others,
     ):
-        for future in as_completed([crew.run(first + n, mutant=mutant) for n in range(runs)]):
+        timeout_s = _MUTANT_STOP_TIMEOUT_S if mutant else STOP_TIMEOUT_S
+        stories = (
+            []
+            if alone or mutant
+            else [
+                others.submit(run_story, tracker, kind, Path(tempfile.mkdtemp(dir=scratch)))
+                for tracker in TRACKERS
+                for kind in SCARCE
+            ]
+        )
+        begun = [crew.run(first + n, mutant=mutant, stop_timeout_s=timeout_s) for n in range(runs)]
+        for future in as_completed(begun):
             outcome = future.result()
             outcomes.append(outcome)
             _say(_line(len(outcomes), runs, outcome))
             if alone or not outcome.verdict.is_sound:
                 _say(outcome.report())
+        told = [story.result() for story in stories]
+    for story in told:
+        _say(f"{story.tracker}, {story.scarce}: {'FAILED' if story.problems else 'ok'}")
+        if story.problems:
+            _say(story.report())
     figures = _figures(outcomes, time.monotonic() - begin)
+    figures["full_disk"] = [story.figures() for story in told]
     _REPORT.parent.mkdir(exist_ok=True)
     _REPORT.write_text(json.dumps(figures, indent=2) + "\n")
     _say(json.dumps(figures, indent=2))
-    return int(any(not outcome.verdict.is_sound for outcome in outcomes))
+    return int(
+        any(not outcome.verdict.is_sound for outcome in outcomes)
+        or any(story.problems for story in told)
+    )
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

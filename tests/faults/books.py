@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.reading import Count, Mark, Reading
 
-__all__ = ["Books", "Verdict"]
+__all__ = ["Books", "History", "Verdict"]
 
 _SHOWN = 5  # of each kind of problem, so that a report can be read
 
@@ -23,12 +23,24 @@ History = Sequence[Mapping[str, float]]
 
 @dataclass
 class Verdict:
-    """What became of the marks. Sound if there are no problems."""
+    """What became of the marks. Sound if there are no problems.
+
+    Attributes:
+        acknowledged: Marks that the bridge has answered for.
+        lost: Those of them that the run does not show.
+        duplicated: Marks that it shows more than once.
+        unexpected: Marks that it shows and nobody sent.
+        misplaced: Rows that do not stand where their number says.
+        has_ended_well: Whether the bridge was told to end, and had then delivered all its rows.
+        problems: All of these, and others.
+    """
 
     acknowledged: int
     lost: int = 0
     duplicated: int = 0
     unexpected: int = 0
+    misplaced: int = 0
+    has_ended_well: bool = True
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -140,7 +152,7 @@ def _found(history: History) -> dict[tuple[str, float], list[float | None]]:
 
 def _judge_rows(history: History, verdict: Verdict) -> None:
     numbers = [row.get("_step") for row in history]
-    verdict.blame(
+    verdict.misplaced = verdict.blame(
         "rows out of place",
         (f"row {place} is {number}" for place, number in enumerate(numbers) if number != place),
     )

@@ -1,14 +1,16 @@
 """Runs several scenarios at a time, each with a W&B server of its own."""
 
 import queue
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.faults.outcome import Outcome
-from tests.faults.scenario import run_scenario
+from tests.faults.scenario import STOP_TIMEOUT_S, run_scenario
 from tests.mutants.table import load
 from tests.mutants.tree import Tree, files_of_checkout
 from tests.wandb_server import WandbServer
@@ -46,15 +48,28 @@ class Crew:
         self._threads.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def run(self, seed: int, *, mutant: str = "") -> "Future[Outcome]":
+    def run(
+        self,
+        seed: int,
+        *,
+        mutant: str = "",
+        is_aimed: bool = False,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> "Future[Outcome]":
         """Run the scenario of ``seed`` as soon as there is a place.
 
         Args:
             seed: Of everything that is random.
             mutant: Of the bridge, from the table in ``tests/mutants``; empty for none.
+            is_aimed: Whether faults strike where layers of safety act, instead of at random.
+            stop_timeout_s: How long the bridge may deliver rows when it is told to end.
         """
         tree = self._tree(mutant) if mutant else None
-        return self._threads.submit(self._run, seed, mutant, tree)
+        words = [mutant, str(seed), "aimed" if is_aimed else ""]
+        scenario = partial(
+            run_scenario, seed, tree=tree, is_aimed=is_aimed, stop_timeout_s=stop_timeout_s
+        )
+        return self._threads.submit(self._run, "-".join(filter(None, words)), scenario)
 
     def _tree(self, mutant: str) -> Path:
         if mutant not in self._trees:
@@ -63,11 +78,11 @@ class Crew:
             self._trees[mutant] = tree.path
         return self._trees[mutant]
 
-    def _run(self, seed: int, mutant: str, tree: Path | None) -> Outcome:
+    def _run(self, name: str, scenario: Callable[..., Outcome]) -> Outcome:
         server = self._servers.get()
         try:
-            directory = self._scratch / (f"{mutant}-{seed}" if mutant else str(seed))
+            directory = self._scratch / name
             directory.mkdir()
-            return run_scenario(seed, directory, server, tree=tree)
+            return scenario(directory=directory, server=server)
         finally:
             self._servers.put(server)

@@ -22,6 +22,11 @@ class SmallDisk:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a file system of its own."""
+        return self._path is not None
+
     def fill(self) -> bool:
         """Leave no byte. Returns False if the file system is not ours to fill."""
         if self._path is None:

@@ -26,7 +26,7 @@ MARK = "FAULTS_SCENARIO"
 _REPOSITORY = Path(__file__).parents[2]
 _LOOK_S = 0.05
 _ADDRESSES = re.compile(r"OTLP/HTTP on (\S+), OTLP/gRPC on (\S+),")
-_STOP_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0  # of one that nobody waits for any more
 _UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -131,11 +131,11 @@ class BridgeKeeper:
             return True
         return False
 
-    def stop(self) -> int | None:
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> int | None:
         """End it in order. Returns its exit status, None if it had to be killed."""
         self._stopping.set()
         self.signal(signal.SIGTERM)
-        self._thread.join(_STOP_TIMEOUT_S)
+        self._thread.join(timeout_s)
         if not self._thread.is_alive():
             return self.exits[-1] if self.exits else None
         self.signal(signal.SIGKILL)

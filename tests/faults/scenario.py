@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.semconv.run_id import run_id
+from tests.faults.aimed import Aimed, aimed_plan
 from tests.faults.books import Books, Verdict
 from tests.faults.disk import SmallDisk, small_disk
 from tests.faults.gateway import Gateway
@@ -33,12 +34,15 @@ from tests.process.commands import clean_environment
 from tests.strays import processes_with
 from tests.wandb_server import WandbServer
 
-__all__ = ["run_scenario"]
+__all__ = ["STOP_TIMEOUT_S", "run_scenario"]
+
+STOP_TIMEOUT_S = 120.0
+"""How long a bridge may deliver rows when it is told to end. A quiet machine takes seconds."""
 
 _EXPERIMENT = "faults"
-_START_TIMEOUT_S = 60.0
-_CALM_TIMEOUT_S = 90.0
-_END_TIMEOUT_S = 5.0
+_START_TIMEOUT_S = 120.0
+_CALM_TIMEOUT_S = 240.0  # a busy machine starts a bridge in half a minute
+_END_TIMEOUT_S = 20.0
 _LOOK_AT_RUN_S = 0.3  # it has thousands of rows by then
 _MAX_RSS_BYTES = 500 << 20
 
@@ -75,7 +79,13 @@ finish_timeout_s = 5
 
 
 def run_scenario(
-    seed: int, directory: Path, server: WandbServer, *, tree: Path | None = None
+    seed: int,
+    directory: Path,
+    server: WandbServer,
+    *,
+    tree: Path | None = None,
+    is_aimed: bool = False,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> Outcome:
     """Run the scenario of ``seed``.
 
@@ -84,20 +94,36 @@ def run_scenario(
         directory: Of its own.
         server: Of its own; it is reset first.
         tree: Of a bridge without a layer of its safety, instead of that of the checkout.
+        is_aimed: Whether faults strike where layers of safety act, instead of at random.
+        stop_timeout_s: How long the bridge may deliver rows when it is told to end.
     """
     server.reset()
     begin_s = time.monotonic()
-    plan = plan_of(seed)
+    plan = aimed_plan(seed) if is_aimed else plan_of(seed)
     if tree:
         plan = replace(plan, waits=False)  # what is lost will never come
-    outcome = _Scenario(plan, directory, server, tree).run()
+    scenario = _Scenario(
+        plan, directory, server, tree, is_aimed=is_aimed, stop_timeout_s=stop_timeout_s
+    )
+    outcome = scenario.run()
     outcome.wall_s = time.monotonic() - begin_s
     return outcome
 
 
 class _Scenario:
-    def __init__(self, plan: Plan, directory: Path, server: WandbServer, tree: Path | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: Path,
+        server: WandbServer,
+        tree: Path | None,
+        *,
+        is_aimed: bool,
+        stop_timeout_s: float,
+    ) -> None:
         self._plan = plan
+        self._stop_timeout_s = stop_timeout_s
+        self._is_aimed = is_aimed
         self._directory = directory
         self._server = server
         self._tree = tree
@@ -136,6 +162,9 @@ class _Scenario:
             self._begin(stage)
             striker = Striker(stage, self._timeline)
             striker.strike(self._plan)
+            aimed = self._aimed(stage, gateway)
+            if self._is_aimed:
+                aimed.strike()
             self._timeline.tell("calm")
             striker.make_well()
             gateway.calm()
@@ -143,24 +172,34 @@ class _Scenario:
             exit_code = self._stop(bridge)
             history = self._server.history(self._run_id)
             verdict = self._books.judge(history)
+            verdict.blame("strikes were in vain", aimed.missed)
             self._judge_bridge(bridge, exit_code, verdict)
             return Outcome(
                 seed=self._plan.seed,
                 verdict=verdict,
                 faults=striker.faults + gateway.happened,
                 skipped=striker.skipped,
-                kills=striker.kills,
+                kills=striker.kills + aimed.kills,
                 rows=len(history),
                 peak_rss_bytes=bridge.peak_rss_bytes,
                 timeline=self._timeline.lines,
                 bridge_said=bridge.said(),
             )
 
+    def _aimed(self, stage: Stage, gateway: Gateway) -> Aimed:
+        return Aimed(
+            stage,
+            self._books.acknowledged,
+            lambda: len(self._server.history(self._run_id)),
+            lambda what: gateway.happened[what],
+            self._timeline,
+        )
+
     def _kept_bridge(self, data: Path, link: Link) -> BridgeKeeper:
         settings = self._directory / "bridge.toml"
         settings.write_text(
             _SETTINGS.format(
-                stop_timeout_s=10 if self._tree else 40,
+                stop_timeout_s=self._stop_timeout_s,
                 journal_bytes=self._plan.journal_bytes,
                 keep_confirmed_s=self._plan.keep_confirmed_s,
             )
@@ -254,10 +293,11 @@ class _Scenario:
     def _stop(self, bridge: BridgeKeeper) -> int | None:
         wait_for(bridge.is_up, _START_TIMEOUT_S)
         self._timeline.tell("stopping the bridge")
-        return bridge.stop()
+        return bridge.stop(2 * self._stop_timeout_s)
 
     def _judge_bridge(self, bridge: BridgeKeeper, exit_code: int | None, verdict: Verdict) -> None:
         if exit_code != 0:
+            verdict.has_ended_well = False
             verdict.problems.append(f"the bridge ended with {exit_code}")
         verdict.blame("strange ends of the bridge", set(bridge.exits) - _EXITS)
         if bridge.peak_rss_bytes > _MAX_RSS_BYTES:

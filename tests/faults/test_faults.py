@@ -1,7 +1,8 @@
 """Nothing that the bridge has acknowledged is lost or doubled, whatever dies.
 
-Ten scenarios of the many that ``make faults`` runs. They take most of their time waiting, so a few
-run side by side; each test waits for its own.
+Ten scenarios of the many that ``make faults`` runs, and one that strikes where layers of safety
+act, at the bridge and at bridges that lack one of them. They take most of their time waiting, so a
+few run side by side; each test waits for its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,21 +10,43 @@ from concurrent.futures import Future
 
 import pytest
 
+from tests.faults.books import Verdict
 from tests.faults.crew import Crew
+from tests.faults.gateway import Fate
 from tests.faults.outcome import Outcome
+from tests.faults.scenario import STOP_TIMEOUT_S
 
 # The first one to ask waits for what was begun before it, on a machine that has other work as well.
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 SEEDS = range(1, 11)
 AT_A_TIME = 3
 
-# Each catches its mutant nearly always: not every scenario strikes where a layer is missing.
-MUTANT_SEEDS = {
-    "layers.early_acknowledgement": (1, 2, 3, 7),
-    "layers.no_recognition": (1, 2),
-    "layers.trusted_cursor": (23, 20, 10, 24, 14, 5),
+CUTS = (Fate.CUT, Fate.HANG_UP, Fate.LOSE_ANSWER, Fate.CUT_ANSWER)
+AIMED_SEED = 13
+
+
+def _has_lost_what_it_answered_for(verdict: Verdict) -> bool:
+    """It has delivered the rest, so what is missing does not merely wait."""
+    return bool(verdict.lost) and verdict.has_ended_well
+
+
+def _has_doubled(verdict: Verdict) -> bool:
+    return bool(verdict.duplicated)
+
+
+def _has_left_rows_out(verdict: Verdict) -> bool:
+    return bool(verdict.lost)
+
+
+FOUND_OUT = {
+    "layers.early_acknowledgement": _has_lost_what_it_answered_for,
+    "layers.no_recognition": _has_doubled,
+    "layers.trusted_cursor": _has_left_rows_out,
 }
+
+# W&B never confirms the rows that it lacks, so this one waits for as long as it may.
+NEVER_READY = {"layers.trusted_cursor": 10.0}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +61,17 @@ def outcomes(crew: Crew) -> Mapping[int, "Future[Outcome]"]:
 
 
 @pytest.fixture(scope="module")
-def mutants(
-    crew: Crew, outcomes: Mapping[int, "Future[Outcome]"]
-) -> Mapping[str, "Future[Outcome]"]:
-    """The first try of each, begun after the others."""
-    return {mutant: crew.run(seeds[0], mutant=mutant) for mutant, seeds in MUTANT_SEEDS.items()}
+def aimed(crew: Crew, outcomes: Mapping[int, "Future[Outcome]"]) -> Mapping[str, "Future[Outcome]"]:
+    """By mutant, and of the bridge with all layers; begun after the others."""
+    return {
+        mutant: crew.run(
+            AIMED_SEED,
+            mutant=mutant,
+            is_aimed=True,
+            stop_timeout_s=NEVER_READY.get(mutant, STOP_TIMEOUT_S),
+        )
+        for mutant in ("", *FOUND_OUT)
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,16 +86,22 @@ def test_every_acknowledged_measurement_is_in_the_run_exactly_once(
 def test_the_scenarios_kill_and_cut(outcomes: Mapping[int, "Future[Outcome]"]) -> None:
     done = [future.result() for future in outcomes.values()]
     assert sum(outcome.kills for outcome in done) >= len(done)
-    assert all(outcome.faults["lose answer"] for outcome in done)
+    # How many requests there are, and so how many suffer each of these, is a matter of the machine.
+    assert all(sum(outcome.faults[fate] for fate in CUTS) for outcome in done)
+    assert all(sum(outcome.faults[fate] for outcome in done) >= len(done) for fate in CUTS)
 
 
-@pytest.mark.parametrize("mutant", MUTANT_SEEDS)
-def test_a_bridge_without_a_safety_layer_is_found_out(
-    crew: Crew, mutants: Mapping[str, "Future[Outcome]"], mutant: str
+def test_a_bridge_with_all_its_layers_survives_strikes_where_they_act(
+    aimed: Mapping[str, "Future[Outcome]"],
 ) -> None:
-    verdict = mutants[mutant].result().verdict
-    for seed in MUTANT_SEEDS[mutant][1:]:
-        if verdict.lost or verdict.duplicated:
-            return
-        verdict = crew.run(seed, mutant=mutant).result().verdict
-    assert verdict.lost or verdict.duplicated, f"nothing was noticed in {MUTANT_SEEDS[mutant]}"
+    outcome = aimed[""].result()
+    assert outcome.verdict.is_sound, outcome.report()
+    assert outcome.kills == 2
+
+
+@pytest.mark.parametrize("mutant", FOUND_OUT)
+def test_a_bridge_without_a_safety_layer_is_found_out(
+    aimed: Mapping[str, "Future[Outcome]"], mutant: str
+) -> None:
+    outcome = aimed[mutant].result()
+    assert FOUND_OUT[mutant](outcome.verdict), outcome.report()

@@ -13,7 +13,7 @@ import otel_rl
 
 _PAUSE_S = 0.03
 _EXPORT_INTERVAL_S = 0.3
-_SHUTDOWN_S = 30.0
+_SHUTDOWN_S = 120.0
 
 
 def main(experiment: str, role: str, index: int, first: int) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -25,12 +26,10 @@ from otel_rl.bridge.drain import Drain
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.ledger import Ledger
 from otel_rl.bridge.receive import Experiments, GrpcServer, HttpServer, Intake, ReceiveLimits
-from otel_rl.bridge.receive.body import Held, decompress
+from otel_rl.bridge.receive.body import decompress
 from otel_rl.bridge.receive.grpc import SERVICES
 from otel_rl.bridge.receive.http import PATHS
-from otel_rl.bridge.receive.otlp_json import parse_json
 from otel_rl.bridge.receive.response import export_response
-from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import status_message
 from otel_rl.bridge.spool import Spool
 from otel_rl.errors import OtelRLError
@@ -128,7 +127,14 @@ class Stack:
         try:
             with self._intake.hold() as held:
                 held.add(len(case.body))
-                admitted = self._intake.take(case.signal, lambda: _parsed(case, held))
+                unpack = partial(
+                    decompress,
+                    case.body,
+                    case.encoding,
+                    max_bytes=LIMITS.max_body_bytes,
+                    held=held,
+                )
+                admitted = self._intake.take(case.signal, unpack, is_json=case.media == JSON)
         except OtelRLError as error:
             answer, text = self._intake.answer(error, Where.HTTP)
             status = status_message(answer, text, retry_after_s=1)
@@ -237,10 +243,3 @@ class Stack:
     def _in_use(self) -> Sequence[ExperimentKey]:
         with self._lock:
             return [*self._drain.experiments(), *(batch.experiment for batch in self._waiting)]
-
-
-def _parsed(case: Case, held: Held) -> ExportRequest | bytes:
-    payload = decompress(case.body, case.encoding, max_bytes=LIMITS.max_body_bytes, held=held)
-    if case.media != JSON:
-        return payload
-    return parse_json(case.signal, payload, max_objects=LIMITS.max_messages_per_request // 4)

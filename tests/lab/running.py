@@ -29,8 +29,8 @@ __all__ = [
 
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 180.0
 _ROOT = Path(__file__).parents[2]
 
 

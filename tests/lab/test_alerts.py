@@ -15,7 +15,7 @@ from tests.lab.running import Bridge, Collector, Prometheus
 from tests.lab.site import gateway_of
 from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request
 
-ARRIVES_S = 60.0
+ARRIVES_S = 180.0
 PROTOBUF = {"content-type": "application/x-protobuf"}
 TOKEN = "a-token-of-this-test"
 

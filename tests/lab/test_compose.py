@@ -134,7 +134,7 @@ def test_the_demo_ends_in_one_run_and_its_traces_in_jaeger(compose: Compose) -> 
         return {row["step"] for row in rows if "trainer/loss" in row}
 
     assert wait_for(lambda: len(steps()) == 20, UP_S, look_s=1.0)
-    services = httpx.get(f"{JAEGER}/api/v3/services").json()["services"]
+    services = httpx.get(f"{JAEGER}/api/v3/services", timeout=60).json()["services"]
     assert {"otel_rl.trainer", "otel_rl.generator"} <= set(services)
 
 

@@ -17,7 +17,7 @@ from otel_rl.records import ExperimentKey
 from tests.lab.running import Jaeger
 from tests.unit.diagnose.traced import Traced
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 SLOW, SOUND = ExperimentKey("grpo", "slow"), ExperimentKey("ppo", "sound")
 STEPS = 50

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.site import Site
 from tests.lab.traffic import Traffic
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 STRIKES = 3
 BETWEEN = 200

@@ -21,7 +21,7 @@ EXPERIMENTS = [f"experiment-{letter}" for letter in "abcdef"]
 # the same way. That all of these do so as well happens once in millions of years.
 FURTHER = [f"further-{number}" for number in range(40)]
 VALUES = 20
-ARRIVES_S = 120.0
+ARRIVES_S = 180.0
 RETRY_S = 0.05
 
 
@@ -60,8 +60,13 @@ class Tier:
 def tier(tmp_path: Path) -> Iterator[Tier]:
     tier = Tier(tmp_path)
     with ExitStack() as stack:
-        for part in (*tier.bridges, *tier.gateways, tier.router):
-            stack.enter_context(part)
+        parts = (*tier.bridges, *tier.gateways, tier.router)
+        # All at once, then each in turn until it can be used.
+        for part in parts:
+            stack.callback(part.kill)
+            part.start(waits=False)
+        for part in parts:
+            part.wait()
         yield tier
 
 

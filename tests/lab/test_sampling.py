@@ -18,10 +18,10 @@ from tests.lab.running import CONFIGURATIONS, Collector
 from tests.otlp_requests import key_values
 from tests.otlp_sink import Sink, serve
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 STEPS = 20 * BLOCK_STEPS
-ARRIVES_S = 90.0
+ARRIVES_S = 180.0
 S = 1_000_000_000
 
 STANDING_OUT = {SLOW := "trainer/1", FAILED := "trainer/2", HANGING := "trainer/3"}

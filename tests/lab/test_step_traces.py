@@ -14,11 +14,11 @@ from tests.lab.running import Collector, Jaeger, Span
 from tests.lab.site import QUICK
 from tests.process.commands import OTEL_RL, clean_environment
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 STEPS = 8
 RANKS = 2
-ARRIVES_S = 90.0
+ARRIVES_S = 180.0
 NOBODY = "http://127.0.0.1:1"
 
 

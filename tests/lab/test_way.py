@@ -18,10 +18,10 @@ from tests.faults.keeper import wait_for
 from tests.lab.site import Site
 from tests.process.commands import clean_environment
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 EXPERIMENT = "way"
-ARRIVES_S = 60.0
+ARRIVES_S = 180.0
 STEPS = 200
 
 OTEL_RL_WORKER = """

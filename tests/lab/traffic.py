@@ -24,8 +24,8 @@ __all__ = ["EXPERIMENT", "Traffic"]
 
 EXPERIMENT = "lab"
 
-_MORE_TIMEOUT_S = 60.0
-_DELIVER_TIMEOUT_S = 90.0
+_MORE_TIMEOUT_S = 180.0
+_DELIVER_TIMEOUT_S = 180.0
 _LOOK_AT_RUN_S = 0.2
 
 # Of the stock SDK's kind, and of otel_rl's; the fourth is a real worker of otel_rl.

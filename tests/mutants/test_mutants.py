@@ -26,6 +26,7 @@ AREAS = {
     "leases",
     "phases",
     "reduce",
+    "track",
 }
 
 LAYERS = {name: mutant for name, mutant in load().items() if name.startswith("layers.")}

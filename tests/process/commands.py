@@ -15,7 +15,7 @@ from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 __all__ = ["OTEL_RL", "Finished", "Row", "clean_environment", "jsonl_rows", "otel_rl", "wandb_run"]
 
 OTEL_RL = [sys.executable, "-m", "otel_rl.cli"]
-TIMEOUT_S = 90
+TIMEOUT_S = 200
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
 _FOREIGN = ("OTEL_", "WANDB_", *_LAUNCHERS)

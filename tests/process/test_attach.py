@@ -21,7 +21,7 @@ from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 # Nothing in it knows of otel_rl but the second of the two loops of metrics.
@@ -142,7 +142,7 @@ def report(url: str, steps: range) -> None:
         made.attributes.extend(key_values({"rl.loop.iteration": step}))
     content = metrics_request(gauge(*points), resource=resource).SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
-    httpx.post(f"{url}/v1/metrics", content=content, headers=headers).raise_for_status()
+    httpx.post(f"{url}/v1/metrics", content=content, headers=headers, timeout=60).raise_for_status()
 
 
 def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_alone(

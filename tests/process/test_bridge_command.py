@@ -45,7 +45,7 @@ class Service:
 
     def stop(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGTERM)
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=120)
         return self.process.returncode, err
 
 

@@ -9,7 +9,7 @@ from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
     ),

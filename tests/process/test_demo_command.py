@@ -13,7 +13,7 @@ from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_
 from tests.process.test_bridge_command import bridge
 from tests.wandb_offline import OfflineRun
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS = 60
 

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.timeout(360),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc"),
 ]
 

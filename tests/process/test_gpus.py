@@ -21,7 +21,7 @@ pytestmark = [
     ),
 ]
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 200.0
 HOSTS = ("node1", "node2")
 
 LIMIT, ALL_BYTES = "gpu/memory/limit", 8 * (80 << 30)

@@ -81,7 +81,7 @@ def test_a_data_loader_that_is_torn_down_takes_nothing_from_the_trainer() -> Non
         def load(batches, number):
             if number == 0:  # one of them measures; the others are no workers
                 otel_rl.mlogger.log({"loader.decode": 1.0})
-                assert otel_rl.flush(timeout_s=20)
+                assert otel_rl.flush(timeout_s=60)
                 measured.set()
             while True:
                 batches.put([number] * 100)
@@ -95,9 +95,9 @@ def test_a_data_loader_that_is_torn_down_takes_nothing_from_the_trainer() -> Non
             for loader in loaders:
                 loader.start()
             for step in range(epoch * 50, epoch * 50 + 50):
-                batches.get(timeout=20)
+                batches.get(timeout=60)
                 log([step])
-            assert measured.wait(20)
+            assert measured.wait(60)
             for loader in loaders:
                 loader.terminate()
                 loader.join()
@@ -190,7 +190,7 @@ def test_a_signal_in_the_middle_of_everything_may_log() -> None:
                 log([step])
                 step += 1
             if step % 100 == 0:
-                assert otel_rl.flush(timeout_s=20)
+                assert otel_rl.flush(timeout_s=60)
         signal.setitimer(signal.ITIMER_REAL, 0)
         log([step + next(numbers)], "all")
         """
@@ -262,7 +262,7 @@ def test_a_clock_that_is_set_back_and_forward_loses_nothing_and_doubles_nothing(
                     tokens.add(1)
                     lengths.record(step)
                 if step % 10 == 5:
-                    assert otel_rl.flush(timeout_s=20)
+                    assert otel_rl.flush(timeout_s=60)
             """
         ),
         "--role", "trainer",

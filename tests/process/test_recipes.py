@@ -23,7 +23,7 @@ from tests.process.commands import clean_environment, jsonl_rows
 pytestmark = pytest.mark.process
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-TIMEOUT_S = 90
+TIMEOUT_S = 200
 
 TRAIN = """
     import os

@@ -251,7 +251,7 @@ def test_a_pool_that_is_terminated_misses_the_last_interval_at_most() -> None:
     program = f"""{PROLOGUE}
 def work(steps):
     log(steps)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     log(range(100, 110))
 
 setup()
@@ -304,7 +304,7 @@ def test_children_killed_in_the_middle_of_an_export_take_nothing_from_their_pare
 import random, time
 setup(0.001)
 log(range(1))
-assert otel_rl.flush(timeout_s=20)  # the parent has a connection that its children inherit
+assert otel_rl.flush(timeout_s=60)  # the parent has a connection that its children inherit
 for child in range(20):
     exporting, exports = os.pipe()
     pid = os.fork()
@@ -333,7 +333,7 @@ def test_an_endpoint_that_is_away_for_a_moment_at_the_end_gets_everything() -> N
     program = f"""{PROLOGUE}
 setup()
 log(range(50))
-assert otel_rl.flush(timeout_s=20)
+assert otel_rl.flush(timeout_s=60)
 sys.stdin.readline()
 log(range(50, 100))
 """

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.otlp_sink import Sink, measurements, serve, sums
-from tests.process.unruly import HEARTBEAT, Endpoint, Manner, Request, unruly, worker
+from tests.process.unruly import HEARTBEAT, OWN_CLOCK, Endpoint, Manner, Request, unruly, worker
 
 pytestmark = pytest.mark.process
 
@@ -30,16 +30,15 @@ print("delivered" if otel_rl.shutdown(timeout_s=30) else "gave up", flush=True)
 """
 STEPS = range(5_001)
 
-SHUTDOWN = """
-import time
+SHUTDOWN = f"""{OWN_CLOCK}
 import otel_rl
 otel_rl.init(experiment="e", role="r", export_interval_s=0.02)
 for step in range(20_000):
-    otel_rl.mlogger.log({"loss": 1.0}, step=step)
+    otel_rl.mlogger.log({{"loss": 1.0}}, step=step)
 print("trained", flush=True)
-begun_s = time.monotonic()
+begun_s = own_clock_s()
 assert not otel_rl.shutdown(timeout_s=0.5)
-print("took", time.monotonic() - begun_s, flush=True)
+print("took", own_clock_s() - begun_s, flush=True)
 """
 
 

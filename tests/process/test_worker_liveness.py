@@ -16,7 +16,7 @@ from tests.process.test_bridge_command import Service, bridge
 
 pytestmark = pytest.mark.process
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 
 # Lives until its standard input ends, and says goodbye by itself. A worker that has exported once
 # has a long lease: it may be one that does so once a minute. So it exports again after a second.
@@ -53,7 +53,7 @@ def worker(service: Service, home: Path, index: int, count: int) -> Iterator[int
         assert process.stdout.readline() == b"known\n"
         yield process.pid
     finally:
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def standing(directory: Path) -> Mapping[str, float]:
@@ -81,7 +81,7 @@ def wait(directory: Path, condition: Callable[[Mapping[str, float]], bool]) -> M
 @contextmanager
 def impatient_bridge(directory: Path) -> Iterator[Service]:
     settings = directory / "bridge.toml"
-    settings.write_text("[align]\nlease_s = 3.0\n")
+    settings.write_text("[align]\nlease_s = 6.0\n")
     with bridge(directory, "--tracker", "jsonl", "--config", str(settings)) as service:
         yield service
 

@@ -115,7 +115,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
             gauge.set(1.0)
         for thread in threading.enumerate():
             if thread.name == "otel-rl-exact-drops":
-                thread.join(30)
+                thread.join(60)
         assert lost(reader) == 7, lost(reader)
         for _ in range(5):
             gauge.set(1.0)

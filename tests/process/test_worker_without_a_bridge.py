@@ -117,7 +117,7 @@ class Script:
         return self._process.stdout.readline() == "True\n"
 
     def train(self) -> Trained:
-        out, err = self._process.communicate("go on\n", timeout=100)
+        out, err = self._process.communicate("go on\n", timeout=280)
         assert "Traceback" not in err
         effort, waited_s = json.loads(self._figures.read_text())
         return Trained(self._process.returncode, out, effort, waited_s)

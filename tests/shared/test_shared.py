@@ -18,7 +18,7 @@ from tests.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _FIRST = int(os.environ.get("SHARED_SEED", "0"))
 SEEDS = range(_FIRST, _FIRST + int(os.environ.get("SHARED_RUNS", "1")))

@@ -20,7 +20,7 @@ from tests.wandb_server import WandbServer
 
 _log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXPERIMENTS = [f"e{n}" for n in range(10)]
 TIMES = range(int(os.environ.get("SHARED_RUNS", "1")))

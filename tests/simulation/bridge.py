@@ -189,10 +189,10 @@ class Bridge:
         return any(has_more)
 
     def finish_rows(self) -> None:
-        """Make rows of everything."""
-        while self._drain.round(self._now_ns()):
-            pass
+        """Make rows of everything, and of what then still waits."""
         self._drain.finish(self._now_ns())
+        if self._spool.pending():
+            self._drain.finish(self._now_ns())
 
     def stop(self) -> None:
         """End in order, as far as possible."""

@@ -46,10 +46,10 @@ def attack(what: Attack, to: Address, ready: "Connection[None, None]", stop: Eve
         ready: Something is sent when everything is made; something comes back when to begin.
         stop: Ends it.
     """
-    os.nice(10)  # a stranger's computer takes none of the bridge's time
     lanes = what.lanes()
     ready.send(None)
     ready.recv()
+    os.nice(10)  # a stranger's computer takes none of the bridge's time
     threads = [
         threading.Thread(target=_send, args=(lane, to, stop, what.repeats), daemon=True)
         for lane in lanes

@@ -19,6 +19,7 @@ from otel_rl.bridge.align.settings import AlignSettings
 from otel_rl.bridge.cumulative import CounterRecord, CounterStream, HistogramStream
 from otel_rl.bridge.device import is_shared, labels_of, without_labels
 from otel_rl.bridge.keys import device_key
+from otel_rl.bridge.unpickle import StateRefused, unpickle
 from otel_rl.records import Device, Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
@@ -458,8 +459,9 @@ class StreamTable:
         )
 
     def __setstate__(self, state: "_State") -> None:
-        # Only this bridge's own file is ever unpickled.
-        identities: _Identities = pickle.loads(zlib.decompress(state.frozen))  # noqa: S301
+        identities = unpickle(zlib.decompress(state.frozen))
+        if not isinstance(identities, _Identities):
+            raise StateRefused("its series are none")
         self._next_stream = identities.next_stream
         self._indexes = identities.indexes
         self._counts, self._free, self._of_roles = None, {}, None

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.align.explained import Explained, explain
 from otel_rl.bridge.align.settings import AlignSettings
+from otel_rl.bridge.unpickle import StateRefused, unpickle
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -184,6 +185,9 @@ class Trail:
 
         Returns:
             How many had to make room.
+
+        Raises:
+            StateRefused: It is something else.
         """
         dropped = 0
         for spans in _read(body):
@@ -297,10 +301,20 @@ def _stream(spans: Sequence[SpanRecord]) -> bytes:
 
 
 def _read(body: bytes) -> Iterator[Sequence[SpanRecord]]:
-    """What ``_stream`` made, of each stream in turn."""
+    """What ``_stream`` made, of each stream in turn.
+
+    Raises:
+        StateRefused: It is something else.
+    """
     while body:
         stream = zlib.decompressobj()
-        yield pickle.loads(stream.decompress(body))  # noqa: S301  # our own
+        try:
+            spans = unpickle(stream.decompress(body))
+        except zlib.error as exc:
+            raise StateRefused(f"it cannot be unzipped ({exc})") from exc
+        if not isinstance(spans, list) or not all(isinstance(one, SpanRecord) for one in spans):
+            raise StateRefused("it is no list of spans")
+        yield spans
         body = stream.unused_data
 
 

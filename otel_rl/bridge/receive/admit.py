@@ -8,9 +8,8 @@ bytes.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -21,11 +20,11 @@ from otel_rl.bridge.receive.refusals import Refusals, by_reason
 from otel_rl.bridge.receive.salvage import salvage
 from otel_rl.bridge.receive.screen import Admission, Screen
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
-from otel_rl.bridge.receive.wire import check_message_count
+from otel_rl.bridge.receive.wire import check_message_count, weigh
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["Admitted", "admit"]
+__all__ = ["Admitted", "admit", "memory_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,12 @@ def admit(
     limits: ReceiveLimits,
     now_ns: int,
     admission: Admission | None = None,
+    *,
+    is_weighed: bool = False,
 ) -> Admitted:
     """Hold a request to the limits.
+
+    Takes time and memory in proportion to what is in it, see ``weigh``.
 
     Args:
         signal: Whose request it is.
@@ -75,6 +78,7 @@ def admit(
         limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
         admission: See ``Screen``.
+        is_weighed: Whether ``memory_of`` was asked, so that nothing is counted again.
 
     Raises:
         MalformedRequest: The bytes are not a request of this signal, nor are parts of them.
@@ -83,9 +87,18 @@ def admit(
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     spec = SIGNALS[signal]
     try:
+        if not is_weighed:
+            check_message_count(
+                payload,
+                _parsed_as(signal).DESCRIPTOR,
+                limits.max_messages_per_request,
+                limits.max_points_per_request,
+            )
         return _admit(signal, payload, limits, now_ns, Refusals(spec.items), admission)
     except MalformedRequest:
-        salvaged = salvage(spec, payload, limits.max_messages_per_request)
+        salvaged = salvage(
+            spec, payload, limits.max_messages_per_request, limits.max_points_per_request
+        )
         if salvaged is None:
             raise
     refusals = Refusals(spec.items)
@@ -117,8 +130,6 @@ def _admit(
 ) -> Admitted:
     """See ``admit``. ``refusals`` holds what was refused before, and then everything."""
     spec = SIGNALS[signal]
-    parsed_as = MetricsView if signal is Signal.METRICS else spec.request
-    check_message_count(payload, parsed_as.DESCRIPTOR, limits.max_messages_per_request)
     screen = Screen(limits, now_ns, refusals, admission, size_bytes=len(payload))
     message: ExportRequest
     try:
@@ -149,6 +160,25 @@ def _admit(
     )
 
 
+def memory_of(signal: Signal, payload: bytes, limits: ReceiveLimits) -> int:
+    """Memory that ``admit`` takes for a request, in bytes, at most.
+
+    Raises:
+        RequestTooLarge: As ``admit`` does.
+        MalformedRequest: It cannot be told; ``admit`` may take parts of it.
+    """
+    return weigh(
+        payload,
+        _parsed_as(signal).DESCRIPTOR,
+        limits.max_messages_per_request,
+        limits.max_points_per_request,
+    )
+
+
+def _parsed_as(signal: Signal) -> type[ExportRequest]:
+    return MetricsView if signal is Signal.METRICS else SIGNALS[signal].request
+
+
 def _by_experiment(
     request: ExportRequest,
     resources: str,
@@ -163,12 +193,13 @@ def _by_experiment(
         experiments: Of each of its resources.
         unchanged: Its bytes, if they are known.
     """
-    keys = dict.fromkeys(experiments)
-    if len(keys) == 1:
+    of_keys: dict[ExperimentKey, list[Message]] = {}
+    for key, resource in zip(experiments, getattr(request, resources), strict=True):
+        of_keys.setdefault(key, []).append(resource)
+    if len(of_keys) == 1:
         yield experiments[0], request.SerializeToString() if unchanged is None else unchanged
         return
-    for key in keys:
+    for key, selected in of_keys.items():
         part = type(request)()
-        selected = [experiment == key for experiment in experiments]
-        getattr(part, resources).extend(compress(getattr(request, resources), selected))
+        getattr(part, resources).extend(selected)
         yield key, part.SerializeToString()

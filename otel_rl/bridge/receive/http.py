@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.receive import body, otlp_json
+from otel_rl.bridge.receive import body
 from otel_rl.bridge.receive.admit import Admitted
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
@@ -30,7 +30,6 @@ from otel_rl.bridge.receive.peers import address_of
 from otel_rl.bridge.receive.places import Places
 from otel_rl.bridge.receive.response import export_response
 from otel_rl.bridge.receive.shares import token_of
-from otel_rl.bridge.receive.signals import ExportRequest
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
 from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import JournalClosed, MalformedRequest
@@ -50,8 +49,6 @@ class _Media(StrEnum):
     PROTOBUF = "application/x-protobuf"
     JSON = "application/json"
 
-
-_MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
 
 # Newer versions of FastAPI report every request to the providers of the process, which belong to
 # the program around the bridge: exported to the bridge itself, each request would make the next
@@ -217,8 +214,11 @@ class _Receiver:
                 timeout_s=limits.body_timeout_s,
                 held=held,
             )
-            parse = partial(self._parse, signal, media, encoding, compressed, held)
-            take = partial(self._intake.take, signal, parse, grant)
+            unpack = partial(
+                body.decompress, compressed, encoding, max_bytes=limits.max_body_bytes, held=held
+            )
+            is_json = media is _Media.JSON
+            take = partial(self._intake.take, signal, unpack, grant, is_json=is_json)
             admitted = await self._by_turns(take, request, grant)
         return _encoded(media, export_response(signal, admitted))
 
@@ -239,16 +239,6 @@ class _Receiver:
         # Also of a request that was cut off: its thread goes on.
         taking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._places.release, place))
         return await asyncio.wrap_future(taking)
-
-    def _parse(
-        self, signal: Signal, media: _Media, encoding: str, compressed: bytes, held: body.Held
-    ) -> ExportRequest | bytes:
-        limits = self._limits
-        payload = body.decompress(compressed, encoding, max_bytes=limits.max_body_bytes, held=held)
-        if media is _Media.PROTOBUF:
-            return payload
-        max_objects = max(1, limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
-        return otlp_json.parse_json(signal, payload, max_objects=max_objects)
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s

@@ -10,11 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
-from otel_rl.bridge.receive.admit import Admitted, admit
+from otel_rl.bridge.receive.admit import Admitted, admit, memory_of
 from otel_rl.bridge.receive.body import Held, InFlight
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.otlp_json import memory_of_json, parse_json
 from otel_rl.bridge.receive.overflow import Overflow
+from otel_rl.bridge.receive.parsing import Parsing
 from otel_rl.bridge.receive.refusals import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.rules import Problem
 from otel_rl.bridge.receive.shares import Shares, token_of
@@ -22,11 +24,18 @@ from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.receive.turns import Turns
+from otel_rl.bridge.receive.wire import worst_bytes
+from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["Intake"]
 
 _log = logging.getLogger(__name__)
+
+_MESSAGES_PER_OBJECT = 4  # what one object of JSON costs in memory and time, at least
+
+# Large requests that wait take at most one thread in so many: the others are for all that come.
+_THREADS_OF_ONE_LARGE = 8
 
 _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
 
@@ -74,9 +83,14 @@ class Intake:
             # The largest request is there as it came and decompressed.
             for_all_bytes=2 * limits.max_body_bytes,
         )
-        # Parsed, a request takes a multiple of its bytes, and parsing more of them at once than
-        # there are cores makes none of them faster.
-        self._parsing = Turns(os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        self._unpacking = Turns(cores)
+        self._parsing = Parsing(
+            limits.max_parsing_bytes,
+            cores=cores,
+            max_waiting=max(1, limits.max_concurrent_requests // _THREADS_OF_ONE_LARGE),
+            timeout_s=limits.body_timeout_s,
+        )
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s = 0.0
@@ -101,8 +115,10 @@ class Intake:
     def take(
         self,
         signal: Signal,
-        parse: Callable[[], ExportRequest | bytes],
+        unpack: Callable[[], ExportRequest | bytes],
         grant: Grant | None = None,
+        *,
+        is_json: bool = False,
     ) -> Admitted:
         """Admit a request and make it durable. Blocks for the disk.
 
@@ -111,19 +127,29 @@ class Intake:
 
         Args:
             signal: Whose request it is.
-            parse: Gives the request as protobuf bytes or as a message. Few are called at a time.
+            unpack: Gives the request as protobuf bytes, as JSON or as a message. Few are called at
+                a time.
             grant: What it may write.
+            is_json: Whether it is JSON.
 
         Raises:
             RequestError: The sender should not send this again.
+            Overloaded: The sender should send this again.
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
         token = token_of(grant)
+        with self._unpacking.turn(token):
+            unpacked = unpack()
+        payload = unpacked if isinstance(unpacked, bytes) else unpacked.SerializeToString()
         with self._experiments.request(token) as newcomers:
-            with self._parsing.turn(token):
-                admission = partial(_problem, grant, newcomers)
-                admitted = admit(signal, parse(), self.limits, now_ns, admission)
+            memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
+            admission = partial(_problem, grant, newcomers)
+            with self._parsing.hold(memory_bytes):
+                request = self._from_json(signal, payload) if is_json else payload
+                admitted = admit(
+                    signal, request, self.limits, now_ns, admission, is_weighed=is_weighed
+                )
             if admitted.batches:
                 self._accept(admitted.batches)
                 newcomers.keep(batch.experiment for batch in admitted.batches)
@@ -152,6 +178,29 @@ class Intake:
         if self._may_log():
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. Its log says why."
+
+    def _memory_of(self, signal: Signal, payload: bytes, *, is_json: bool) -> tuple[int, bool]:
+        """What a request will take when it is parsed, in bytes, and whether it was counted.
+
+        Large ones are counted by turns.
+        """
+        if is_json:
+            return memory_of_json(payload, max_objects=self._max_objects), False
+        most = worst_bytes(len(payload))
+        if self._parsing.is_small(most):
+            return most, False
+        with self._parsing.look(len(payload)):
+            try:
+                return memory_of(signal, payload, self.limits), True
+            except MalformedRequest:
+                return most, False  # some of it may be readable
+
+    def _from_json(self, signal: Signal, payload: bytes) -> ExportRequest:
+        return parse_json(signal, payload, max_objects=self._max_objects)
+
+    @property
+    def _max_objects(self) -> int:
+        return max(1, self.limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
 
     def _count(self, signal: Signal, admitted: Admitted) -> None:
         spec = SIGNALS[signal]

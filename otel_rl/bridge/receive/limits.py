@@ -22,14 +22,20 @@ class ReceiveLimits(BaseModel):
     max_body_bytes: int = Field(64 << 20, ge=1 << 10)
     """Largest request, counted after decompression. The default is what OTLP recommends."""
 
-    max_messages_per_request: int = Field(2_000_000, ge=1)
-    """Most protobuf messages in one request, and twice as many strings; in JSON, a quarter as many
-    objects. Two bytes can make a message, and each costs about 80 bytes of memory once parsed, so a
-    bound on bytes alone lets 64 MiB become 2.7 GiB."""
+    max_messages_per_request: int = Field(1_000_000, ge=1)
+    """Most protobuf messages in one request, empty ones too, and twice as many strings; in JSON, a
+    quarter as many objects. Two bytes can make a message, and each costs up to 200 bytes of memory
+    while it is looked at, so a bound on bytes alone lets 64 MiB become 6 GiB."""
 
     max_points_per_request: int = Field(200_000, ge=1)
-    """Most data points, spans or log records in one request, so that none keeps the others waiting
-    for seconds. A collector's batches have 8,192."""
+    """Most data points, spans or log records in one request, and most resources, scopes and metrics
+    together, empty ones too. A collector's batches have 8,192. A sender that is told so sends less
+    with ``max_export_batch_size`` (SDKs) or ``send_batch_max_size`` (Collector)."""
+
+    max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
+    """Most memory for all requests that are parsed at the same time, whatever the number of cores.
+    Three quarters of it are for large requests, of which one is parsed at a time; none of the
+    others waits for it."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
     """Most bytes of request bodies held at once, as they came and decompressed, over HTTP and gRPC

@@ -21,10 +21,11 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.receive.wire import SMALLER_BATCHES
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import Signal
 
-__all__ = ["parse_json"]
+__all__ = ["memory_of_json", "parse_json"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Scalar = str | bytes | int | float | bool
@@ -33,6 +34,9 @@ _MAX_DEPTH = 100  # messages within messages; the limit of protobuf's own parser
 
 # A Python object for each takes about as much memory as a message of protobuf.
 _MEMBERS_PER_OBJECT = 4
+
+# In memory, at most: an object with the message that is made of it, and one of its members.
+_OBJECT_BYTES, _MEMBER_BYTES = 400, 128
 
 _ID_BYTES = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 
@@ -57,13 +61,7 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
         MalformedRequest: The payload is not a request of this signal. Names where it is wrong.
         RequestTooLarge: It holds too many of them.
     """
-    # Brackets and commas within strings are counted too, which is nothing beside the bound.
-    max_members = max_objects * _MEMBERS_PER_OBJECT
-    if payload.count(b"{") + payload.count(b"[") > max_objects or payload.count(b",") > max_members:
-        msg = f"The request holds more than {max_objects} objects or {max_members} values."
-        raise RequestTooLarge(
-            msg, hint="Send smaller batches, or raise receive.max_messages_per_request."
-        )
+    memory_of_json(payload, max_objects=max_objects)
     try:
         # orjson refuses what JSON does not have: NaN as a literal, lone surrogates, bad UTF-8,
         # numbers beyond a double, more than 1,024 levels.
@@ -73,6 +71,21 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
     request = SIGNALS[signal].request()
     _fill(request, value, "$", _MAX_DEPTH)
     return request
+
+
+def memory_of_json(payload: bytes, *, max_objects: int) -> int:
+    """Memory that ``parse_json`` takes, in bytes, at most. Costs far less than it.
+
+    Raises:
+        RequestTooLarge: As ``parse_json`` does.
+    """
+    # Brackets and commas within strings are counted too, which is nothing beside the bound.
+    max_members = max_objects * _MEMBERS_PER_OBJECT
+    objects, members = payload.count(b"{") + payload.count(b"["), payload.count(b",")
+    if objects > max_objects or members > max_members:
+        msg = f"The request holds more than {max_objects} objects or {max_members} values."
+        raise RequestTooLarge(msg, hint=SMALLER_BATCHES)
+    return objects * _OBJECT_BYTES + members * _MEMBER_BYTES + 2 * len(payload)
 
 
 @dataclass(frozen=True, slots=True)

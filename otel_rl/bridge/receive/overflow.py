@@ -6,16 +6,20 @@ was dropped is in the answer to the sender's next request of the experiment: in
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from otel_rl.bridge.otlp.sender import sender_of
-from otel_rl.bridge.otlp.view import MetricsView
+from otel_rl.bridge.receive.wire import fields
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["Overflow", "Told"]
 
-# Senders that are owed an answer. One more is not told; the run is, and the counters have it.
+# Senders that are owed an answer. One more is not told, nor one whose name is absurdly long; the
+# run is, and the counters have it.
 _MAX_SENDERS = 10_000
+_MAX_NAME_CHARS = 512
+
+_RESOURCE = 1  # the number of its field in what a request has of one resource
 
 Told = tuple[int, str]
 """Points that were dropped, and what to tell their sender; 0 and empty if there are none."""
@@ -34,15 +38,20 @@ class Overflow:
         with self._lock:
             for instance, (points, example) in dropped.items():
                 before, first = self._owed.get((key, instance), (0, example))
-                if before or len(self._owed) < _MAX_SENDERS:
+                has_room = len(self._owed) < _MAX_SENDERS and len(instance) <= _MAX_NAME_CHARS
+                if before or has_room:
                     self._owed[key, instance] = (before + points, first)
 
     def take(self, batches: Sequence[Batch]) -> Told:
         """Take out what the senders of a request are owed."""
         if not self._owed:
             return 0, ""
+        with self._lock:
+            experiments = {key for key, _ in self._owed}
         points, examples = 0, []
-        for key, instance in _senders(batches):
+        for key, instance in _senders(
+            batch for batch in batches if batch.experiment in experiments
+        ):
             with self._lock:
                 owed = self._owed.pop((key, instance), None)
             if owed is not None:
@@ -58,12 +67,16 @@ class Overflow:
         )
 
 
-def _senders(batches: Sequence[Batch]) -> Sequence[tuple[ExperimentKey, str]]:
-    """The workers of a request, each once."""
+def _senders(batches: Iterable[Batch]) -> Sequence[tuple[ExperimentKey, str]]:
+    """The workers of a request, each once. Only their resources are read."""
     found: dict[tuple[ExperimentKey, str], None] = {}
     for batch in batches:
         if batch.signal is Signal.METRICS:
-            for part in MetricsView.FromString(batch.payload).resource_metrics:
-                worker = sender_of(part.resource.SerializeToString()).worker
-                found[batch.experiment, worker.instance] = None
+            for _, _, start, end in fields(batch.payload):
+                part = batch.payload[start:end]
+                for number, _, first, last in fields(part):
+                    if number == _RESOURCE:
+                        worker = sender_of(part[first:last]).worker
+                        found[batch.experiment, worker.instance] = None
+                        break
     return list(found)

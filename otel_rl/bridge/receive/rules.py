@@ -180,10 +180,13 @@ class Rules:
         for point in points:
             if not earliest_ns <= point.time_unix_nano <= latest_ns or _is_empty(point):
                 return False
-            attributes = point.attributes
-            if attributes and sum(pair.ByteSize() for pair in attributes) > size:
-                return False
             exemplars = exemplars_of(point)
+            if exemplars:
+                attributes_bytes = sum(pair.ByteSize() for pair in point.attributes)
+            else:
+                attributes_bytes = point.ByteSize()  # which is more, and costs less
+            if attributes_bytes > size:
+                return False
             if exemplars and not self._are_sound_exemplars(list(exemplars)):
                 return False
         return True

@@ -13,7 +13,12 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.otlp.attributes import experiment_of
 from otel_rl.bridge.receive.signals import SignalSpec
-from otel_rl.bridge.receive.wire import check_message_count, count_messages, fields
+from otel_rl.bridge.receive.wire import (
+    SMALLER_BATCHES,
+    check_message_count,
+    count_messages,
+    fields,
+)
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey
 
@@ -51,17 +56,21 @@ class Salvaged:
     unreadable: Sequence[UnreadablePart]
 
 
-def salvage(spec: SignalSpec, payload: bytes, max_messages: int) -> Salvaged | None:
+def salvage(spec: SignalSpec, payload: bytes, max_messages: int, max_parts: int) -> Salvaged | None:
     """Take a request apart that is no message of its type.
 
     Args:
         spec: Of its signal.
         payload: The request.
-        max_messages: In one part, see ``check_message_count``.
+        max_messages: In one part, see ``weigh``.
+        max_parts: In one part and in the request, see ``weigh``.
 
     Returns:
         None if nothing in it can be read, or not even its parts be told from each other, as of a
         request that was cut off.
+
+    Raises:
+        RequestTooLarge: It has too many parts.
     """
     readable: list[bytes] = []
     unreadable: list[UnreadablePart] = []
@@ -69,7 +78,11 @@ def salvage(spec: SignalSpec, payload: bytes, max_messages: int) -> Salvaged | N
     try:
         for number, start, content, end in fields(payload):
             part = payload[start:end]
-            if number != _FIRST or _can_be_read(spec, part, max_messages):
+            if len(readable) + len(unreadable) == max_parts:
+                raise RequestTooLarge(
+                    f"The request has more than {max_parts} parts.", hint=SMALLER_BATCHES
+                )
+            if number != _FIRST or _can_be_read(spec, part, max_messages, max_parts):
                 readable.append(part)
                 is_wanted |= number == _FIRST
             else:
@@ -80,9 +93,9 @@ def salvage(spec: SignalSpec, payload: bytes, max_messages: int) -> Salvaged | N
     return Salvaged(b"".join(readable), unreadable) if unreadable and is_worth_it else None
 
 
-def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int) -> bool:
+def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int, max_parts: int) -> bool:
     try:
-        check_message_count(part, spec.request.DESCRIPTOR, max_messages)
+        check_message_count(part, spec.request.DESCRIPTOR, max_messages, max_parts)
         spec.request.FromString(part)
     except (DecodeError, MalformedRequest, RequestTooLarge):
         return False

@@ -1,6 +1,6 @@
 """Walks a request from the outside in, and leaves out what breaks a rule."""
 
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sized
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -27,6 +27,7 @@ from otel_rl.bridge.otlp.view import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.refusals import Refusals
 from otel_rl.bridge.receive.rules import DataPoint, Problem, Rules
+from otel_rl.bridge.receive.wire import SMALLER_BATCHES
 from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
@@ -92,7 +93,11 @@ class Screen:
             RequestTooLarge: It has too many points.
         """
         self._walk(
-            request.resource_metrics, lambda part: part.scope_metrics, _count_points, self._metrics
+            request.resource_metrics,
+            lambda part: part.scope_metrics,
+            lambda part: part.metrics,
+            _count_points,
+            self._metrics,
         )
 
     def traces(self, request: ExportTraceServiceRequest) -> None:
@@ -101,7 +106,13 @@ class Screen:
         Raises:
             RequestTooLarge: It has too many.
         """
-        self._walk(request.resource_spans, lambda part: part.scope_spans, _count_spans, self._spans)
+        self._walk(
+            request.resource_spans,
+            lambda part: part.scope_spans,
+            lambda part: part.spans,
+            _count_spans,
+            self._spans,
+        )
 
     def logs(self, request: ExportLogsServiceRequest) -> None:
         """Leave out what is no event of the bridge, and screen the events.
@@ -121,12 +132,19 @@ class Screen:
             self._filter(resource_logs.scope_logs, _count_records)
         self._filter(resources, _count_all_records)
         self.ignored = n_records - sum(map(_count_all_records, resources))
-        self._walk(resources, lambda part: part.scope_logs, _count_records, self._events)
+        self._walk(
+            resources,
+            lambda part: part.scope_logs,
+            lambda part: part.log_records,
+            _count_records,
+            self._events,
+        )
 
     def _walk(
         self,
         resources: MutableSequence[R],
         scopes_of: Callable[[R], MutableSequence[S]],
+        items_of: Callable[[S], Sized],
         count: Callable[[S], int],
         screen: Callable[[S], None],
     ) -> None:
@@ -135,11 +153,14 @@ class Screen:
         Args:
             resources: Its parts, each of one resource.
             scopes_of: The parts of such a part, each of one scope.
+            items_of: What such a part holds. One that holds nothing is left out, and nobody told.
             count: How many items such a part has.
             screen: Leaves out items of it, and adds those that stay to ``accepted``.
         """
 
         def keeps_resource(part: R) -> bool:
+            if not (scopes_of(part) or part.resource.attributes):
+                return False
             problem = self._resource_problem(part.resource)
             if problem is not None:
                 return self._refuse(problem, sum(map(count, scopes_of(part))))
@@ -147,6 +168,8 @@ class Screen:
             return True
 
         def keeps_scope(part: S) -> bool:
+            if not items_of(part):
+                return False
             problem = self._rules.scope(part.scope)
             if problem is not None:
                 return self._refuse(problem, count(part))
@@ -162,9 +185,7 @@ class Screen:
         most = self._max_items
         if n > most:
             msg = f"The request holds more than {most} data points, spans or log records."
-            raise RequestTooLarge(
-                msg, hint="Send smaller batches, or raise receive.max_points_per_request."
-            )
+            raise RequestTooLarge(msg, hint=SMALLER_BATCHES)
 
     def _metrics(self, scope_metrics: ScopeMetrics) -> None:
         self._filter(scope_metrics.metrics, self._keeps_metric)

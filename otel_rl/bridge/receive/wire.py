@@ -3,18 +3,34 @@
 A message can be two bytes on the wire and about 80 in memory once parsed, so 16 MiB of empty data
 points take 670 MiB. Bytes alone are therefore no bound; this walk over the wire format is. It costs
 a few hundred nanoseconds for each message or string, so their number is what bounds its time, too:
-numbers, which are cheap to parse, are skipped by a regular expression, thousands at a time.
+numbers, which are cheap to parse, and rows of fields of one length are skipped by regular
+expressions, thousands at a time.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from google.protobuf.descriptor import Descriptor
 
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 
-__all__ = ["check_message_count", "count_messages", "fields"]
+__all__ = [
+    "SMALLER_BATCHES",
+    "check_message_count",
+    "count_messages",
+    "fields",
+    "weigh",
+    "worst_bytes",
+]
+
+SMALLER_BATCHES = (
+    "Send smaller batches: max_export_batch_size of an SDK's exporter, send_batch_max_size of a "
+    "Collector's batch processor. Or raise receive.max_points_per_request and "
+    "receive.max_messages_per_request."
+)
+"""What to do about a request that holds too much."""
 
 # The wire types of https://protobuf.dev/programming-guides/encoding/#structure
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
@@ -24,58 +40,156 @@ _MIN_MESSAGE_BYTES = 2  # a tag and a length of 0
 # Text takes a fifth of the memory of a message. Attributes have one for every message.
 _STRINGS_PER_MESSAGE = 2
 
+# In memory, at most: a parsed message with the object of Python that stands for it, measured as 45
+# to 165 bytes; a text, its own bytes apart.
+_MESSAGE_BYTES = 200
+_STRING_BYTES = 64
+
+# What is counted. Parts take time by themselves, also if they are empty.
+_STRING, _OTHER = "strings", "messages"
+_ITEM, _HOLDER = "data points, spans or log records", "resources, scopes and metrics"
+_PARTS = {
+    **dict.fromkeys(("NumberDataPoint", "HistogramDataPoint", "SummaryDataPoint"), _ITEM),
+    **dict.fromkeys(("ExponentialHistogramDataPoint", "Span", "LogRecord"), _ITEM),
+    **dict.fromkeys(("ResourceMetrics", "ScopeMetrics", "Metric"), _HOLDER),
+    **dict.fromkeys(("ResourceSpans", "ScopeSpans", "ResourceLogs", "ScopeLogs"), _HOLDER),
+}
+
+# Rows of short fields are skipped by an expression of their own.
+_MAX_HEAD_BYTES, _MAX_ROW_FIELD_BYTES = 3, 256
+
 # The expression keeps the interpreter to itself while it runs: a few milliseconds for so much.
 _STRIDE_BYTES = 1 << 18
 
 
-def check_message_count(payload: bytes, root: Descriptor, max_messages: int) -> None:
+def check_message_count(
+    payload: bytes, root: Descriptor, max_messages: int, max_parts: int | None = None
+) -> None:
     """Refuse a payload that would become more than ``max_messages`` messages when parsed.
 
-    A payload too short to hold so many is not looked at, which is nearly every one.
+    A payload too short to hold so many is not looked at, which is nearly every one. See ``weigh``.
+    """
+    fewest = max_messages if max_parts is None else min(max_messages, max_parts)
+    if len(payload) >= fewest * _MIN_MESSAGE_BYTES:
+        weigh(payload, root, max_messages, max_parts)
+
+
+def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | None = None) -> int:
+    """Count what a payload becomes when it is parsed.
 
     Args:
         payload: A serialized message of type ``root``.
         root: Says which fields are messages.
-        max_messages: Counts messages at every depth. Strings are held to a multiple of it.
+        max_messages: Counts messages at every depth, also empty ones. Strings are held to a
+            multiple of it.
+        max_parts: Of these, data points, spans and log records; and as many resources, scopes and
+            metrics. As many as messages if not given.
+
+    Returns:
+        Memory that it takes then, in bytes, at most.
 
     Raises:
         RequestTooLarge: There are more.
         MalformedRequest: The bytes are no protobuf.
     """
-    if len(payload) < max_messages * _MIN_MESSAGE_BYTES:
-        return
-    left, strings_left = max_messages, max_messages * _STRINGS_PER_MESSAGE
-    open_messages = [(root, 0, len(payload))]
+    tally = _Tally(max_messages, max_messages if max_parts is None else max_parts)
+    open_messages = [(_kind(root), 0, len(payload))]
     while open_messages:
-        descriptor, position, end = open_messages.pop()
-        children = _submessages(descriptor.full_name, descriptor)
+        kind, position, end = open_messages.pop()
         while position < end:
             stride = min(end, position + _STRIDE_BYTES)
-            position = _skip_numbers(payload, position, stride)
-            if position == end:
-                break
-            tag, position = _varint(payload, position, end)
-            number, wire_type = tag >> 3, tag & 7
-            if number == 0:
-                raise MalformedRequest("A field has no number.")
-            if wire_type != _LEN:
-                # One at the end of a stride, or one that is cut off.
-                position = _after_number(payload, position, end, wire_type)
-                continue
-            length, position = _varint(payload, position, end)
-            if position + length > end:
-                raise MalformedRequest("A field is longer than the message that holds it.")
-            child = children.get(number)
-            if child is not None:
-                left -= 1
-                open_messages.append((child, position, position + length))
+            found = _SHORT_HEAD.match(payload, position, stride)
+            if found is not None:
+                content = found.end()
+                start, number, length = content - 2, payload[content - 2] >> 3, payload[content - 1]
             else:
-                strings_left -= 1
-            position += length
-            if left < 0:
-                raise _too_many(max_messages, "messages")
-            if strings_left < 0:
-                raise _too_many(max_messages * _STRINGS_PER_MESSAGE, "strings")
+                start, number, length, content = _long_head(payload, position, end, stride)
+                if not number:  # only numbers, or a part of them
+                    position = content
+                    continue
+            position = content + length
+            if position > end:
+                raise MalformedRequest("A field is longer than the message that holds it.")
+            child = kind.children.get(number)
+            if child is not None and length:
+                open_messages.append((child, content, position))
+                tally.add(child.part, 1)
+                continue
+            # Exemplars, attributes and empty messages come in rows of one length.
+            head = payload[start:content]
+            if payload.startswith(head, position):
+                position = _skip_row(payload, head, length, position, stride)
+            n = (position - start) // (content - start + length)
+            tally.add(_STRING if child is None else child.part, n)
+    return tally.bytes + len(payload)
+
+
+class _Tally:
+    """Counts messages, parts and strings up to their bounds. See ``weigh``."""
+
+    def __init__(self, max_messages: int, max_parts: int) -> None:
+        max_strings = max_messages * _STRINGS_PER_MESSAGE
+        self._counts = {_STRING: 0, _OTHER: 0, _ITEM: 0, _HOLDER: 0}
+        self._most = {
+            _STRING: max_strings,
+            _OTHER: max_messages,
+            _ITEM: max_parts,
+            _HOLDER: max_parts,
+        }
+        self._max_messages = max_messages
+        self._messages = 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory that all of them take, at most."""
+        return self._messages * _MESSAGE_BYTES + self._counts[_STRING] * _STRING_BYTES
+
+    def add(self, what: str, n: int) -> None:
+        """Count what a field holds."""
+        counts = self._counts
+        counts[what] += n
+        if what is not _STRING:
+            self._messages += n
+            if self._messages > self._max_messages:
+                raise _too_many(self._max_messages, "messages")
+        if counts[what] > self._most[what]:
+            raise _too_many(self._most[what], what)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """A type of message, as far as it is counted.
+
+    Attributes:
+        part: What it counts as.
+        children: The types of its fields, by number; other fields are strings or numbers.
+    """
+
+    part: str
+    children: Mapping[int, "_Kind"]
+
+
+@cache
+def _kind(descriptor: Descriptor) -> _Kind:
+    """The type of a message, with all that can be in it."""
+    known: dict[str, _Kind] = {}
+
+    def of(message: Descriptor) -> _Kind:
+        found = known.get(message.full_name)
+        if found is None:
+            children: dict[int, _Kind] = {}
+            # Before its children, which may hold it again.
+            found = known[message.full_name] = _Kind(_PARTS.get(message.name, _OTHER), children)
+            for number, child in _submessages(message.full_name, message).items():
+                children[number] = of(child)
+        return found
+
+    return of(descriptor)
+
+
+def worst_bytes(size_bytes: int) -> int:
+    """Memory that a payload of this size takes when it is parsed, whatever it holds."""
+    return size_bytes // _MIN_MESSAGE_BYTES * _MESSAGE_BYTES
 
 
 def count_messages(payload: bytes, root: Descriptor, types: Collection[str]) -> int:
@@ -114,10 +228,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
     position, end = 0, len(message)
     while position < end:
         start = position
-        tag, position = _varint(message, position, end)
-        number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise MalformedRequest("A field has no number.")
+        number, wire_type, position = _tag(message, position, end)
         if wire_type != _LEN:
             position = _after_number(message, position, end, wire_type)
             continue
@@ -129,16 +240,37 @@ def fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _too_many(n: int, what: str) -> RequestTooLarge:
-    return RequestTooLarge(
-        f"The request holds more than {n} {what}.",
-        hint="Send smaller batches, or raise receive.max_messages_per_request.",
-    )
+    return RequestTooLarge(f"The request holds more than {n} {what}.", hint=SMALLER_BATCHES)
 
 
-def _skip_numbers(payload: bytes, position: int, end: int) -> int:
-    """The position after all numbers that stand there one after another."""
-    found = _NUMBERS.match(payload, position, end)
+def _long_head(payload: bytes, position: int, end: int, stride: int) -> tuple[int, int, int, int]:
+    """Where a field with a length begins, its number, its length, and where its content does.
+
+    The number is 0 if there were only numbers, and the content is then what follows them.
+    """
+    found = _NUMBERS.match(payload, position, stride)
+    start = position if found is None else found.end()
+    if start == end:
+        return start, 0, 0, start
+    number, wire_type, content = _tag(payload, start, end)
+    if wire_type != _LEN:
+        # One at the end of a stride, or one that is cut off.
+        return start, 0, 0, _after_number(payload, content, end, wire_type)
+    length, content = _varint(payload, content, end)
+    return start, number, length, content
+
+
+def _skip_row(payload: bytes, head: bytes, length: int, position: int, end: int) -> int:
+    """The position after all fields with this tag and length that stand there one after another."""
+    if len(head) > _MAX_HEAD_BYTES or length > _MAX_ROW_FIELD_BYTES:
+        return position
+    found = _row_of(head, length).match(payload, position, end)
     return position if found is None else found.end()
+
+
+@lru_cache(maxsize=1 << 10)
+def _row_of(head: bytes, length: int) -> re.Pattern[bytes]:
+    return re.compile(rb"(?:%b.{%d})*+" % (re.escape(head), length), re.DOTALL)
 
 
 def _after_number(payload: bytes, position: int, end: int, wire_type: int) -> int:
@@ -153,6 +285,14 @@ def _after_number(payload: bytes, position: int, end: int, wire_type: int) -> in
     if position > end:
         raise MalformedRequest("A number is cut off.")
     return position
+
+
+def _tag(payload: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """The number and the wire type of a field, and the position after them."""
+    tag, position = _varint(payload, position, end)
+    if tag >> 3 == 0:
+        raise MalformedRequest("A field has no number.")
+    return tag >> 3, tag & 7, position
 
 
 def _varint(payload: bytes, position: int, end: int) -> tuple[int, int]:
@@ -184,8 +324,17 @@ def _tag_of(wire_type: int) -> bytes:
     return rb"(?:[%b]|[%b][\x80-\xff]{0,8}+[\x00-\x7f])" % (short, long)
 
 
-_NUMBERS = re.compile(
-    rb"(?:%b[\x80-\xff]{0,9}+[\x00-\x7f]|%b.{8}|%b.{4})*+"
-    % (_tag_of(_VARINT), _tag_of(_I64), _tag_of(_I32)),
+_A_NUMBER = rb"%b[\x80-\xff]{0,9}+[\x00-\x7f]|%b.{8}|%b.{4}" % (
+    _tag_of(_VARINT),
+    _tag_of(_I64),
+    _tag_of(_I32),
+)
+
+_NUMBERS = re.compile(rb"(?:%b)*+" % _A_NUMBER, re.DOTALL)
+
+# Numbers, and then a field that has a length, with both of its tag and its length in one byte.
+_SHORT_HEAD = re.compile(
+    rb"(?:%b)*+[%b][\x00-\x7f]"
+    % (_A_NUMBER, b"".join(b"\\x%02x" % byte for byte in range(8, 0x80) if byte & 7 == _LEN)),
     re.DOTALL,
 )

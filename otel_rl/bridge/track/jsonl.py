@@ -12,15 +12,21 @@ explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer
 Beside it, ``<run id>.run.json`` holds what is known of the run: config, notes, tags, group, job
 type and status. ``<run id>.journal`` names the journal that the rows come from.
 
+A row counts as safe when its line was synced and read back from the file of that name: a disk may
+be full, and a file may be removed or replaced while it is written.
+
 JSON has no NaN and no infinities. They stand as the strings "NaN", "Infinity" and "-Infinity",
 which ``float()`` reads in Python and ``Number()`` in JavaScript.
 """
 
 import dataclasses
+import errno
 import json
+import logging
 import math
 import mmap
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
 from pathlib import Path
@@ -31,6 +37,11 @@ from otel_rl.records import Description, Row, Value
 
 __all__ = ["JsonLinesTracker"]
 
+_log = logging.getLogger(__name__)
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CHUNK = 1 << 20  # bytes
+
 
 class JsonLinesTracker:
     """Appends rows to one file per run. A line that was cut short by a crash is cut off on open."""
@@ -39,18 +50,28 @@ class JsonLinesTracker:
         self._path = Path()
         self._file: BufferedRandom | None = None
         self._next_row = 0
+        self._end = 0  # of the rows, in bytes
+        # Of what was written since it was read back last.
+        self._checked_end = 0
+        self._checksum = 0
 
     def open(self, run: RunInfo, /) -> int:
-        """Open the file and go on after its last complete row."""
+        """Open the file and go on after its last row, or before the first that it lacks."""
         self._path = run.directory / f"{run.run_id}.jsonl"
         try:
             self._file = self._path.open("r+b" if self._path.exists() else "w+b")
             end, self._next_row = _end_of_rows(self._file)
             self._check_journal(run)
             self._file.truncate(end)
-            self._file.seek(end)
+            self._end, self._next_row = _end_before_gap(self._file, end, self._next_row)
+            if self._end < end:
+                _log.warning("%s: has no row %d, but later ones.", self._path, self._next_row)
+            self._checked_end = self._end
+            self._file.seek(self._end)
             _sync_names(run.directory)
         except OSError as exc:
+            if exc.errno in _NO_ROOM:
+                raise self._unavailable(exc) from exc
             raise TrackerRejected(
                 f"{self._path}: cannot be opened ({exc.strerror}).",
                 hint="Give the bridge a directory that it may write to.",
@@ -66,25 +87,33 @@ class JsonLinesTracker:
             new.write_text(json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n")
             new.replace(path)
         except OSError as exc:
-            raise TrackerUnavailable(f"{path}: {exc.strerror}.") from exc
+            raise self._unavailable(exc) from exc
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Append the rows; the operating system has them when this returns."""
+        if not rows:
+            return
         file = self._opened()
+        lines = b"".join(_line(row) for row in rows)
         try:
-            file.write(b"".join(_line(row) for row in rows))
+            # What follows a gap is written anew, now that its rows are here.
+            if os.fstat(file.fileno()).st_size > self._end:
+                file.truncate(self._end)
+            file.write(lines)
             file.flush()
         except OSError as exc:
-            raise TrackerUnavailable(f"{self._path}: {exc.strerror}.") from exc
-        if rows:
-            self._next_row = rows[-1].number + 1
+            raise self._unavailable(exc) from exc
+        self._end += len(lines)
+        self._checksum = zlib.crc32(lines, self._checksum)
+        self._next_row = rows[-1].number + 1
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
-        """Return once the rows are on the disk, so that they survive a power cut."""
+        """Return once the rows are on the disk, so that they survive a power cut, and read back."""
         try:
             os.fsync(self._opened().fileno())
+            self._read_back()
         except OSError as exc:
-            raise TrackerUnavailable(f"{self._path}: {exc.strerror}.") from exc
+            raise self._unavailable(exc) from exc
         return self._next_row
 
     def location(self) -> str:
@@ -92,12 +121,38 @@ class JsonLinesTracker:
         return str(self._path)
 
     def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # a file of rows has no state
-        """Flush and close the file."""
+        """Flush, read back and close the file."""
         if self._file is not None:
             self.flush(timeout_s=0)
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as exc:
+                raise self._unavailable(exc) from exc
             self._file = None
         return self._next_row
+
+    def _read_back(self) -> None:
+        """See that the file of this name has what was written."""
+        file = self._opened()
+        if not os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
+            raise TrackerUnavailable(f"{self._path}: was replaced while it was written.")
+        checksum, position = 0, self._checked_end
+        while position < self._end:
+            chunk = os.pread(file.fileno(), min(_CHUNK, self._end - position), position)
+            if not chunk:
+                break
+            checksum = zlib.crc32(chunk, checksum)
+            position += len(chunk)
+        if position < self._end or checksum != self._checksum:
+            raise TrackerUnavailable(
+                f"{self._path}: does not have the rows that were written to it.",
+                hint="Does something else write to it? Check the disk.",
+            )
+        self._checked_end, self._checksum = self._end, 0
+
+    def _unavailable(self, exc: OSError) -> TrackerUnavailable:
+        hint = f"Free space in {self._path.parent}." if exc.errno in _NO_ROOM else ""
+        return TrackerUnavailable(f"{self._path}: {exc.strerror}.", hint=hint)
 
     def _check_journal(self, run: RunInfo) -> None:
         """Refuse to let our rows follow those of another journal."""
@@ -182,6 +237,34 @@ def _end_of_rows(file: BufferedRandom) -> tuple[int, int]:
                 return end, number + 1
             end = start
     return 0, 0
+
+
+def _end_before_gap(file: BufferedRandom, end: int, next_row: int) -> tuple[int, int]:
+    """Where the rows end that follow each other from 0 on, and the number of the row after them.
+
+    A power cut can leave a gap before rows that came later, because blocks of a file reach the disk
+    in no order.
+
+    Args:
+        file: Of whole lines.
+        end: Of the last complete row.
+        next_row: Its number and one.
+    """
+    file.seek(0)
+    lines, left, has_zeros = 0, end, False
+    while left and (chunk := file.read(min(_CHUNK, left))):
+        lines += chunk.count(b"\n")
+        has_zeros = has_zeros or b"\0" in chunk  # which JSON never has
+        left -= len(chunk)
+    if lines == next_row and not has_zeros:
+        return end, next_row
+    file.seek(0)
+    position = 0
+    for number, line in enumerate(file):
+        if _number(line) != number:
+            return position, number
+        position += len(line)
+    return position, next_row
 
 
 def _number(line: bytes) -> int | None:

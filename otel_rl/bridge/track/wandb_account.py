@@ -77,8 +77,9 @@ class WandbSettings:
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: For creating or resuming the run.
         finish_timeout_s: For the upload of what is left when the run ends.
-        stall_timeout_s: The server took no row for this long: the run is opened again. W&B stops
-            an upload for good, and without an exception, on a single answer of 401 or 404.
+        stall_timeout_s: The server, or the file of an offline run, took no row for this long: the
+            run is opened again. W&B stops an upload for good, and without an exception, on a
+            single answer of 401 or 404, and a file on a full disk.
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's own choice (15 s).
         settle_s: A run that was attached to and not left in order is joined again once W&B's
             answers have stood still for this long.

@@ -140,7 +140,7 @@ def check_room(parent: Path, run_id: str, journal: str) -> None:
         raise TrackerUnavailable(
             f"An offline W&B run is written anew, and beside {largest.directory} with "
             f"{needed / _MIB:.1f} MiB there is no room for that.",
-            hint=_room_hint(parent),
+            hint=_room_hint(largest.directory),
         )
 
 

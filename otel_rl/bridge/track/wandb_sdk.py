@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_FLUSH_S", "quiet_settings", "translated"]
 
-FILE_FLUSH_S = 5
+FILE_FLUSH_S = 2
 """How often wandb-core writes what it has to the file of an offline run."""
 
 _log = logging.getLogger(__name__)

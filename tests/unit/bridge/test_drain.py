@@ -2,7 +2,11 @@
 
 import contextlib
 import dataclasses
+import os
+import pickle
+import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -10,14 +14,17 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.align.finding import Finding
-from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Where
+from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
 from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.drain import _State as State
+from otel_rl.bridge.journal import checksum
 from otel_rl.bridge.keys import DIAGNOSIS_ALERT
 from otel_rl.bridge.ledger import Commit, Ledger, Saved
 from otel_rl.bridge.spool import Spool
 from otel_rl.diagnose.facts import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal, Value
+from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import (
     Attributes,
     event,
@@ -639,3 +646,53 @@ def test_spans_samples_and_steps_that_come_again_count_once_whenever_they_do(
 def sampled(key: ExperimentKey, text: str) -> Batch:
     attributes: Attributes = {"rl.loop.iteration": 3, "rl.sample.table": "answers"}
     return said(key, event("rl.rollout.sample", attributes, {"answer": text}, time_ns=T0))
+
+
+class Touch:
+    """Pickles to a command."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.system, ("touch mark",)
+
+
+def overwrite(bench: Bench, table: str, key: ExperimentKey, what: object) -> None:
+    """As somebody does who can write to the database."""
+    body, run = pickle.dumps(what), run_id(key.experiment, key.trial)
+    if table == "trails":
+        body = zlib.compress(body)
+    crc = checksum(body, run)
+    bench.journal.write(
+        lambda connection: connection.execute(
+            f"UPDATE {table} SET body = ?, crc = ? WHERE run_id = ?", (body, crc, run)
+        )
+    )
+
+
+@pytest.mark.parametrize("table", ["states", "trails"])
+@pytest.mark.parametrize("what", [Touch(), [Touch()], ["no state"], 7, State], ids=str)
+def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
+    bench: Bench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    table: str,
+    what: object,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key in (A, B):
+        bench.spool.append([batch(key, 0), traced(key, step=0)])
+    bench.run()
+    bench.run(seconds=2)
+    overwrite(bench, table, A, what)
+    bench.restart()
+    bench.spool.append([batch(key, step) for key in (A, B) for step in (1, 2)])
+    bench.run()
+    bench.drain.finish(bench.now_ns)
+    assert not Path("mark").exists()
+    assert bench.counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 1
+    assert bench.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 0
+    assert (
+        f"of {A} in the journal {'is' if table == 'states' else 'are'} refused: it" in caplog.text
+    )
+    assert bench.steps(B) == [0, 1, 2]
+    assert bench.steps(A) == ([1, 2] if table == "states" else [0, 1, 2])

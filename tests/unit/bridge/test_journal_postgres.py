@@ -18,7 +18,7 @@ from tests.stores import Store
 
 KEY = ExperimentKey("exp", "trial")
 RUN = run_id(KEY.experiment, KEY.trial)
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def settings(directory: Path, **more: object) -> BridgeSettings:

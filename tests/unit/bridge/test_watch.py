@@ -36,6 +36,7 @@ class Bench:
         every_s: float,
         arguments: Sequence[str] = (),
         keys: Sequence[ExperimentKey] = (KEY,),
+        last_timeout_s: float = DEADLINE_S,
     ) -> None:
         self.journal = SqliteJournal(directory)
         self.ledger = Ledger(self.journal)
@@ -50,6 +51,7 @@ class Bench:
             tell=lambda key, finding: self.told.append((key, finding)),
             counters=self.counters,
             clock_ns=time.time_ns,
+            last_timeout_s=last_timeout_s,
         )
 
     def end(self) -> None:
@@ -143,6 +145,22 @@ def test_a_look_that_fails_is_counted_and_harms_nobody(bench: Callable[..., Benc
     it.watch.look_last()
     assert it.told == []
     assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
+    it.journal.close()
+
+
+def test_a_look_that_takes_too_long_is_counted_and_said_in_a_line(
+    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    it = bench(every_s=3600, last_timeout_s=0.001)
+    it.learn(World(steps=70))
+    it.end()
+    it.watch.start()
+    it.watch.stop()
+    it.watch.look_last()
+    assert it.told == []
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
+    assert "took longer than" in caplog.text
+    assert "Traceback" not in caplog.text
     it.journal.close()
 
 

@@ -59,7 +59,7 @@ def kind(
 
 
 def arrived(sink: Sink) -> dict[str, list[tuple[int | None, float]]]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     found: dict[str, list[tuple[int | None, float]]] = {}
     for measurement in sink.measurements():
         found.setdefault(measurement.name, []).append((measurement.step, measurement.value))
@@ -78,7 +78,7 @@ def test_scalars_stand_at_their_global_step_in_any_order(sink: Sink, kind: type)
 
 def test_a_time_that_is_given_is_the_time(sink: Sink, kind: type) -> None:
     kind("runs/a").add_scalar("x", 1.0, 3, 1_700_000_000.5)
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     assert sink.measurements("x")[0].time_ns == 1_700_000_000_500_000_000
 
 

@@ -18,7 +18,7 @@ from tests.otlp_sink import Measurement, Sink, sums
 
 
 def arrived(sink: Sink, name: str | None = None) -> list[Measurement]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     return sink.measurements(name)
 
 
@@ -147,7 +147,7 @@ def test_a_lower_step_is_counted_and_said(sink: Sink, said: pytest.LogCaptureFix
 
 
 def drops(sink: Sink) -> dict[object, float]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     counted = sums(sink.metrics, "otel_rl.worker.measurements.dropped")
     return {reason: count for (_, reason), count in counted.items()}
 
@@ -335,7 +335,7 @@ def test_what_a_run_is_told_reaches_it_too_where_the_program_started_the_worker(
 
 def samples(sink: Sink) -> list[tuple[object, object, object]]:
     """Table, step and body of each sample that has arrived."""
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     return [
         (event.attributes["rl.sample.table"], event.attributes["rl.loop.iteration"], event.body)
         for event in sink.events("rl.rollout.sample")

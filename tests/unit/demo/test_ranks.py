@@ -16,7 +16,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Ranks]:
     with ThreadPoolExecutor(3) as pool, listener:
         gathering = pool.submit(Ranks.gather, listener, count=3)
         joining = [pool.submit(Ranks.join, address) for _ in range(2)]
-        return [gathering.result(20), *(each.result(20) for each in joining)]
+        return [gathering.result(60), *(each.result(60) for each in joining)]
 
 
 def test_every_rank_gets_the_same_mean(ranks: list[Ranks]) -> None:
@@ -41,4 +41,4 @@ def test_nobody_passes_a_barrier_before_the_last_has_come(ranks: list[Ranks]) ->
         assert not any(each.done() for each in early)
         ranks[2].barrier()
         for each in early:
-            each.result(20)
+            each.result(60)

@@ -14,8 +14,8 @@ def test_nothing_is_wrong_until_somebody_says_so() -> None:
 def test_slowed_work_takes_so_many_times_as_long() -> None:
     troubles = Troubles()
     troubles.begin({Kind.STRAGGLER: 5})
-    begun_s = time.perf_counter()
     with troubles.slowed(Kind.SLOW_TRAINING, Kind.STRAGGLER):
+        begun_s = time.perf_counter()  # a busy machine may take its time to come here
         while time.perf_counter() - begun_s < 0.02:
             pass
     assert time.perf_counter() - begun_s >= 5 * 0.02

@@ -18,7 +18,7 @@ Adapter = Callable[[str], ModuleType]
 
 
 def arrived(sink: Sink) -> dict[str, list[Measurement]]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     found: dict[str, list[Measurement]] = {}
     for measurement in sink.measurements():
         found.setdefault(measurement.name, []).append(measurement)
@@ -27,7 +27,7 @@ def arrived(sink: Sink) -> dict[str, list[Measurement]]:
 
 def configs(sink: Sink) -> list[object]:
     """What the run was told of its config, one event after another."""
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     key = "rl.experiment.config"
     starts = sink.events("rl.experiment.start")
     return [event.attributes[key] for event in starts if key in event.attributes]
@@ -636,7 +636,7 @@ def test_requests_that_the_scheduler_has_skipped_wait_too(sink: Sink, adapter: A
     # Since vLLM 0.33 num_waiting_reqs leaves out those that wait for a grammar or for a KV cache.
     logger = adapter("vllm").OtelStatLogger(SimpleNamespace(), 0)
     logger.record(SimpleNamespace(num_waiting_reqs=2, num_skipped_waiting_reqs=3), None)
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     assert list(sums(sink.metrics, "rl.generator.queue.depth").values()) == [5]
 
 
@@ -644,7 +644,7 @@ def test_engines_of_one_process_add_up(sink: Sink, adapter: Adapter) -> None:
     kind = adapter("vllm").OtelStatLogger
     for index in range(2):
         kind(SimpleNamespace(), index).record(SimpleNamespace(num_running_reqs=3), None)
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     assert list(sums(sink.metrics, "rl.generator.requests.running").values()) == [6]
 
 

@@ -51,7 +51,7 @@ def waiting(
 
 
 def values(sink: Sink, name: str) -> list[tuple[int | None, float]]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     return [(m.step, m.value) for m in sink.measurements(name)]
 
 

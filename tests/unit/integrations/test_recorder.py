@@ -15,7 +15,7 @@ TRAINER = Who(role="trainer")
 
 
 def arrived(sink: Sink, name: str) -> list[Measurement]:
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     return sink.measurements(name)
 
 
@@ -64,7 +64,7 @@ def test_what_the_registry_counts_is_added_up(sink: Sink) -> None:
     recorder = Recorder("verl")
     for step in range(3):
         recorder.record({"perf/total_num_tokens": 100}, step)
-    assert otel_rl.flush(timeout_s=10)
+    assert otel_rl.flush(timeout_s=60)
     assert list(sums(sink.metrics, "rl.train.tokens").values()) == [300]
 
 

@@ -3,20 +3,28 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
 
+import grpc
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive import Intake, ReceiveLimits
-from otel_rl.errors import JournalFull, MalformedRequest
+from otel_rl.bridge.receive.status import answer_to
+from otel_rl.bridge.receive.tokens import Grant
+from otel_rl.errors import JournalFull, MalformedRequest, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import (
     Journal,
+    delimited,
     event,
     gauge,
     intake,
+    key_values,
     logs_request,
     metrics_request,
     point,
@@ -47,7 +55,7 @@ def test_no_more_requests_are_parsed_at_once_than_there_are_cores() -> None:
 def test_requests_that_wait_for_the_disk_keep_nobody_from_parsing() -> None:
     together = threading.Barrier(16)
     journal = Journal()
-    journal.before = lambda: together.wait(10)
+    journal.before = lambda: together.wait(60)
     door = intake(journal, Counters())
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda _: door.take(Signal.METRICS, lambda: BODY), range(16)))
@@ -125,3 +133,106 @@ def test_experiments_of_a_request_that_could_not_be_stored_take_no_room() -> Non
     full = False
     other = metrics_request(resource={"rl.experiment.name": "other"}).SerializeToString()
     assert door.take(Signal.METRICS, lambda: other).accepted == 1
+
+
+def empty_scopes(n: int) -> bytes:
+    """Of one experiment, two bytes each."""
+    request = metrics_request()
+    del request.resource_metrics[0].scope_metrics[:]
+    part = request.resource_metrics[0].SerializeToString()
+    return delimited(0x0A, part + b"\x12\x00" * n)
+
+
+def test_two_million_empty_scopes_are_refused_for_good_with_a_hint() -> None:
+    door = intake(Journal(), Counters())
+    begun_s = time.process_time()
+    with pytest.raises(RequestTooLarge, match="send_batch_max_size") as caught:
+        door.take(Signal.METRICS, lambda: empty_scopes(1_900_000))
+    assert time.process_time() - begun_s < 5  # it took 18 s
+    answer = answer_to(caught.value)
+    assert (answer.http, answer.grpc, answer.is_retryable) == (
+        413,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        False,
+    )
+
+
+def test_empty_scopes_cost_little_and_make_nothing_to_keep() -> None:
+    journal = Journal()
+    door = intake(journal, Counters())
+    door.take(Signal.METRICS, lambda: metrics_request(*([gauge(point())])))
+    (sound,) = journal.batches
+    request = metrics_request(gauge(point())).resource_metrics[0].SerializeToString()
+    payload = delimited(0x0A, request + b"\x12\x00" * 100_000)
+    door.take(Signal.METRICS, lambda: payload)
+    assert len(journal.batches[1].payload) == len(sound.payload)
+
+
+def cpu_s(door: Intake, payload: bytes) -> float:
+    taken_s = []
+    for _ in range(3):
+        begun_s = time.process_time()
+        door.take(Signal.METRICS, lambda: payload)
+        taken_s.append(time.process_time() - begun_s)
+    return min(taken_s)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        empty_scopes,
+        lambda n: b"\x0a\x00" * n,
+        lambda n: metrics_request(resource={}).SerializeToString() * (n // 20),
+        lambda n: metrics_request(gauge(*[point()] * (n // 10))).SerializeToString(),
+        # As many experiments as resources, which are cut apart.
+        lambda n: b"".join(
+            metrics_request(resource={"rl.experiment.name": str(k)}).SerializeToString()
+            for k in range(n // 40)
+        ),
+    ],
+    ids=["scopes", "resources", "refused", "points", "experiments"],
+)
+def test_a_request_costs_time_in_proportion_to_what_is_in_it(
+    make: Callable[[int], bytes],
+) -> None:
+    door = intake(Journal(), Counters(), ReceiveLimits(max_experiments=10_000))
+    assert cpu_s(door, make(80_000)) < 10 * cpu_s(door, make(20_000))
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_large_request_that_waits_keeps_no_small_one_waiting(is_json: bool) -> None:
+    # The large one is held while it is parsed; the small one is taken all the same.
+    door = intake(Journal(), Counters())
+    held, go_on = threading.Event(), threading.Event()
+
+    def look(_key: ExperimentKey) -> None:
+        held.set()
+        assert go_on.wait(600)
+
+    large = json_points(60_000) if is_json else metrics_request(*many_points()).SerializeToString()
+    grant = cast("Grant", SimpleNamespace(name="team", problem=look))
+    thread = threading.Thread(
+        target=door.take, args=(Signal.METRICS, lambda: large, grant), kwargs={"is_json": is_json}
+    )
+    thread.start()
+    try:
+        assert held.wait(600)
+        assert door.take(Signal.METRICS, lambda: BODY).accepted == 1
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def many_points() -> list[Metric]:
+    """So many that they are a large request on any machine."""
+    sound = point()
+    sound.attributes.extend(key_values({"a": 1, "b": 2}))
+    return [gauge(*[sound] * 40_000)]
+
+
+def json_points(n: int) -> bytes:
+    points = b",".join([b'{"asDouble":1,"attributes":[{"key":"a"}]}'] * n)
+    resource = b'{"attributes":[{"key":"rl.experiment.name","value":{"stringValue":"x"}}]}'
+    metric = b'{"name":"a","gauge":{"dataPoints":[' + points + b"]}}"
+    part = b'{"resource":' + resource + b',"scopeMetrics":[{"metrics":[' + metric + b"]}]}"
+    return b'{"resourceMetrics":[' + part + b"]}"

@@ -28,7 +28,7 @@ class Door:
         self.refused += 1
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.listener.getsockname(), timeout=5)
+        return socket.create_connection(self.listener.getsockname(), timeout=60)
 
     def accept(self) -> socket.socket:
         return self.listener.accept()[0]

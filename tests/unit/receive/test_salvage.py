@@ -70,8 +70,8 @@ def content(request: bytes) -> bytes:
     return request[start:end]
 
 
-def admitted_of(signal: Signal, *parts: bytes, **more: Admission) -> Admitted:
-    return admit(signal, b"".join(parts), LIMITS, time.time_ns(), **more)
+def admitted_of(signal: Signal, *parts: bytes, admission: Admission | None = None) -> Admitted:
+    return admit(signal, b"".join(parts), LIMITS, time.time_ns(), admission)
 
 
 DAMAGES = [not_utf8, damaged, too_deep]

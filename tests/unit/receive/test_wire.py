@@ -4,16 +4,19 @@ import contextlib
 import time
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.wire import check_message_count
+from otel_rl.bridge.receive.wire import check_message_count, weigh
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-from tests.otlp_requests import gauge, metrics_request, point
+from tests.otlp_requests import delimited, gauge, metrics_request, point
 
 ROOT = ExportMetricsServiceRequest.DESCRIPTOR
 
@@ -115,3 +118,99 @@ def varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+TRACES, LOGS = ExportTraceServiceRequest.DESCRIPTOR, ExportLogsServiceRequest.DESCRIPTOR
+
+# Fields by their numbers, from the request down to what is repeated without content.
+EMPTY_MESSAGES: list[tuple[str, Descriptor, list[int], int]] = [
+    ("resources", ROOT, [1], 1),
+    ("attributes of a resource", ROOT, [1, 1, 1], 3),
+    ("entities of a resource", ROOT, [1, 1, 3], 3),
+    ("scopes", ROOT, [1, 2], 2),
+    ("attributes of a scope", ROOT, [1, 2, 1, 3], 4),
+    ("metrics", ROOT, [1, 2, 2], 3),
+    ("metadata", ROOT, [1, 2, 2, 12], 4),
+    ("points of a gauge", ROOT, [1, 2, 2, 5, 1], 5),
+    ("points of a sum", ROOT, [1, 2, 2, 7, 1], 5),
+    ("points of a histogram", ROOT, [1, 2, 2, 9, 1], 5),
+    ("points of an exponential histogram", ROOT, [1, 2, 2, 10, 1], 5),
+    ("points of a summary", ROOT, [1, 2, 2, 11, 1], 5),
+    ("quantiles", ROOT, [1, 2, 2, 11, 1, 6], 6),
+    ("attributes of a point", ROOT, [1, 2, 2, 5, 1, 7], 6),
+    ("exemplars", ROOT, [1, 2, 2, 5, 1, 5], 6),
+    ("values of an array", ROOT, [1, 1, 1, 2, 5, 1], 6),
+    ("pairs of a map", ROOT, [1, 1, 1, 2, 6, 1], 6),
+    ("resources of spans", TRACES, [1], 1),
+    ("scopes of spans", TRACES, [1, 2], 2),
+    ("spans", TRACES, [1, 2, 2], 3),
+    ("attributes of a span", TRACES, [1, 2, 2, 9], 4),
+    ("events of a span", TRACES, [1, 2, 2, 11], 4),
+    ("links of a span", TRACES, [1, 2, 2, 13], 4),
+    ("resources of records", LOGS, [1], 1),
+    ("scopes of records", LOGS, [1, 2], 2),
+    ("records", LOGS, [1, 2, 2], 3),
+    ("attributes of a record", LOGS, [1, 2, 2, 6], 4),
+]
+
+
+def nested(numbers: list[int], n: int, content: bytes = b"") -> bytes:
+    """``n`` fields of the last number, within one field of each of the others."""
+    *outer, last = [number << 3 | 2 for number in numbers]
+    payload = delimited(last, content) * n
+    for tag in reversed(outer):
+        payload = delimited(tag, payload)
+    return payload
+
+
+@pytest.mark.parametrize(
+    ("root", "numbers", "depth"), [case[1:] for case in EMPTY_MESSAGES], ids=lambda _: ""
+)
+def test_every_message_is_counted_also_if_it_is_empty(
+    root: Descriptor, numbers: list[int], depth: int
+) -> None:
+    assert depth == len(numbers)
+    payload = nested(numbers, 1000)
+    n_messages = 1000 + depth - 1
+    assert weigh(payload, root, n_messages) >= 1000 * 200
+    with pytest.raises(RequestTooLarge, match=f"more than {n_messages - 1} messages"):
+        weigh(payload, root, n_messages - 1)
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2], [1, 2, 2]])
+@pytest.mark.parametrize("content", [b"", b"\x7a\x00"])
+def test_what_holds_points_is_bounded_as_they_are(numbers: list[int], content: bytes) -> None:
+    payload = nested(numbers, 1000, content)
+    weigh(payload, ROOT, 10_000, 1002)
+    with pytest.raises(RequestTooLarge, match="more than 999 resources, scopes and metrics"):
+        weigh(payload, ROOT, 10_000, 999)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=30), st.integers(1, 40))
+def test_rows_of_fields_are_counted_one_by_one(rows: list[tuple[int, int]], repeat: int) -> None:
+    # Strings of any length, alone and in rows, between numbers and empty messages.
+    payload, strings, messages = b"", 0, 0
+    for kind, length in rows:
+        if kind == 0:
+            payload += (b"\x78\x05" + b"\x79" + bytes(8)) * repeat
+        elif kind == 1:
+            payload += b"\x0a\x00" * repeat
+            messages += repeat
+        else:
+            payload += delimited(0x7A, b"\x0a" * length) * repeat
+            strings += repeat
+    counted = weigh(payload, ROOT, 10_000)
+    assert counted == messages * 200 + strings * 64 + len(payload)
+
+
+def test_counting_costs_time_in_proportion_to_the_bytes() -> None:
+    def cpu_s(payload: bytes) -> float:
+        taken_s = []
+        for _ in range(3):
+            begun_s = time.process_time()
+            weigh(payload, ROOT, 1 << 30)
+            taken_s.append(time.process_time() - begun_s)
+        return min(taken_s)
+
+    for content in (b"", b"\x12\x00", b"\x7a\x00\x7a\x01x"):
+        assert cpu_s(nested([1, 2], 24_000, content)) < 10 * cpu_s(nested([1, 2], 6_000, content))

@@ -17,7 +17,7 @@ from otel_rl.semconv.run_id import run_id
 
 __all__ = ["DEADLINE_S", "Bench", "Rows"]
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 
 
 class Rows:
@@ -30,6 +30,8 @@ class Rows:
         self.identity = "journal"
         self.room = True
         self.confirmations: dict[ExperimentKey, int] = {}
+        self.confirmed_at_s: dict[ExperimentKey, float] = {}
+        self.pruned_at_s: dict[ExperimentKey, float] = {}
         self.errors: list[tuple[str, str]] = []
         self.descriptions: dict[ExperimentKey, Description] = {}
 
@@ -46,6 +48,7 @@ class Rows:
         with self._lock:
             assert below <= self.confirmations.get(key, 0), "unconfirmed rows are removed"
             self._kept_from[key] = below
+            self.pruned_at_s[key] = time.monotonic()
 
     def has_room(self, key: ExperimentKey, /) -> bool:
         return self.room
@@ -81,6 +84,7 @@ class Rows:
     def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
         with self._lock:
             self.confirmations[key] = next_row
+            self.confirmed_at_s[key] = time.monotonic()
 
 
 class Bench:

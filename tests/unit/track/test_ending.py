@@ -10,6 +10,7 @@ import pytest
 
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.delivery import RunState
+from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
 from otel_rl.semconv.run_id import run_id
 from tests.unit.track.bench import Bench
@@ -58,6 +59,28 @@ class Tracker:
     def close(self, *, exit_code: int) -> int:
         self.endings.append(exit_code)
         return self.rows
+
+
+@dataclass
+class ShortTracker(Tracker):
+    """One whose file is written anew each time, and lacks rows at the first few closes."""
+
+    short: int = 0
+
+    def open(self, run: RunInfo, /) -> int:
+        self.rows = 0
+        return 0
+
+    def flush(self, *, timeout_s: float) -> int | None:  # type: ignore[override]  # a file
+        return None
+
+    def close(self, *, exit_code: int) -> int | None:  # type: ignore[override]  # a file
+        self.endings.append(exit_code)
+        if len(self.endings) <= self.short:
+            raise TrackerUnavailable(
+                f"The file has only 1 of {self.rows} rows.", hint="Free space."
+            )
+        return None
 
 
 @pytest.fixture
@@ -167,3 +190,26 @@ def test_a_file_of_rows_has_what_is_known_of_the_run_beside_it(tmp_path: Path) -
         "job_type": "train",
         "status": "running",
     }
+
+
+@pytest.mark.parametrize("tracker", [ShortTracker(short=2)])
+def test_a_run_that_came_out_short_is_written_once_more(
+    bench: Bench, tracker: ShortTracker
+) -> None:
+    bench.feed(A, 3)
+    bench.describe(A, COMPLETE)
+    assert is_finished(bench)
+    assert (tracker.rows, tracker.endings) == (3, [0, 0, 0])
+
+
+@pytest.mark.parametrize("tracker", [ShortTracker(short=10**9)])
+def test_a_run_that_stays_short_is_not_finished_and_all_its_rows_are_pending(
+    bench: Bench, tracker: ShortTracker
+) -> None:
+    bench.feed(A, 3)
+    bench.wait_until_written(A)
+    status = bench.stop(timeout_s=1.0)["a"]
+    assert status.state is RunState.RETRYING
+    assert (status.next_row, status.pending) == (0, 3)
+    assert status.last_error == "The file has only 1 of 3 rows. Free space."
+    assert bench.source.kept_from(A) == 0

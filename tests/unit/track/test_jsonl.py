@@ -1,14 +1,17 @@
 """The file of JSON lines: its format, and what it looks like after a crash."""
 
+import errno
 import json
 import math
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.track import RunInfo
 from otel_rl.bridge.track.jsonl import JsonLinesTracker
-from otel_rl.errors import TrackerRejected
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 
 WHOLE = b'{"number":0,"x":1}\n{"number":1,"x":2}\n'
@@ -69,3 +72,95 @@ def test_a_directory_that_cannot_be_written_to_is_rejected_with_a_hint(tmp_path:
     with pytest.raises(TrackerRejected, match="cannot be opened") as caught:
         JsonLinesTracker().open(info(tmp_path / "absent"))
     assert caught.value.hint
+
+
+def row(number: int) -> Row:
+    return Row(number=number, step=number, time_ns=1, values={"x": float(number)})
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["number"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("lost", [b"", bytes(50), bytes(50) + b"\n", b"[1]\n"])
+def test_a_gap_that_a_power_cut_has_left_is_filled(tmp_path: Path, lost: bytes) -> None:
+    path = tmp_path / "abcdefgh.jsonl"
+    lines = [b'{"number":%d}\n' % number for number in range(6)]
+    path.write_bytes(b"".join(lines[:2]) + lost + b"".join(lines[4:]))
+    content = path.read_bytes()
+    tracker = JsonLinesTracker()
+    assert tracker.open(info(tmp_path)) == 2
+    assert path.read_bytes() == content  # until the rows are here that have to be written again
+    tracker.write([row(number) for number in range(2, 6)])
+    assert tracker.close(exit_code=0) == 6
+    assert numbers(path) == list(range(6))
+
+
+def test_a_gap_within_a_line_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "abcdefgh.jsonl"
+    long = b'{"number":1,"x":"' + b"x" * 2000 + b'"}\n'
+    path.write_bytes(b'{"number":0}\n' + long[:700] + bytes(512) + long[1212:] + b'{"number":2}\n')
+    assert JsonLinesTracker().open(info(tmp_path)) == 1
+
+
+def test_a_file_that_was_removed_while_it_was_written_confirms_nothing(tmp_path: Path) -> None:
+    tracker = JsonLinesTracker()
+    tracker.open(info(tmp_path))
+    tracker.write([row(0)])
+    assert tracker.flush(timeout_s=0) == 1
+    path = tmp_path / "abcdefgh.jsonl"
+    path.unlink()
+    tracker.write([row(1)])
+    with pytest.raises(TrackerUnavailable, match="No such file"):
+        tracker.flush(timeout_s=0)
+    path.write_bytes(b"")
+    with pytest.raises(TrackerUnavailable, match="was replaced"):
+        tracker.flush(timeout_s=0)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "changed"])
+def test_rows_that_are_not_in_the_file_as_they_were_written_are_not_confirmed(
+    tmp_path: Path, damage: str
+) -> None:
+    tracker = JsonLinesTracker()
+    tracker.open(info(tmp_path))
+    tracker.write([row(0), row(1)])
+    path = tmp_path / "abcdefgh.jsonl"
+    with path.open("r+b") as file:
+        if damage == "cut off":
+            file.truncate(path.stat().st_size - 1)
+        else:
+            file.write(b"#")
+    with pytest.raises(TrackerUnavailable, match="does not have the rows"):
+        tracker.flush(timeout_s=0)
+
+
+def test_a_full_disk_is_said_and_what_it_took_of_a_row_is_no_row(tmp_path: Path) -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    tracker = JsonLinesTracker()
+    tracker.open(info(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+    try:
+        with pytest.raises(TrackerUnavailable, match="Free space in") as caught:
+            tracker.write([row(number) for number in range(50)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert str(tmp_path) in caught.value.hint
+    assert (tmp_path / "abcdefgh.jsonl").stat().st_size == 1000
+    again = JsonLinesTracker()
+    start = again.open(info(tmp_path))
+    assert 0 < start < 20
+    again.write([row(number) for number in range(start, 50)])
+    assert again.close(exit_code=0) == 50
+    assert numbers(tmp_path / "abcdefgh.jsonl") == list(range(50))
+
+
+def test_a_disk_without_room_for_the_first_byte_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TrackerUnavailable, match="Free space in"):
+        JsonLinesTracker().open(info(tmp_path))

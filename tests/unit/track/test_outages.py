@@ -22,7 +22,7 @@ from tests.faults.link import Link, Trouble
 from tests.unit.track.bench import Bench
 from tests.wandb_server import API_KEY, WandbServer
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 FAILED = {RunState.RETRYING, RunState.REJECTED}
 

@@ -5,7 +5,7 @@ import time
 
 from otel_rl.bridge.track.slots import Slots
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 
 
 def never() -> bool:

@@ -30,7 +30,7 @@ class Frozen:
 
 
 def span_named(sink: Sink, name: str) -> Span:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     (found,) = [
         span
         for request in sink.traces
@@ -63,7 +63,7 @@ def ids(stamps: Sequence[str]) -> set[bytes]:
 
 
 def ages(sink: Sink, name: str) -> dict[object, float]:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return {m.attributes["rl.statistic"]: m.value for m in sink.measurements(name)}
 
 

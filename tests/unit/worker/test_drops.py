@@ -44,7 +44,7 @@ def test_threads_count_together() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert drops.counts() == {DropReason.QUEUE_FULL: 20_000}
 
 

@@ -41,7 +41,7 @@ def worker(sink: Sink, clean_environment: None, no_failure: None) -> Sink:
 
 def said(sink: Sink, name: str | None = None) -> list[Event]:
     """The events that have arrived once everything has been delivered."""
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return sink.events(name)
 
 
@@ -295,7 +295,7 @@ def test_an_endpoint_without_logs_costs_events_only(
         for step in range(3):
             otel_rl.log_samples([{"n": step}])
             otel_rl.mlogger.log({"loss": 1.0}, step=step)
-            assert otel_rl.flush(timeout_s=20)
+            assert otel_rl.flush(timeout_s=60)
     assert [m.step for m in worker.measurements("loss")] == [0, 1, 2]
     assert GUARD.drops.counts() == {DropReason.REJECTED: 3}
     assert caplog.text.count("takes no log events") == 1
@@ -306,6 +306,7 @@ def test_an_endpoint_whose_logs_are_away_keeps_no_measurement_back(worker: Sink)
     otel_rl.log_config({"lr": 1})
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
     assert not otel_rl.flush(timeout_s=0.3)
+    worker.wait(lambda got: bool(got.measurements("loss")))  # on its way, if not there yet
     assert [m.step for m in worker.measurements("loss")] == [1]
     worker.answer_events = lambda _number: (200, {}, b"")
     assert about(said(worker, START)[-1]) == {"rl.experiment.config": {"lr": 1}}
@@ -337,7 +338,7 @@ def test_many_samples_go_in_requests_that_a_server_takes(sink: Sink) -> None:
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=60)
     text = "é" * 16_000
     otel_rl.log_samples([{"n": n, "t": text, "u": text} for n in range(200)])
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     bodies = [event.body for event in sink.events(SAMPLE)]
     assert [body["n"] for body in bodies if isinstance(body, dict)] == list(range(200))
     assert max(request.ByteSize() for request in sink.logs) <= 3 << 20

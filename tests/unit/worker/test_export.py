@@ -20,7 +20,7 @@ ACCEPTED = Reply(Outcome.ACCEPTED)
 AWAY = Reply(Outcome.RETRY, "HTTP 503")
 NOBODY = Reply(Outcome.RETRY, "connection refused", unreachable=True)
 LONG_S = 3600.0
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 
 
 class Endpoint:

@@ -20,7 +20,7 @@ def fresh_counts() -> Iterator[None]:
 
 
 def logged(sink: Sink) -> list[Measurement]:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return sink.measurements()
 
 

@@ -15,7 +15,7 @@ OWN = WorkerTracerProvider(Resource({}), SpanBuffer(1))
 
 
 def spans(sink: Sink) -> list[Span]:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return [
         span
         for request in sink.traces

@@ -33,7 +33,7 @@ def work() -> int:
 
 
 def arrived(sink: Sink, name: str = "rl.phase.duration") -> list[Measurement]:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return sink.measurements(name)
 
 
@@ -52,7 +52,7 @@ def iteration_s(sink: Sink, step: int) -> float:
 
 def spans(sink: Sink) -> dict[str, Span]:
     """The spans by name, each once."""
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     found = [
         span
         for request in sink.traces
@@ -295,12 +295,12 @@ def test_a_phase_that_threads_share_is_measured_though_one_of_them_is_refused(
                 opened.enter_context(otel_rl.phase("train", span=False))
             with shared:
                 refused.set()
-                assert left.wait(20)
+                assert left.wait(60)
 
     thread = threading.Thread(target=too_deep)
     with shared:
         thread.start()
-        assert refused.wait(20)
+        assert refused.wait(60)
     left.set()
     thread.join()
     assert flows.sights() == []
@@ -334,7 +334,7 @@ def test_a_step_that_is_refused_in_one_task_is_measured_in_another(started: Sink
 def ages(sink: Sink) -> set[object]:
     """The phases that are seen to be open."""
     before = len(sink.metrics)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return {
         pairs(point.attributes)["rl.phase"]
         for request in sink.metrics[before:]

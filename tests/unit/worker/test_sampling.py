@@ -118,7 +118,7 @@ def test_all_traces_of_a_step_have_one_state(step: int) -> None:
 
 
 def span_names(sink: Sink) -> set[str]:
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     return {
         span.name
         for request in sink.traces

@@ -15,7 +15,7 @@ from tests.otlp_sink import Sink, pairs
 
 def test_a_worker_says_who_it_is(started: Sink) -> None:
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     resource = started.measurements()[0].resource
     assert resource["rl.experiment.name"] == "exp"
     assert resource["rl.trial.name"] == "default"
@@ -29,7 +29,7 @@ def test_a_worker_says_who_it_is(started: Sink) -> None:
 def test_spans_and_measurements_are_of_one_instance(started: Sink) -> None:
     with trace.get_tracer("t").start_as_current_span("step"):
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     started.wait(lambda sink: bool(sink.traces))
     (measured,) = started.measurements()
     (resource,) = started.traces[0].resource_spans
@@ -60,10 +60,10 @@ def test_another_init_is_refused_with_the_way_out(started: Sink) -> None:
 def test_after_shutdown_another_worker_may_begin_and_instruments_live_on(started: Sink) -> None:
     gauge = metrics.get_meter("m").create_gauge("g")
     gauge.set(1.0)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     otel_rl.init(experiment="second", role="r", endpoint=started.url, export_interval_s=60)
     gauge.set(2.0)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     found = [(m.value, m.resource["rl.experiment.name"]) for m in started.measurements("g")]
     assert found == [(1.0, "exp"), (2.0, "second")]
 
@@ -73,7 +73,7 @@ def test_after_shutdown_a_call_starts_no_worker_that_nobody_named(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.url)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     before = session.GUARD.drops.counts().get(DropReason.NOT_STARTED, 0)
     otel_rl.mlogger.log({"loss": 1.0, "reward": 2.0}, step=1)
     assert session.running() is None
@@ -144,7 +144,7 @@ def test_a_file_of_a_signal_that_is_not_sent_may_be_missing(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere.pem")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
-    assert otel_rl.shutdown(timeout_s=5)
+    assert otel_rl.shutdown(timeout_s=60)
 
 
 def test_a_worker_that_the_environment_starts_is_told_of_a_missing_file_too(
@@ -163,7 +163,7 @@ def test_a_disabled_sdk_records_and_sends_nothing(
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=5)
+    assert otel_rl.shutdown(timeout_s=60)
     assert sink.requests == 0
 
 
@@ -174,7 +174,7 @@ def test_exporter_none_sends_no_metrics(
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
     metrics.get_meter("m").create_counter("c").add(1)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert sink.requests == 0
 
 
@@ -187,7 +187,7 @@ def test_an_exporter_that_otel_rl_does_not_have_is_said_in_init_and_gets_no_otlp
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert sink.metrics == []
     (record,) = caplog.records
     assert record.message.startswith("OTEL_METRICS_EXPORTER=console: ")
@@ -219,10 +219,10 @@ def test_what_a_worker_has_lost_is_not_counted_again_by_the_next_one(sink: Sink)
     running = session.running()
     assert running is not None
     running.providers.spans.guard.drop(DropReason.TOO_LARGE, "lost", 5)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
     session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert dropped_by_role(sink)["first"] >= 3
     assert dropped_by_role(sink)["second"] == 4
     assert "second" not in dropped_by_role(sink, "otel_rl.worker.spans.dropped")
@@ -239,10 +239,10 @@ def test_what_was_lost_under_a_guess_is_counted_once(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
     assert session.start_from_environment() is not None
     session.GUARD.drop(DropReason.NO_STAMP, "lost", 3)
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     otel_rl.init(role="named")
     session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert dropped_by_role(sink)["named"] == 4
 
 
@@ -256,7 +256,7 @@ def test_spans_are_exported_as_often_as_the_sdks_variable_says(
     assert running is not None
     assert running._spans is not None
     assert running._spans._exporter._interval_s == 0.25
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
 
 
 @pytest.mark.usefixtures("clean_environment")
@@ -269,7 +269,7 @@ def test_a_grpc_endpoint_without_a_scheme_is_reached_without_tls_if_that_is_said
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", "true")
         otel_rl.init(experiment="e", role="r", export_interval_s=60)
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        assert otel_rl.shutdown(timeout_s=20)
+        assert otel_rl.shutdown(timeout_s=60)
         assert receiver.journal.take()
 
 
@@ -298,7 +298,7 @@ def test_spans_that_end_after_the_program_has_ended_its_tracing_are_counted(
     running.providers.tracer.shutdown()
     for span in spans:
         span.end()
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     assert lost_spans(started) == {"not_started": 3}
     (record,) = caplog.records
     assert "spans" in record.message
@@ -310,10 +310,10 @@ def test_spans_that_end_after_shutdown_are_counted_by_the_next_worker(sink: Sink
     running = session.running()
     assert running is not None
     span = running.providers.tracer.get_tracer("t").start_span("s")
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     span.end()
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert lost_spans(sink) == {"not_started": 1}
 
 
@@ -322,13 +322,13 @@ def test_spans_that_are_not_wanted_are_not_counted(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     otel_rl.init(experiment="e", role="first", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
     running = session.running()
     assert running is not None
     running.providers.tracer.get_tracer("t").start_span("s").end()
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     running.providers.tracer.get_tracer("t").start_span("s").end()
     assert lost_spans(sink) == {}
 
@@ -341,7 +341,7 @@ def test_a_launchers_place_that_is_none_is_said_once(
     monkeypatch.setenv("WORLD_SIZE", "4")
     for _ in range(2):
         otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     (record,) = caplog.records
     assert "RANK=9 with WORLD_SIZE=4" in record.message
     assert "OTEL_RL_INDEX" in record.message
@@ -354,7 +354,7 @@ def test_a_launchers_place_that_is_none_is_not_said_where_another_is_known(
     monkeypatch.setenv("RANK", "9")
     monkeypatch.setenv("WORLD_SIZE", "4")
     otel_rl.init(experiment="e", role="trainer", index=1, endpoint=sink.url)
-    assert otel_rl.shutdown(timeout_s=20)
+    assert otel_rl.shutdown(timeout_s=60)
     assert caplog.records == []
 
 
@@ -363,7 +363,7 @@ def test_flush_and_shutdown_before_init_do_nothing(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert not otel_rl.flush(timeout_s=1)
-        assert otel_rl.shutdown(timeout_s=1)
+        assert otel_rl.shutdown(timeout_s=60)
     assert caplog.records == []
 
 

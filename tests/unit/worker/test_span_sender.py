@@ -14,7 +14,7 @@ from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
 from tests.otlp_sink import OK, Sink, serve
 
 LONG_S = 3600.0
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 AWAY = (503, {"Retry-After": "0"}, b"")
 
 

@@ -104,7 +104,7 @@ def test_a_step_that_another_thread_closes_is_dropped_and_not_reported_in_part(
     thread = threading.Thread(target=step.__exit__, args=(None, None, None))
     thread.start()
     thread.join()
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     assert session.GUARD.drops.counts()[DropReason.UNCLOSED_PHASE] == before + 1
     assert started.measurements("rl.iteration.duration") == []
     assert [m for m in started.measurements("rl.phase.duration") if m.step == 5] == []
@@ -116,5 +116,5 @@ def test_a_phase_that_was_refused_once_is_measured_the_next_time(started: Sink) 
         pass  # a step within a step is refused
     with step:
         pass
-    assert otel_rl.flush(timeout_s=20)
+    assert otel_rl.flush(timeout_s=60)
     assert len(started.measurements("rl.iteration.duration")) == 2

@@ -211,7 +211,7 @@ def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
         with futures.ThreadPoolExecutor(1) as thread:
             answered = thread.submit(answer)
             reply = over_http(url).send(b"")
-            answered.result(20)
+            answered.result(60)
     assert reply.outcome is Outcome.RETRY
     assert not reply.unreachable
 
