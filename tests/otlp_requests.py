@@ -27,6 +27,7 @@ from otel_rl.bridge.receive import (
     HttpServer,
     Intake,
     ReceiveLimits,
+    Shares,
     TlsSettings,
     Tokens,
     load_tls,
@@ -293,6 +294,7 @@ def intake(
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),
+        shares=Shares(auth or AuthSettings()),
     )
 
 

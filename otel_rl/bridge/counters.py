@@ -118,6 +118,8 @@ class Refusal(StrEnum):
             ``receive.default_experiment``.
         NOT_ALLOWED: The request's token may not write this experiment.
         TOO_MANY_EXPERIMENTS: The bridge has ``receive.max_experiments`` and this is another one.
+        SHARE_USED_UP: The token has its share of ``receive.max_experiments`` and this is another
+            one.
         INVALID_NAME: Experiment, trial or role, or a table, tag, group or key in an event, is no
             text, is empty, too long or unprintable, or is given twice.
         INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
@@ -139,6 +141,7 @@ class Refusal(StrEnum):
     NO_EXPERIMENT = "no_experiment"
     NOT_ALLOWED = "not_allowed"
     TOO_MANY_EXPERIMENTS = "too_many_experiments"
+    SHARE_USED_UP = "share_used_up"
     INVALID_NAME = "invalid_name"
     INVALID_METRIC_NAME = "invalid_metric_name"
     INVALID_ID = "invalid_id"

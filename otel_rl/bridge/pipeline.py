@@ -27,7 +27,9 @@ from otel_rl.bridge.receive import (
     GrpcServer,
     HttpServer,
     Intake,
+    JournalShares,
     Overflow,
+    Shares,
     Tokens,
     load_tls,
 )
@@ -337,15 +339,28 @@ class Bridge:
     def _listen(self) -> Sequence[HttpServer | GrpcServer]:
         settings = self._settings
         tls = load_tls(settings.tls)
+        shares = Shares(settings.auth)
+        experiments = Experiments(
+            settings.receive.max_experiments, self._drain.experiments, shares=shares
+        )
+        room = JournalShares(
+            shares, settings.journal.max_bytes, self._spool.in_use, experiments.owner_of
+        )
+
+        def accept(batches: Sequence[Batch]) -> None:
+            room.take(batches)
+            self.accept(batches)
+
         intake = Intake(
-            accept=self.accept,
+            accept=accept,
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,
             tokens=Tokens(settings.auth),
-            experiments=Experiments(settings.receive.max_experiments, self._drain.experiments),
+            experiments=experiments,
             overflow=self._overflow,
             problem=lambda: self.problem,
+            shares=shares,
         )
         servers: list[HttpServer | GrpcServer] = []
         try:

@@ -9,7 +9,7 @@
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Journal, checksum
@@ -114,6 +114,14 @@ class Spool:
                 (offset, run),
             ).fetchone()
         return None if found is None else _spooled(key, run, *found)
+
+    def in_use(self) -> Mapping[ExperimentKey, int]:
+        """Bytes of the batches and rows of each run that has any."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                f"SELECT experiment, trial, {_WAITING} + {ROOM_OF_ROWS} FROM runs"  # noqa: S608  # ours
+            ).fetchall()
+        return {ExperimentKey(name, trial): int(n) for name, trial, n in found if n}
 
     def pending(self) -> int:
         """How many batches wait."""

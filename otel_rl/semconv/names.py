@@ -139,6 +139,12 @@ Spans that came too late to explain a step, or made room for newer ones.
 OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 """Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
 
+OTEL_RL_BRIDGE_STATES_LOST: Final = "otel_rl.bridge.states.lost"
+"""Metric (counter, {state}).
+
+States of runs, and parts of their logs of spans, that could not be gone on from.
+"""
+
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
 """Metric (counter, {retry}). Deliveries tried again because the tracker took no rows."""
 
@@ -1357,6 +1363,18 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="What is acknowledged and not yet made into rows, by experiment.",
             reduction=Reduction.MAX,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_STATES_LOST: MetricSpec(
+            name=OTEL_RL_BRIDGE_STATES_LOST,
+            instrument=Instrument.COUNTER,
+            unit="{state}",
+            brief=(
+                "States of runs, and parts of their logs of spans, that could not be gone on from."
+            ),
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),

@@ -126,6 +126,53 @@ def test_a_flood_of_connections_leaves_those_that_are_open_alone() -> None:
         wait_until(lambda: is_served(receiver))
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"POST /v1/met", b"POST /v1/metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n1"],
+    ids=["idle", "headers", "body"],
+)
+def test_an_address_with_all_connections_makes_room_for_another(begun: bytes) -> None:
+    def from_address(source: str) -> socket.socket:
+        host, _, port = receiver.server.address.rpartition(":")
+        return socket.create_connection((host, int(port)), 10, (source, 0))
+
+    request = (
+        b"POST /v1/metrics HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+        b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(GAUGE), GAUGE)
+    )
+    limits = ReceiveLimits(max_connections=20)
+    with http_receiver(limits) as receiver, ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(from_address("127.0.0.2")).sendall(begun)
+        for _ in range(30):
+            with from_address("127.0.0.3") as victim:
+                victim.sendall(request)
+                assert answer_of(victim).startswith(b"HTTP/1.1 200")
+        assert len(receiver.journal.batches) == 30
+        with from_address("127.0.0.2") as more:  # as many as before: it makes no room for itself
+            more.sendall(request)
+            assert answer_of(more)
+
+
+def test_a_request_that_is_being_stored_keeps_its_connection() -> None:
+    limits = ReceiveLimits(max_connections=2)
+    durable, waiting = threading.Event(), threading.Semaphore(0)
+
+    def wait_for_disk() -> None:
+        waiting.release()
+        durable.wait(10)
+
+    with http_receiver(limits) as receiver, ThreadPoolExecutor(2) as senders:
+        receiver.journal.before = wait_for_disk
+        held = [senders.submit(post, receiver, GAUGE) for _ in range(2)]
+        assert all(waiting.acquire(timeout=10) for _ in held)
+        host, _, port = receiver.server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), 10, ("127.0.0.2", 0)) as other:
+            assert answer_of(other).startswith(b"HTTP/1.1 503")
+        durable.set()
+        assert [answer.result(10).status_code for answer in held] == [200, 200]
+
+
 def test_a_connection_that_never_begins_its_handshake_counts(tmp_path: Path) -> None:
     limits = ReceiveLimits(max_connections=2)
     with (

@@ -3,12 +3,15 @@
 import asyncio
 import threading
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 
 from starlette.requests import ClientDisconnect
 
+from otel_rl.bridge.receive.shares import NOBODY, Shares
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
 
 __all__ = ["ENCODINGS", "Held", "InFlight", "decompress", "drain", "read"]
@@ -33,49 +36,67 @@ _MAX_STREAMS = 1024
 class InFlight:
     """Bounds the bytes of all request bodies held at once. Any thread may call any method.
 
+    Every token has a share that no other can use up. Beyond it, it takes from what is for all, so
+    that the largest request fits however many tokens there are.
+
     Args:
         max_bytes: Over all requests.
+        shares: Of each token.
+        for_all_bytes: Part of it that is nobody's share.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self, max_bytes: int, shares: Shares | None = None, *, for_all_bytes: int = 0
+    ) -> None:
         self._max_bytes = max_bytes
-        # _lock guards _bytes.
+        self._shares = shares or Shares(AuthSettings())
+        self._for_all_bytes = for_all_bytes
+        # _lock guards everything below.
         self._lock = threading.Lock()
-        self._bytes = 0
+        self._bytes: Counter[str] = Counter()
+        self._beyond_bytes = 0
 
     @contextmanager
-    def hold(self) -> Iterator["Held"]:
+    def hold(self, token: str = NOBODY) -> Iterator["Held"]:
         """The share of one request, given back at the end of the block."""
-        held = Held(self)
+        held = Held(self, token)
         try:
             yield held
         finally:
-            self._add(-held.bytes)
+            self._add(token, -held.bytes)
 
-    def _add(self, n: int) -> None:
+    def _add(self, token: str, n: int) -> None:
+        share = self._shares.of(token, self._max_bytes - self._for_all_bytes)
         with self._lock:
-            if n > 0 and self._bytes + n > self._max_bytes:
+            before = self._bytes[token]
+            beyond = self._beyond_bytes + max(0, before + n - share) - max(0, before - share)
+            if n > 0 and beyond > max(self._beyond_bytes, self._for_all_bytes):
                 raise Overloaded(
-                    f"More than {self._max_bytes} bytes of requests are in flight.",
+                    f"More than {self._max_bytes} bytes of requests are in flight"
+                    f"{f', or those of token {token} are over its share' * bool(token)}.",
                     hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
                 )
-            self._bytes += n
+            self._beyond_bytes = beyond
+            self._bytes[token] = before + n
+            if not self._bytes[token]:
+                del self._bytes[token]
 
 
 class Held:
     """What one request holds of an ``InFlight``."""
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlight, token: str) -> None:
         self.bytes = 0
         self._in_flight = in_flight
+        self._token = token
 
     def add(self, n: int) -> None:
         """Hold ``n`` more bytes.
 
         Raises:
-            Overloaded: That is more than all requests together may hold.
+            Overloaded: That is more than all requests together may hold, or those of the token.
         """
-        self._in_flight._add(n)  # noqa: SLF001  # the two classes are one idea
+        self._in_flight._add(self._token, n)  # noqa: SLF001  # the two classes are one idea
         self.bytes += n
 
 

@@ -7,9 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.receive.shares import NOBODY, Shares
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Experiments", "Newcomers"]
+
+Problem = tuple[Refusal, str] | None
 
 _ASK_EVERY_S = 1.0  # a request may name ten thousand experiments for which there is no room
 
@@ -18,13 +22,14 @@ class Experiments:
     """Knows the experiments that are in use. Any thread may call any method.
 
     A known one is always taken. A new one counts from the moment in which a request names it, and
-    becomes known once something of it is durable.
+    becomes known once something of it is durable. It counts for the token that named it first.
 
     Args:
         max_experiments: Known and new ones together.
         in_use: Those for which the bridge holds anything in memory or waiting. Asked at first, and
             when there seems to be no room, at most once a second: some may have gone.
         clock_s: Seconds that never go back.
+        shares: Of each token.
     """
 
     def __init__(
@@ -32,60 +37,89 @@ class Experiments:
         max_experiments: int,
         in_use: Callable[[], Collection[ExperimentKey]] = frozenset,
         clock_s: Callable[[], float] = time.monotonic,
+        shares: Shares | None = None,
     ) -> None:
         self._max_experiments = max_experiments
         self._in_use = in_use
         self._clock_s = clock_s
+        self._shares = shares or Shares(AuthSettings())
         # _lock guards everything below.
         self._lock = threading.Lock()
-        self._known = set(in_use())
-        self._asked_s = clock_s()
         # Whether somebody asks what is in use, and what was kept since he began to.
         self._is_asking = False
         self._kept_meanwhile: set[ExperimentKey] = set()
+        self._known: set[ExperimentKey] = set()
         self._new: Counter[ExperimentKey] = Counter()
+        self._owners: dict[ExperimentKey, str] = {}  # of all of both
+        self._used: Counter[str] = Counter()  # how many each token has of them
+        self._asked_s = clock_s()
+        self._set_known(in_use())
 
     @contextmanager
-    def request(self) -> Iterator["Newcomers"]:
+    def request(self, token: str = NOBODY) -> Iterator["Newcomers"]:
         """The new experiments of one request; those that are not kept in the block are let go."""
-        newcomers = Newcomers(self)
+        newcomers = Newcomers(self, token)
         try:
             yield newcomers
         finally:
             if newcomers.named:
                 with self._lock:
                     self._new -= Counter(newcomers.named)
+                    for key in newcomers.named:
+                        if key not in self._known and key not in self._new:
+                            self._used[self._owners.pop(key)] -= 1
 
     def knows(self, key: ExperimentKey) -> bool:
         """Whether something of ``key`` was kept."""
         with self._lock:
             return key in self._known
 
-    def _name(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
+    def owner_of(self, key: ExperimentKey) -> str:
+        """The token for which ``key`` counts."""
         with self._lock:
-            if self._take(key, named):
-                return True
-            if not self._may_ask():
-                return False
+            owner = self._owners.get(key)
+        return self._shares.owner_of(key) if owner is None else owner
+
+    def _name(self, key: ExperimentKey, token: str, named: set[ExperimentKey]) -> Problem:
+        with self._lock:
+            fault = self._take(key, token, named)
+            if fault is None or not self._may_ask():
+                return fault
             self._is_asking, self._kept_meanwhile = True, set()
         try:
             # The journal is asked, and no other request waits for its answer.
             in_use = set(self._in_use())
             with self._lock:
-                self._known = in_use | self._kept_meanwhile
-                return self._take(key, named)
+                self._set_known(in_use | self._kept_meanwhile)
+                return self._take(key, token, named)
         finally:
             self._is_asking = False
 
-    def _take(self, key: ExperimentKey, named: set[ExperimentKey]) -> bool:
-        """Whether the experiment is known, or there is room for it, which it then has."""
+    def _fault(self, key: ExperimentKey, token: str) -> Problem:
+        share = self._shares.of(token, self._max_experiments)
+        if self._shares.are_needed and self._used[token] >= share:
+            detail = (
+                f"Token {token} has its share of {share} experiments, {str(key)!r} is another one"
+            )
+            return Refusal.SHARE_USED_UP, detail
+        if len(self._owners) >= self._max_experiments:
+            detail = f"There is no room for a new experiment, {str(key)!r}"
+            return Refusal.TOO_MANY_EXPERIMENTS, detail
+        return None
+
+    def _take(self, key: ExperimentKey, token: str, named: set[ExperimentKey]) -> Problem:
+        """Give the experiment room if it needs some; None if it has it then."""
         if key in self._known or key in named:
-            return True
-        if key not in self._new and not self._has_room():
-            return False
+            return None
+        if key not in self._new:
+            fault = self._fault(key, token)
+            if fault is not None:
+                return fault
+            self._owners[key] = token
+            self._used[token] += 1
         self._new[key] += 1
         named.add(key)
-        return True
+        return None
 
     def _may_ask(self) -> bool:
         now_s = self._clock_s()
@@ -94,14 +128,23 @@ class Experiments:
         self._asked_s = now_s
         return True
 
-    def _has_room(self) -> bool:
-        return len(self._known.union(self._new)) < self._max_experiments
+    def _set_known(self, keys: Iterable[ExperimentKey]) -> None:
+        self._known = set(keys)
+        owners = self._owners
+        self._owners = {}
+        for key in self._known.union(self._new):
+            owner = owners.get(key)
+            self._owners[key] = self._shares.owner_of(key) if owner is None else owner
+        self._used = Counter(self._owners.values())
 
     def _keep(self, keys: Iterable[ExperimentKey]) -> None:
         with self._lock:
-            kept = set(keys)
-            self._known |= kept
-            self._kept_meanwhile |= kept
+            for key in keys:
+                self._known.add(key)
+                self._kept_meanwhile.add(key)
+                if key not in self._owners:  # forgotten while a request of it was on its way
+                    owner = self._owners[key] = self._shares.owner_of(key)
+                    self._used[owner] += 1
 
 
 class Newcomers:
@@ -109,20 +152,20 @@ class Newcomers:
 
     Args:
         experiments: Those that it knows.
+        token: Whose request it is.
 
     Attributes:
         named: What was asked for and may come in.
     """
 
-    def __init__(self, experiments: Experiments) -> None:
+    def __init__(self, experiments: Experiments, token: str = NOBODY) -> None:
         self.named: set[ExperimentKey] = set()
         self._experiments = experiments
+        self._token = token
 
-    def problem(self, key: ExperimentKey) -> tuple[Refusal, str] | None:
+    def problem(self, key: ExperimentKey) -> Problem:
         """Why there is no room for ``key``, as reason and detail; None if there is."""
-        if self._experiments._name(key, self.named):  # noqa: SLF001  # the two are one idea
-            return None
-        return Refusal.TOO_MANY_EXPERIMENTS, f"There is no room for a new experiment, {str(key)!r}"
+        return self._experiments._name(key, self._token, self.named)  # noqa: SLF001  # the two are one idea
 
     def keep(self, keys: Iterable[ExperimentKey]) -> None:
         """Something of ``keys`` is durable."""

@@ -20,6 +20,7 @@ from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES, ReceiveLimits
 from otel_rl.bridge.receive.peers import peer_of_call
 from otel_rl.bridge.receive.places import Place, Places, SenderPath
 from otel_rl.bridge.receive.response import export_response
+from otel_rl.bridge.receive.shares import token_of
 from otel_rl.bridge.receive.status import status_message
 from otel_rl.bridge.receive.tls import Tls
 from otel_rl.bridge.receive.tokens import Grant
@@ -216,7 +217,7 @@ class _Calls:
 
     async def _take(self, signal: Signal, grant: Grant | None, context: _Context) -> Admitted:
         """Wait for a place and for the message, and store it."""
-        path = ("" if grant is None else grant.name, *peer_of_call(context.peer()))
+        path = (token_of(grant), *peer_of_call(context.peer()))
         place = await self._place(path)
         storing: Future[Admitted] | None = None
         try:
@@ -290,7 +291,7 @@ class _Calls:
         raise asyncio.CancelledError
 
     def _store(self, signal: Signal, message: bytes, grant: Grant | None) -> Admitted:
-        with self._intake.hold() as held:
+        with self._intake.hold(grant) as held:
             held.add(len(message))
             return self._intake.take(signal, lambda: message, grant)
 

@@ -5,6 +5,7 @@ for an error. The framework's own error pages (422, 500, ...) never reach a send
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,10 +23,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive import body
+from otel_rl.bridge.receive.admit import Admitted
 from otel_rl.bridge.receive.intake import Intake
 from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
+from otel_rl.bridge.receive.peers import address_of
+from otel_rl.bridge.receive.places import Places
 from otel_rl.bridge.receive.response import export_response
+from otel_rl.bridge.receive.shares import token_of
 from otel_rl.bridge.receive.status import NOT_FOUND, Answer, status_message
+from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.records import Signal
 
@@ -113,7 +119,8 @@ class _Receiver:
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._limits = intake.limits
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor
+        self._places: Places
 
     @asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncGenerator[None]:
@@ -121,6 +128,13 @@ class _Receiver:
             self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
         ) as threads:
             self._threads = threads
+            self._places = Places(
+                asyncio.get_running_loop(),
+                self._limits.max_concurrent_requests,
+                max_waiting=self._limits.max_connections,  # each has one request
+                wait_s=math.inf,  # as long as its sender
+                patience_s=math.inf,
+            )
             yield
             # Requests that were cut off while they waited for a thread must not be stored later.
             threads.shutdown(wait=True, cancel_futures=True)
@@ -194,7 +208,7 @@ class _Receiver:
                 media_type="text/plain",
             )
         limits = self._limits
-        with self._intake.hold() as held:
+        with self._intake.hold(grant) as held:
             compressed = await body.read(
                 chunks,
                 max_bytes=limits.max_body_bytes,
@@ -206,8 +220,26 @@ class _Receiver:
             )
             is_json = media is _Media.JSON
             take = partial(self._intake.take, signal, unpack, grant, is_json=is_json)
-            admitted = await asyncio.get_running_loop().run_in_executor(self._threads, take)
+            admitted = await self._by_turns(take, request, grant)
         return _encoded(media, export_response(signal, admitted))
+
+    async def _by_turns(
+        self, take: Callable[[], Admitted], request: Request, grant: Grant | None
+    ) -> Admitted:
+        """Call ``take`` in a thread once it is the sender's turn."""
+        host, port = request.client or ("", 0)
+        address = address_of(host)
+        place = await self._places.take((token_of(grant), address, f"{address}:{port}"))
+        self._places.arrived(place)
+        loop = asyncio.get_running_loop()
+        try:
+            taking = self._threads.submit(take)
+        except BaseException:
+            self._places.release(place)
+            raise
+        # Also of a request that was cut off: its thread goes on.
+        taking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._places.release, place))
+        return await asyncio.wrap_future(taking)
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s

@@ -19,9 +19,11 @@ from otel_rl.bridge.receive.overflow import Overflow
 from otel_rl.bridge.receive.parsing import Parsing
 from otel_rl.bridge.receive.refusals import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.rules import Problem
+from otel_rl.bridge.receive.shares import Shares, token_of
 from otel_rl.bridge.receive.signals import SIGNALS, ExportRequest
 from otel_rl.bridge.receive.status import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens
+from otel_rl.bridge.receive.turns import Turns
 from otel_rl.bridge.receive.wire import worst_bytes
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -54,6 +56,7 @@ class Intake:
         experiments: Bounds their number.
         overflow: Points that were dropped after their request was answered.
         problem: Why nothing can be taken until a person does something; empty if it can.
+        shares: What each token has of the bounds.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Intake:
         experiments: Experiments | None = None,
         overflow: Overflow | None = None,
         problem: Callable[[], str] = str,
+        shares: Shares | None = None,
     ) -> None:
         self.problem = problem
         self.limits = limits
@@ -75,10 +79,15 @@ class Intake:
         self._clock_ns = clock_ns
         self._tokens = tokens or Tokens(AuthSettings())
         self._overflow = overflow or Overflow()
-        self._experiments = experiments or Experiments(limits.max_experiments)
-        self._in_flight = InFlight(limits.max_in_flight_bytes)
+        self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
+        self._in_flight = InFlight(
+            limits.max_in_flight_bytes,
+            shares,
+            # The largest request is there as it came and decompressed.
+            for_all_bytes=2 * limits.max_body_bytes,
+        )
         cores = os.cpu_count() or 1
-        self._unpacking = threading.BoundedSemaphore(cores)
+        self._unpacking = Turns(cores)
         self._parsing = Parsing(
             limits.max_parsing_bytes,
             cores=cores,
@@ -102,9 +111,9 @@ class Intake:
         """
         return self._tokens.grant(authorization)
 
-    def hold(self) -> AbstractContextManager[Held]:
+    def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """A request's share of the bytes in flight, given back at the end of the block."""
-        return self._in_flight.hold()
+        return self._in_flight.hold(token_of(grant))
 
     def take(
         self,
@@ -132,10 +141,11 @@ class Intake:
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
-        with self._unpacking:
+        token = token_of(grant)
+        with self._unpacking.turn(token):
             unpacked = unpack()
         payload = unpacked if isinstance(unpacked, bytes) else unpacked.SerializeToString()
-        with self._experiments.request() as newcomers:
+        with self._experiments.request(token) as newcomers:
             memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
             admission = partial(_problem, grant, newcomers)
             with self._parsing.hold(memory_bytes):

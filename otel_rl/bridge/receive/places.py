@@ -5,8 +5,8 @@ are ever on their way in. A call without a message keeps its place only as long 
 wants it, or for a moment:
 
 * Waiting calls get places by turns of token, address and connection.
-* A connection that has delivered a message waits before none that never did, and is waited for
-  longer: a flood of calls without messages costs its own senders, not those who report.
+* Connections that have delivered a message get three of four places, and are waited for longer: a
+  flood of calls without messages costs its own senders, not those who report.
 * What is taken away is told to send again.
 """
 
@@ -28,6 +28,10 @@ SenderPath = tuple[str, str, str]
 # An exporter sends its message with its call. A connection that never sent one is waited for this
 # long while others wait.
 _MOMENT_S = 0.5
+
+# Of so many places one goes to a connection that never delivered: too many that have would keep
+# new ones away for good.
+_EVERY = 4
 
 # A loop that is behind has a message long before it knows: a call is given up only after so many
 # more rounds of the loop, which are more than it takes to hear of one.
@@ -97,6 +101,7 @@ class Places:
         self._trusted: OrderedDict[str, None] = OrderedDict()
         self._trusted_queue: _Queue = FairQueue()
         self._queue: _Queue = FairQueue()
+        self._turn = 0
         self._timer: _Timer | None = None
 
     @property
@@ -171,13 +176,19 @@ class Places:
     def _look(self) -> None:
         """Give the places that are free to those who wait."""
         while self._asked and len(self._taken) < self._n:
-            asked = (self._trusted_queue or self._queue).pop()
+            asked = self._next_queue().pop()
             _, path = self._asked.pop(asked)
             if asked.done():
                 continue  # its call has ended, which it will find out in a moment
             asked.set_result(self._give(path))
         if self._asked and self._timer is None:
             self._look_at_places_later()
+
+    def _next_queue(self) -> _Queue:
+        self._turn += 1
+        if self._queue and self._turn % _EVERY == 0:
+            return self._queue
+        return self._trusted_queue or self._queue
 
     def _give(self, path: SenderPath) -> Place:
         place = Place(path, self._loop.time(), self._loop.create_future())

@@ -40,12 +40,14 @@ class Patience:
             first one, to the end of the headers.
         answer_timeout_s: For the sender to make room for an answer.
         count: Counts a request that ended before it reached the application.
+        set_busy: Told by file descriptor whether a connection has a whole request.
         on_http2: Counts a connection of HTTP/2, and says what its sender should do instead.
     """
 
     header_timeout_s: float
     answer_timeout_s: float
     count: Callable[[Outcome], None]
+    set_busy: Callable[..., None]
     on_http2: Callable[[], str]
 
 
@@ -77,11 +79,14 @@ class BoundedProtocol(H11Protocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self._head = b""
+        self._number = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         # The transport is one for both directions, as uvicorn has it.
         super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        self._number = -1 if own is None else own.fileno()
         self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -96,6 +101,17 @@ class BoundedProtocol(H11Protocol):
             self._stop_header_timer()
         elif self._header_timer is None:
             self._start_header_timer()
+        self._say_whether_busy()
+
+    def on_response_complete(self) -> None:
+        """The request is answered; another one may have come already."""
+        super().on_response_complete()
+        self._say_whether_busy()
+
+    def _say_whether_busy(self) -> None:
+        if not self.transport.is_closing():  # its number may be another's by now
+            waits = self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
+            self._patience.set_busy(self._number, is_busy=not waits)
 
     def pause_writing(self) -> None:
         """Begin to wait for the sender to take its answers."""

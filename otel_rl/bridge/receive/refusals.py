@@ -19,6 +19,10 @@ _HINTS = {
     ),
     Refusal.NOT_ALLOWED: "Use another experiment name, or have the token's experiments extended.",
     Refusal.TOO_MANY_EXPERIMENTS: "Reuse experiment and trial names, or raise the bridge's limit.",
+    Refusal.SHARE_USED_UP: (
+        "Reuse experiment and trial names, wait until some have ended, or have the token's share "
+        "raised."
+    ),
     Refusal.INVALID_NAME: "Use a string of printable characters within the limit.",
     Refusal.INVALID_METRIC_NAME: "Name the instrument, with few characters.",
     Refusal.INVALID_ID: "Send 16 bytes of trace id and 8 bytes of span id, not all zero.",

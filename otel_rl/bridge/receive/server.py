@@ -76,7 +76,11 @@ class HttpServer:
         self._grpc = grpc
         self._next_log_s = 0.0
         patience = Patience(
-            limits.header_timeout_s, limits.answer_timeout_s, intake.count, self._on_http2
+            limits.header_timeout_s,
+            limits.answer_timeout_s,
+            intake.count,
+            self._socket.set_busy,
+            self._on_http2,
         )
         config = uvicorn.Config(
             create_app(intake),
@@ -171,7 +175,7 @@ class _Server(uvicorn.Server):
         self.has_begun.set()
 
 
-def _listen(host: str, port: int, intake: Intake, *, has_tls: bool) -> socket.socket:
+def _listen(host: str, port: int, intake: Intake, *, has_tls: bool) -> BoundedListener:
     limits = intake.limits
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -50,6 +50,10 @@ class TokenSettings(BaseModel):
     """File with the valid tokens, one a line, that only its owner and group may read. It is read
     at start."""
 
+    share: float | None = Field(None, gt=0, le=1)
+    """Part of the bridge's bounds that these tokens may use up, see docs/security.md. By itself an
+    equal part of what the others leave; of a single entry, everything."""
+
     @model_validator(mode="after")
     def _has_a_token(self) -> Self:
         if not self.sha256 and self.file is None:
@@ -64,6 +68,15 @@ class AuthSettings(BaseModel):
 
     tokens: tuple[TokenSettings, ...] = ()
     """One table ``[[auth.tokens]]`` for each sender or team. Without any, no token is asked for."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        names = {token.name for token in self.tokens}
+        given = {token.name: token.share for token in self.tokens if token.share is not None}
+        total = sum(given.values())
+        if total > 1 + 1e-9 or (len(given) < len(names) and total > 1 - 1e-9):
+            raise ValueError("the shares add up to more than 1, or leave nothing to the others")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

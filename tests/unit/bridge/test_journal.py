@@ -66,6 +66,16 @@ def test_experiments_wait_apart(journal: Journal) -> None:
     assert (spool.waiting(), spool.pending()) == ([other], 1)
 
 
+def test_bytes_in_use_are_those_of_batches_and_rows(journal: Journal) -> None:
+    spool, other = Spool(journal), ExperimentKey("other")
+    assert spool.in_use() == {}
+    spool.append([batch(b"x" * 1000), batch(b"y" * 10, other)])
+    assert spool.in_use() == {KEY: 1000, other: 10}
+    Ledger(journal).commit([commit(row(0), taken=offsets(spool))])
+    assert 0 < spool.in_use()[KEY] < 1000
+    assert spool.in_use()[other] == 10
+
+
 def test_an_experiment_with_its_share_waiting_is_refused_and_the_others_are_not(
     store: Store,
 ) -> None:

@@ -210,7 +210,7 @@ def test_a_large_request_that_waits_keeps_no_small_one_waiting(is_json: bool) ->
         assert go_on.wait(600)
 
     large = json_points(60_000) if is_json else metrics_request(*many_points()).SerializeToString()
-    grant = cast("Grant", SimpleNamespace(problem=look))
+    grant = cast("Grant", SimpleNamespace(name="team", problem=look))
     thread = threading.Thread(
         target=door.take, args=(Signal.METRICS, lambda: large, grant), kwargs={"is_json": is_json}
     )
