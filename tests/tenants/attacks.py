@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
+from otel_rl.semconv.spec import STEP_SPAN
 from tests.otlp_requests import delimited, gauge, key_values, metrics_request, point
 
 __all__ = ["ATTACKER", "ATTACKS", "Attack", "Lane", "Request"]
@@ -166,7 +167,10 @@ def _many(attributes: Callable[[int], Mapping[str, str | int]], n: int) -> Lane:
 
 def many_spans() -> Sequence[Lane]:
     """100,000 spans of ten workers over 500 steps, for diagnosis to look at."""
-    return [[_phases(first) for first in range(0, 500, 50)]]
+    first = point()
+    first.attributes.extend(key_values({_STEP: 0}))
+    leader = metrics_request(gauge(first), resource=_resource(rl_worker_index=0))
+    return [[_metrics(leader), *(_phases(first) for first in range(0, 500, 50))]]
 
 
 def _phases(first: int) -> Request:
@@ -177,16 +181,20 @@ def _phases(first: int) -> Request:
         resource_spans.resource.attributes.extend(key_values(_resource(rl_worker_index=worker)))
         spans = resource_spans.scope_spans.add().spans
         for step in range(first, first + 50):
+            trace_id, ids = (step + 1).to_bytes(16), (step * 10 + worker) * 20 + 1
             for n in range(20):
                 start_ns = now_ns + (step * 20 + n) * 1_000_000
+                # The first one is the step, the others are in it.
                 span = spans.add(
-                    name="rl.phase",
-                    trace_id=(step + 1).to_bytes(16),
-                    span_id=((step * 10 + worker) * 20 + n + 1).to_bytes(8),
+                    name="rl.phase" if n else STEP_SPAN,
+                    trace_id=trace_id,
+                    span_id=(ids + n).to_bytes(8),
+                    parent_span_id=ids.to_bytes(8) if n else b"",
                     start_time_unix_nano=start_ns,
-                    end_time_unix_nano=start_ns + 900_000,
+                    end_time_unix_nano=start_ns + (900_000 if n else 19_900_000),
                 )
-                span.attributes.extend(key_values({"rl.phase": f"part-{n}", _STEP: step}))
+                phase = {"rl.phase": f"part-{n}"} if n else {}
+                span.attributes.extend(key_values({**phase, _STEP: step}))
     return _traces(request)
 
 

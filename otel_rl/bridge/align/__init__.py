@@ -332,6 +332,7 @@ class Aligner:
             lambda: self._missed(now_ns, is_over=everything),
             everything=everything,
         )
+        self.has_more |= self._trail.has_more
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         numeric = [row for row in numeric if row.values]
         if report and everything and not numeric and self._newest_ns:

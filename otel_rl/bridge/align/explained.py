@@ -92,8 +92,11 @@ def explain(
     steps: Iterable[int],
     places: set[tuple[str, str]],
     missed: Mapping[str, tuple[int, int]],
-) -> list[Explained]:
+) -> Iterator[Explained]:
     """What decided how long some steps of a role took, in the order of their numbers.
+
+    All spans are put in order at once, and each step is explained when it is asked for, from the
+    spans as they were.
 
     Args:
         spans: All that are known, by their ids.
@@ -106,12 +109,12 @@ def explain(
     roots: dict[int, list[SpanRecord]] = defaultdict(list)
     wanted = set(steps)
     if not wanted:
-        return []
+        return iter(())
     for span in spans.values():
         if span.name == STEP_SPAN and span.role == role and span.step in wanted:
             roots[span.step].append(span)
     if not roots:  # they had to make room
-        return []
+        return iter(())
     forest = Forest(spans.values())
     reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
     clocks = estimate_clocks(forest, reference)
@@ -128,7 +131,7 @@ def explain(
     host_clocks = list(_host_clocks(ahead_ns, forest))
     gaps = _gaps(forest, missed)
     explainer = _Explainer(forest, observer, host_clocks, places, gaps)
-    return [explainer.explained(step, root) for step, root in last_of.items()]
+    return (explainer.explained(step, root) for step, root in last_of.items())
 
 
 class _Explainer:

@@ -29,6 +29,9 @@ _NS_PER_S: Final = 1_000_000_000
 # Once so often, because each time all spans are put in order. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
 
+# A step takes some milliseconds; the rows of others wait meanwhile.
+_STEPS_AT_A_TIME: Final = 32
+
 # Of the steps that were explained.
 _REMEMBERED: Final = 4_096
 
@@ -70,6 +73,7 @@ class Trail:
         # The latest end of a span, by worker; and of those that are not remembered any more.
         self._newest_ns: dict[str, int] = {}
         self._unnamed_ns = 0
+        self._explaining: _Explaining | None = None
 
     @property
     def forgotten_ns(self) -> int:
@@ -80,6 +84,11 @@ class Trail:
     def is_open(self) -> bool:
         """Whether a step waits to be explained."""
         return bool(self._known.waiting)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next ``close`` goes on explaining, whenever it comes."""
+        return self._explaining is not None
 
     def new_of(self, spans: Iterable[SpanRecord]) -> Sequence[SpanRecord]:
         """Returns the spans that were not taken before, each once. To be asked before ``add``.
@@ -139,7 +148,7 @@ class Trail:
         *,
         everything: bool,
     ) -> Sequence[Explained]:
-        """Explain the steps of ``role`` whose spans have had time to arrive.
+        """Explain steps of ``role`` whose spans have had time to arrive, not too many at a time.
 
         Args:
             role: Whose steps are explained.
@@ -149,25 +158,55 @@ class Trail:
                 they may have made some. Asked for if there is something to explain.
             everything: Whether to explain the steps whose spans are still waited for as well.
         """
-        if not everything and 0 <= now_ns - self._known.looked_ns < _EVERY_NS:
-            return ()
-        self._known.looked_ns = now_ns
+        explained = self._go_on(settings, everything=everything)
+        if self._explaining is None and (
+            everything or not 0 <= now_ns - self._known.looked_ns < _EVERY_NS
+        ):
+            self._known.looked_ns = now_ns
+            self._look(role, settings, now_ns, missed, everything=everything)
+            explained += self._go_on(settings, everything=everything)
+        return explained
+
+    def _look(
+        self,
+        role: str,
+        settings: AlignSettings,
+        now_ns: int,
+        missed: Callable[[], Mapping[str, tuple[int, int]]],
+        *,
+        everything: bool,
+    ) -> None:
+        """Begin to explain what has waited for long enough."""
         wait_ns = int(settings.spans_wait_s * _NS_PER_S)
         due = [
             step
             for step, received_ns in self._known.waiting.items()
             if everything or now_ns - min(received_ns, now_ns) >= wait_ns
         ]
-        over_ns = self._over_ns(due)
-        for step in due:
-            del self._known.waiting[step]
+        if not due:
+            return
+        steps = [number for of, number in due if of == role]
+        places = self._known.places
+        explained = explain(self._spans, role, steps, places, missed() if steps else {})
+        self._explaining = _Explaining(role, self._over_ns(due), explained)
+
+    def _go_on(self, settings: AlignSettings, *, everything: bool) -> list[Explained]:
+        """Explain some of the steps of the last look; the others wait, also over a restart."""
+        explaining = self._explaining
+        if explaining is None:
+            return []
+        at_most = None if everything else _STEPS_AT_A_TIME
+        explained = [*itertools.islice(explaining.explained, at_most)]
+        is_over = at_most is None or len(explained) < at_most
+        done = [(explaining.role, one.step) for one in explained]
+        for step in [*explaining.over_ns] if is_over else done:
+            self._known.waiting.pop(step, None)
             self._known.explained.pop(step, None)
-            self._known.explained[step] = over_ns[step]
+            self._known.explained[step] = explaining.over_ns.pop(step)
         while len(self._known.explained) > _REMEMBERED:
             del self._known.explained[next(iter(self._known.explained))]
-        steps = [number for of, number in due if of == role]
-        explained = explain(self._spans, role, steps, self._known.places, missed() if steps else {})
-        if due:
+        if is_over:
+            self._explaining = None
             self._forget(settings)
         return explained
 
@@ -316,6 +355,21 @@ def _read(body: bytes) -> Iterator[Sequence[SpanRecord]]:
             raise StateRefused("it is no list of spans")
         yield spans
         body = stream.unused_data
+
+
+@dataclass(slots=True)
+class _Explaining:
+    """Steps that are being explained.
+
+    Attributes:
+        role: Whose.
+        over_ns: When each of those that are left was over, by role and number; also of other roles.
+        explained: Explains the next of them.
+    """
+
+    role: str
+    over_ns: dict[tuple[str, int], int]
+    explained: Iterator[Explained]
 
 
 @dataclass(slots=True)

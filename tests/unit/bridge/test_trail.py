@@ -70,6 +70,33 @@ class Bench:
             self.trail.restore(log.body, self.settings)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_many_steps_are_explained_some_at_a_time_and_each_once(restarts: bool) -> None:
+    bench = Bench()
+    for number in range(1, 101):
+        bench.send(step(number))
+    looks = [bench.explain(after_s=10)]
+    while bench.trail.has_more:
+        if restarts and len(looks) == 2:
+            bench.restart()
+            bench.now_ns += 10 * S
+        looks.append(bench.explain())
+        bench.send(step(1))  # what comes again meanwhile is not explained again
+    assert [one.step for look in looks for one in look] == list(range(1, 101))
+    assert max(map(len, looks)) <= 32
+    assert bench.explain(after_s=10) == []
+
+
+def test_the_last_look_explains_all_that_is_left() -> None:
+    bench = Bench()
+    for number in range(1, 101):
+        bench.send(step(number))
+    first = bench.explain(after_s=10)
+    bench.send(step(200))
+    left = bench.explain(everything=True)
+    assert [one.step for one in [*first, *left]] == [*range(1, 101), 200]
+
+
 def test_a_step_is_what_each_role_and_phase_took_of_it() -> None:
     bench = Bench()
     bench.send(step(3))
