@@ -148,7 +148,9 @@ def read_settings(
         ConfigError: Naming what is wrong, its value and the way out.
     """
     if endpoint is not None and not isinstance(endpoint, str):
-        raise ConfigError(f"endpoint: must be a URL (got {redacted(endpoint)!r}).", hint=_URL_HINT)
+        raise ConfigError(
+            f"endpoint: must be a URL (got {redacted(repr(endpoint))}).", hint=_URL_HINT
+        )
     return Settings(
         metrics=_signal(Signal.METRICS, environ, endpoint),
         traces=_signal(Signal.TRACES, environ, endpoint),

@@ -81,10 +81,10 @@ def test_every_seed_of_the_corpus_is_sound(stack: Stack) -> None:
 def test_a_batch_that_cannot_be_decoded_is_a_failure(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fragile(_batch: object) -> None:
+    def fragile(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("otel_rl.bridge.drain.decode", fragile)
+    monkeypatch.setattr("otel_rl.bridge.drain.decode_parts", fragile)
     report = Fuzzer(stack, 1).run(100)
     assert any("the bridge counted" in failure.what for failure in report.failures)
 
@@ -109,7 +109,7 @@ def test_an_unforeseen_exception_at_the_door_is_a_failure_with_its_request(
 def test_a_good_request_that_is_not_served_is_a_failure(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(signal: Signal, *_: object) -> None:
+    def refuse(signal: Signal, *_: object, **__: object) -> None:
         raise MalformedRequest(f"no {signal} today")
 
     monkeypatch.setattr("otel_rl.bridge.receive.intake.admit", refuse)
