@@ -1,41 +1,26 @@
 """What one experiment costs grows with what it sends, not with the square of that.
 
-Each shape is measured at a size and at four times the size, in CPU time of this process, the least
-of some attempts. What is linear costs four times as much, a square sixteen times.
+Each shape is measured at a size and at four times the size.
 """
 
-import gc
-import math
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from otel_rl.bridge.align import Aligner, AlignSettings
 from otel_rl.bridge.align.seen import Seen
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
+from tests.costs import cost_ratio
 
 T0 = 1_700_000_000_000_000_000
 
-_ATTEMPTS = 8
 _MOST = 8.0
 """Times as much, for four times as much."""
 
 
 def ratio(work: Callable[[int], object], size: int) -> float:
-    """How much more four times the size costs. What is linear is seldom measured twice."""
-    least = {size: math.inf, 4 * size: math.inf}
-    found = math.inf
-    for _ in range(_ATTEMPTS):
-        for n in least:
-            gc.collect()  # what others have left is not paid for here
-            begun_s = time.process_time()
-            work(n)
-            least[n] = min(least[n], time.process_time() - begun_s)
-        found = least[4 * size] / least[size]
-        if found < _MOST:
-            break
-    return found
+    return cost_ratio(lambda n: partial(work, n), size, most=_MOST)
 
 
 def points_newest_first(n: int) -> None:

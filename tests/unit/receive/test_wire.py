@@ -2,6 +2,8 @@
 
 import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from google.protobuf.descriptor import Descriptor
@@ -16,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.wire import check_message_count, weigh
 from otel_rl.errors import MalformedRequest, RequestTooLarge
+from tests.costs import cost_ratio
 from tests.otlp_requests import delimited, gauge, metrics_request, point
 
 ROOT = ExportMetricsServiceRequest.DESCRIPTOR
@@ -204,13 +207,9 @@ def test_rows_of_fields_are_counted_one_by_one(rows: list[tuple[int, int]], repe
 
 
 def test_counting_costs_time_in_proportion_to_the_bytes() -> None:
-    def cpu_s(payload: bytes) -> float:
-        taken_s = []
-        for _ in range(3):
-            begun_s = time.process_time()
-            weigh(payload, ROOT, 1 << 30)
-            taken_s.append(time.process_time() - begun_s)
-        return min(taken_s)
-
     for content in (b"", b"\x12\x00", b"\x7a\x00\x7a\x01x"):
-        assert cpu_s(nested([1, 2], 24_000, content)) < 10 * cpu_s(nested([1, 2], 6_000, content))
+
+        def weighing(n: int, content: bytes = content) -> Callable[[], object]:
+            return partial(weigh, nested([1, 2], n, content), ROOT, 1 << 30)
+
+        assert cost_ratio(weighing, 6_000, most=10) < 10
