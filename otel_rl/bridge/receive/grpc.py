@@ -240,6 +240,8 @@ class _Calls:
         except asyncio.CancelledError:
             storing.add_done_callback(self._count_failure)
             raise
+        finally:
+            del storing  # its error would keep this frame, and the message, until a collection
 
     async def _place(self, path: SenderPath) -> Place:
         try:

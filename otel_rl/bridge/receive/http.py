@@ -239,7 +239,12 @@ class _Receiver:
             raise
         # Also of a request that was cut off: its thread goes on.
         taking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._places.release, place))
-        return await asyncio.wrap_future(taking)
+        try:
+            return await asyncio.wrap_future(taking)
+        finally:
+            del (
+                taking
+            )  # its error would keep this frame, and the request, until the next collection
 
     def _error(self, media: _Media | None, answer: Answer, message: str) -> Response:
         retry_after_s = self._limits.retry_after_s
