@@ -1,17 +1,18 @@
-# The bridge, with the W&B tracker, PostgreSQL's client and the demo. No root, no compiler, nothing but Python and what requirements.lock names.
+# The bridge, with the W&B tracker, PostgreSQL's client and the demo. No root, no compiler, nothing but Python and what
+# requirements-image.lock names.
 ARG PYTHON=python:3.12.11-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /source
-COPY requirements.lock ./
-# Every package is checked against its hash. What the image does not need is left behind here.
+COPY requirements-image.lock ./
+# Every package is checked against its hash. What only builds the package is left behind here.
 RUN python3 -m venv /opt/otel_rl \
  && /opt/otel_rl/bin/pip wheel --quiet --disable-pip-version-check --no-deps --require-hashes \
-      -r requirements.lock -w /wheels
+      -r requirements-image.lock -w /wheels
 COPY pyproject.toml README.md LICENSE ./
 COPY otel_rl ./otel_rl
 RUN /opt/otel_rl/bin/pip install --quiet --disable-pip-version-check --no-index --find-links /wheels \
-      ".[wandb,postgres,demo]"
+      ".[all]"
 
 FROM ${PYTHON}
 COPY --from=build /opt/otel_rl /opt/otel_rl

@@ -1,4 +1,4 @@
-# Two commands are enough on a fresh machine: `make demo` and `make test`. Both install what they need.
+# Two commands are enough on a fresh machine: `make demo` and `make test`. Each installs what it needs.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,17 +8,30 @@ BIN    := $(VENV)/bin
 UNUSED_BY_TESTS := triton cuda-toolkit cuda-bindings cuda-pathfinder nvidia-cuda-cccl nvidia-cusolver \
   nvidia-nvjitlink nvidia-nvtx
 
-.PHONY: help demo test lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench capacity docs lock clean
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "otel_rl needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+
+# Tests start hundreds of processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(VENV)/.installed  ## a real asynchronous GRPO run, ending in one W&B run
+demo: $(VENV)/.demo  ## a real asynchronous GRPO run, ending in one W&B run
 	@$(BIN)/otel-rl demo
 
-# A file's tests stay together, because some share a run of the demo. ARGS replaces the options.
-test: ARGS ?= -n 2 --dist loadfile
-test: $(VENV)/.installed  ## every test
+# A file's tests stay together, because they share what it starts. Many wait for timers and other processes, so there are
+# two processes for each of two cores. ARGS replaces the options.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+
+test: ARGS ?= $(PARALLEL)
+test: $(VENV)/.installed  ## the tests of each promise, in a few minutes
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: ARGS ?= $(PARALLEL) --durations=30
+test-all: $(VENV)/.installed  ## every test, with the long hunts and every parameter
 	@$(BIN)/python -m pytest $(ARGS)
 
 lab: $(VENV)/.installed  ## the real Collector, Jaeger, torch, Ray and others for the tests, once for all checkouts
@@ -35,7 +48,7 @@ lint: $(VENV)/.installed  ## ruff, mypy, import-linter, generated files
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m otel_rl.semconv.generate --check
+	@$(BIN)/python -m tools.semconv.generate --check
 	@$(BIN)/python docs/generate.py --check
 
 format: $(VENV)/.installed  ## let ruff rewrite what it can
@@ -64,26 +77,33 @@ capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs 
 	@$(BIN)/python -m bench.capacity
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
-	@$(BIN)/python -m otel_rl.semconv.generate
+	@$(BIN)/python -m tools.semconv.generate
 	@$(BIN)/python docs/generate.py
 
+LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header
+LOCK_ALL := $(LOCK) --universal --python-version 3.11 pyproject.toml
+
 lock: $(VENV)/.installed  ## pin every dependency, with hashes
-	@$(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --all-extras --no-header pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  --generate-hashes --no-header --no-annotate --constraint requirements.lock \
-	  $(UNUSED_BY_TESTS:%=--no-emit-package %) pyproject.toml tests/lab/frameworks/requirements.in \
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r tools/uv.lock.txt
+	@$(LOCK_ALL) --all-extras --group dev -o requirements.lock
+	@$(LOCK_ALL) --extra demo --group build --constraint requirements.lock -o requirements-demo.lock
+	@$(LOCK_ALL) --extra all --group build --constraint requirements.lock -o requirements-image.lock
+	@echo uv | $(LOCK) --universal --no-annotate - -o tools/uv.lock.txt
+	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --constraint requirements.lock \
+	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \
 	  -o tests/lab/frameworks/requirements.lock
 
-$(VENV)/.installed: pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "otel_rl needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Installing into $(VENV) (once)"
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# Both sets are of the same versions. What is installed for development is enough for the demo.
+$(VENV)/.demo: pyproject.toml requirements-demo.lock
+	@$(CHECK_PYTHON)
+	@$(PYTHON) tools/install.py demo --venv $(VENV)
 	@touch $@
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(CHECK_PYTHON)
+	@$(PYTHON) tools/install.py dev --venv $(VENV)
+	@touch $(VENV)/.demo $@
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist wandb .otel_rl .mypy_cache .ruff_cache .pytest_cache .hypothesis

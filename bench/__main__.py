@@ -1,9 +1,9 @@
-"""``python -m bench``: what otel_rl costs, side by side with what users run today.
+"""``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
     python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
                     [tracing]
 
-Every part runs in a process of its own. A goal that is missed is a finding and no failure.
+Every part runs in a process of its own. A missed goal is a finding and no failure.
 """
 
 import argparse

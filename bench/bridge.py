@@ -1,13 +1,12 @@
-"""What the bridge costs: its stages, its W&B writer, and the whole from loopback to the run.
+"""Costs of the bridge: its stages, its W&B writer, and the whole path from loopback to the run.
 
-CPU seconds are reliable on a shared machine, times by the clock are indicative. W&B is offline, so
-no network is measured.
+CPU seconds are reliable on a shared machine, wall-clock times are indicative. W&B is offline, so no
+network is measured.
 """
 
 import contextlib
 import http.client
 import json
-import pickle
 import resource
 import subprocess
 import sys
@@ -23,24 +22,28 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from bench.family import descendants_cpu_s, measured
 from bench.figures import Figure, Limits
-from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.decode import decode
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.journal.formats.state_format import VERSION, Run, encode
+from otel_rl.bridge.journal.run_store import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Commit, Ledger
-from otel_rl.bridge.pipeline import Bridge
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.wandb import WandbTracker
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from otel_rl.worker.buffer import Measured
+from otel_rl.semconv.spec import Tier
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.encode import Stream, encode_resource
-from otel_rl.worker.expand import Expander
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.intervals import Intervals
+from otel_rl.worker.metrics.buffer import Measured
+from otel_rl.worker.metrics.expander import Expander
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
 
 WORKERS = 8
 METRICS = 20
@@ -50,13 +53,13 @@ KEY = ExperimentKey("bench")
 S = 1_000_000_000
 
 GOAL_CPU_US = 6.0
-"""Of Python a point, W&B's own included."""
+"""Python's CPU time per point, W&B's own included."""
 GOAL_WALL_US = 10.0
 """100,000 points a second."""
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Stages, writer, end to end. Nothing to compare with: users have no bridge today."""
+    """Measure stages, writer, end to end. Without a comparison: there is no other bridge."""
     for series, steps in (20, STEPS), (2000, 5):
         found = _stages(series, 2 if tiny else steps, rounds=3)
         for stage, us in found.items():
@@ -80,7 +83,7 @@ def _figure(name: str, unit: str, ours: float, goal: float | None = None) -> Fig
 
 
 def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
-    """One export of one worker: every series at every step, as otel_rl's workers send it."""
+    """Build one export of one worker: every series at every step, as otel_rl's workers send it."""
     streams = [Stream(InstrumentationScope("bench"), f"metric.{n}") for n in range(series)]
     resource = Resource(
         {
@@ -103,8 +106,9 @@ def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
         for step in steps
         for stream in streams
     ]
-    expander = Expander(Guard(Drops()), Intervals(now_ns - 1))
-    (only,) = expander.requests(entries, encode_resource(resource))
+    packer = RequestPacker(encode_resource(resource), Signal.METRICS)
+    Expander(Guard(Drops()), Intervals(now_ns - 1)).pack(entries, packer)
+    (only,) = packer.requests()
     return only.payload
 
 
@@ -122,13 +126,13 @@ class _Stopwatch:
 
 
 def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
-    """CPU of each stage per point; a round is one export of every worker and one commit."""
+    """Measure CPU of each stage per point; a round is one export of every worker and one commit."""
     watch, limits = _Stopwatch(), ReceiveLimits()
     aligner = Aligner(AlignSettings(max_series=WORKERS * series))
     now_ns = time.time_ns()
     with tempfile.TemporaryDirectory() as directory:
         journal = SqliteJournal(Path(directory))
-        ledger = Ledger(journal)
+        run_store = RunStore(journal)
         for number in range(rounds):
             first = number * steps
             payloads = [
@@ -138,8 +142,8 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
             if number == 1:
                 watch.seconds.clear()  # the first round makes the series
             for payload in payloads:
-                with watch("admit"):
-                    admit(Signal.METRICS, payload, limits, now_ns)
+                with watch("validate"):
+                    validate(Signal.METRICS, payload, limits, now_ns)
                 with watch("decode"):
                     found = decode(Batch(KEY, Signal.METRICS, payload, now_ns))
                 with watch("align"):
@@ -148,18 +152,23 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
                 rows = aligner.close(now_ns)
             with watch("commit"):
                 log = aligner.take_log()
-                commit = Commit(KEY, rows, aligner.next_number, aligner, seen=log)
-                ledger.commit([commit])
+                state = _state(aligner)
+                commit = Commit(KEY, rows, aligner.next_number, state, seen=log)
+                run_store.commit([commit])
             with watch("state, part of commit"):
-                pickle.dumps(aligner, pickle.HIGHEST_PROTOCOL)
+                _state(aligner)
             now_ns += S
         journal.close()
     points = WORKERS * series * steps * (rounds - 1)
     return {stage: seconds / points * 1e6 for stage, seconds in watch.seconds.items()}
 
 
+def _state(aligner: Aligner) -> bytes:
+    return encode(Run(VERSION, aligner.to_wire(), RunMetadata().to_wire(), None))
+
+
 def _writer(keys: int, rows: int) -> dict[str, float]:
-    """CPU of writing rows of ``keys`` values to an offline run."""
+    """Measure the CPU of writing rows of ``keys`` values to an offline run."""
     values = {f"trainer/metric_{n}": n / 7 for n in range(keys)}
     tracker = WandbTracker()
     with tempfile.TemporaryDirectory() as directory:
@@ -176,7 +185,7 @@ def _writer(keys: int, rows: int) -> dict[str, float]:
 
 
 def _end_to_end(tracker: str, exports: int) -> dict[str, float]:
-    """Costs of a bridge that gets ``exports`` requests of 20 x 500 points from each worker."""
+    """Measure a bridge that gets ``exports`` requests of 20 x 500 points from each worker."""
     with tempfile.TemporaryDirectory() as directory:
         bridge = Bridge(_bridge_settings(Path(directory), tracker))
         bridge.start()
@@ -191,7 +200,7 @@ def _end_to_end(tracker: str, exports: int) -> dict[str, float]:
             name: used_s - before.get(name, 0.0) for name, used_s in descendants_cpu_s().items()
         }
         bridge.stop()
-        # More, because the bridge also tells the run of itself.
+        # More, because the bridge adds its own metrics.
         assert bridge.counters.value(Counter.ROWS_CREATED) >= STEPS * (1 + exports)
     points = WORKERS * METRICS * STEPS * exports
     core_s = used.pop("wandb-core", 0.0)
@@ -211,7 +220,10 @@ def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
         grpc=GrpcSettings(enabled=False),
         align=AlignSettings(per_worker=True),
         tracker=TrackerSettings(
-            name=tracker, options={"mode": "offline"} if tracker == "wandb" else {}
+            name=tracker,
+            detail=Tier.EVERYTHING,
+            max_values_per_minute=0,
+            options={"mode": "offline"} if tracker == "wandb" else {},
         ),
     )
 
@@ -222,7 +234,7 @@ def _wait_for_rows(bridge: Bridge, rows: int) -> None:
 
 
 def _requests(first: int, exports: int, directory: Path) -> list[str]:
-    """Files with the exports of all workers, one worker after the other."""
+    """Write files with the exports of all workers, one worker after the other."""
     files = []
     for worker in range(WORKERS):
         for export in range(first, first + exports):
@@ -240,7 +252,7 @@ def send(address: str, exports: int, files: Sequence[str]) -> None:
 
 
 def _post(address: str, exports: str, *files: str) -> dict[str, float]:
-    """Each worker's exports in order, the workers at the same time."""
+    """Send each worker's exports in order, the workers concurrently."""
 
     def send_all(paths: Sequence[str]) -> None:
         connection = http.client.HTTPConnection(address)
@@ -264,7 +276,7 @@ def _post(address: str, exports: str, *files: str) -> dict[str, float]:
 
 
 def _in_a_process(part: str, *arguments: object) -> dict[str, float]:
-    """What a part of this module says that runs in a process of its own."""
+    """Return the output of a part of this module that runs in a process of its own."""
     said = measured("bench.bridge", part, *map(str, arguments)).said
     found: dict[str, float] = json.loads(said)
     return found

@@ -1,4 +1,4 @@
-"""What a measurement costs the thread that trains: ``gauge.set`` and ``mlogger.log``."""
+"""Costs of a measurement for the training thread: ``gauge.set`` and ``mlogger.log``."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,16 +14,16 @@ from bench.stock import RESOURCE, stock_sdk
 from bench.timing import Rounds, Turn, calls
 from otel_rl.semconv.names import RL_LOOP_ITERATION as STEP
 from otel_rl.worker import session
-from otel_rl.worker.buffer import Buffer
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.metrics.buffer import Buffer
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
 
 WIDE = {f"train/metric_{n}": n / 7 for n in range(20)}
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """``gauge.set``, then ``mlogger.log``."""
+    """Measure ``gauge.set``, then ``mlogger.log``."""
     yield from _gauge_set(tiny=tiny)
     yield from _log(tiny=tiny)
 

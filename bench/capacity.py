@@ -1,12 +1,12 @@
-"""``python -m bench.capacity``: how large a site one bridge serves, and what breaks first.
+"""``python -m bench.capacity``: the size of site that one bridge serves, and its first bottleneck.
 
 Two halves. The costs of the bridge's work are measured here, as CPU time of the stages with real
 requests: a request, a worker in it, a series of a worker, a further measurement of a series. The
-model adds them up for sites of 8 to 10,000 workers, second by second: workers export, gateways keep
-and batch, the bridge makes rows in one Python process, which is one core, and a writer process per
-run gives them to W&B. In the middle the bridge is away for ten minutes.
+model adds them up for sites of 8 to 10,000 workers, second by second: workers export, gateways
+queue and batch, the bridge makes rows in one Python process, which is one core, and a writer
+process per run hands them to W&B. In the middle the bridge is down for ten minutes.
 
-What it leaves out: the network, W&B's server, and gateways that are short of CPU.
+The model omits the network, W&B's server, and gateways that are short of CPU.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 
-from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.ingest import AuthSettings, Experiments, HttpServer, IngestPipeline, Tokens
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.receive import AuthSettings, Experiments, HttpServer, Intake, Tokens
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.records import Signal
 
 S = 1_000_000_000
@@ -65,7 +65,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Site:
-    """What reports.
+    """Senders of a site.
 
     Attributes:
         workers: All of them, in ``experiments`` runs.
@@ -75,7 +75,7 @@ class Site:
         export_interval_s: Of each worker.
         keys: Values of a row.
         rows_per_s: Of each run.
-        workers_per_request: As many as a gateway joins; 1 without one.
+        workers_per_request: Workers that a gateway joins; 1 without one.
         queue_bytes: Of the gateways' disks, for each worker.
     """
 
@@ -92,16 +92,16 @@ class Site:
 
 @dataclass(frozen=True)
 class Found:
-    """What the model says of a site.
+    """Result of the model for a site.
 
     Attributes:
-        bridge_cores: That the bridge needs.
-        writer_cores: That the busiest writer needs.
+        bridge_cores: Cores that the bridge needs.
+        writer_cores: Cores that the busiest writer needs.
         mb_per_s: Into the bridge's journal.
         requests_per_s: Of the bridge.
-        caught_up_s: After the outage, until nothing waits any more; None if that never is.
-        lost: Whether a gateway's queue was full, so that senders were refused and dropped.
-        breaks_first: What is used most.
+        caught_up_s: After the outage, until nothing waits any more; None for never.
+        lost: Whether a gateway's queue was full, so that senders were refused and dropped data.
+        breaks_first: The bottleneck.
     """
 
     bridge_cores: float
@@ -114,7 +114,7 @@ class Found:
 
 
 def simulate(site: Site, costs: Costs) -> Found:
-    """Two hours of a site, in steps of a second."""
+    """Simulate two hours of a site, in steps of a second."""
     exports_per_s = site.workers / site.export_interval_s
     requests_per_s = exports_per_s / site.workers_per_request
     per_export = max(1.0, site.measurements_per_s * site.export_interval_s)
@@ -129,7 +129,7 @@ def simulate(site: Site, costs: Costs) -> Found:
     bytes_per_s = series_per_s * costs.series_bytes + further_per_s * costs.measurement_bytes
     writer_us = site.rows_per_s * site.keys * costs.value_us
     bridge_cores, writer_cores = bridge_us / 1e6, writer_us / 1e6
-    waiting_s = 0.0  # of work for the bridge, in the gateways and in its spool
+    waiting_s = 0.0  # of pending work for the bridge, in the gateways and in its spool
     caught_up_s: float | None = None
     lost = False
     for second in range(HORIZON_S):
@@ -158,7 +158,7 @@ def simulate(site: Site, costs: Costs) -> Found:
 
 
 def measure() -> Costs:
-    """The costs on this machine: differences between requests of different shapes."""
+    """Measure the costs on this machine: differences between requests of different shapes."""
     one, more_workers = _shape(1, 10, 1), _shape(50, 10, 1)
     more_series, more_measured = _shape(1, 500, 1), _shape(1, 10, 500)
     series_us = (more_series.us - one.us) / 490
@@ -180,8 +180,8 @@ WRITER_US = 7.0
 
 
 def _http_us(requests: int = 1000) -> float:
-    """CPU of the HTTP server for a request that holds nothing."""
-    intake = Intake(
+    """Measure the CPU of the HTTP server for an empty request."""
+    intake = IngestPipeline(
         accept=lambda _: None,
         limits=ReceiveLimits(),
         counters=Counters(),
@@ -213,19 +213,19 @@ class _Shape:
 
 
 def _shape(workers: int, series: int, measurements: int, exports: int = 40) -> _Shape:
-    """CPU of one request, from its bytes to its rows; the mean over ``exports``."""
+    """Measure the CPU of one request, from its bytes to its rows; the mean over ``exports``."""
     begun_ns = time.time_ns()
     bodies = [_request(workers, series, measurements, begun_ns + n * S, n) for n in range(exports)]
     with tempfile.TemporaryDirectory() as directory:
         journal = SqliteJournal(Path(directory))
-        spool, ledger = Spool(journal), Ledger(journal)
-        drain = Drain(
-            spool, ledger, settings=AlignSettings(), counters=Counters(), notify=lambda _: None
+        spool, run_store = Spool(journal), RunStore(journal)
+        drain = RowProcessor(
+            spool, run_store, settings=AlignSettings(), counters=Counters(), notify=lambda _: None
         )
         begun_s = time.process_time()
         for n, body in enumerate(bodies):
             now_ns = begun_ns + n * S
-            admitted = admit(Signal.METRICS, body, ReceiveLimits(), now_ns)
+            admitted = validate(Signal.METRICS, body, ReceiveLimits(), now_ns)
             spool.append(admitted.batches)
             while drain.round(now_ns):
                 pass
@@ -235,7 +235,7 @@ def _shape(workers: int, series: int, measurements: int, exports: int = 40) -> _
 
 
 def _request(workers: int, series: int, measurements: int, now_ns: int, export: int) -> bytes:
-    """What a gateway makes of the exports of some workers of otel_rl."""
+    """Build a gateway's request from the exports of some workers of otel_rl."""
     request = ExportMetricsServiceRequest()
     for worker in range(workers):
         part = request.resource_metrics.add()
@@ -279,7 +279,7 @@ SITES: Sequence[tuple[str, Site]] = [
 
 
 def table(sites: Iterable[tuple[str, Site]], costs: Costs) -> Iterable[str]:
-    """The sites as the lines of a Markdown table."""
+    """Yield the sites as the lines of a Markdown table."""
     columns = (
         "site",
         "workers",

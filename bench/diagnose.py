@@ -1,15 +1,15 @@
-"""``python -m bench.diagnose``: does ``otel-rl diagnose`` name what was done to the demo?
+"""``python -m bench.diagnose``: accuracy of ``otel-rl diagnose`` on injected faults of the demo.
 
     python -m bench.diagnose [--seeds 5] [--healthy 20] [--kinds KIND ...] [--steps 70]
                              [--variants] [--keep DIR] [--recorded DIR] [--out FILE]
 
 Runs the demo for each kind of fault and each seed, one after the other, with a bridge and the jsonl
-tracker, and asks ``otel-rl diagnose --json`` about what the bridge's journal keeps. Where a fault
-may happen to one process, the seed decides to which one.
+tracker, and runs ``otel-rl diagnose --json`` on the bridge's journal. The seed selects the process
+of a fault.
 
-``--variants`` asks for other sizes, places and directions of the faults than the usual ones, one
-for each seed. ``--keep`` keeps each bridge's data directory, and ``--recorded`` asks about such
-ones again without running anything.
+``--variants`` selects other sizes, places and directions of the faults than the usual ones, one for
+each seed. ``--keep`` keeps each bridge's data directory, and ``--recorded`` diagnoses kept
+directories again without running the demo.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from otel_rl.demo.faults import Fault, Kind
+from otel_rl.demo.faults.plan import Fault, Kind
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["Case", "Verdict", "main", "summary"]
@@ -51,7 +51,7 @@ VARIANTS = {
     Kind.REWARD_BUG: (":-1", ":1", ":0@reward/1", ":-1@reward/0"),
     Kind.CLOCK_SKEW: (":-20@trainer/1", ":5@reward/0", ":-300@generator/0"),
 }
-"""Sizes, places and directions that are not the usual ones."""
+"""Unusual sizes, places and directions."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Case:
     Attributes:
         kind: Of the fault.
         seed: Of the run.
-        fault: As ``otel-rl demo --fault`` takes it.
-        step: From which on it happens; None in a healthy run.
-        worker: That it happens to, if it is one; else None.
+        fault: In the format of ``otel-rl demo --fault``.
+        step: First step of the fault; None in a healthy run.
+        worker: Affected worker; None if it is not a single one.
     """
 
     kind: str
@@ -74,20 +74,20 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Return the name of its directory."""
         return f"{self.kind}-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was said about a case.
+    """Diagnosis of a case.
 
     Attributes:
         case: The case.
         said: Kind of the first cause, ``healthy`` or ``no clear cause``.
         worker: Of the first cause.
-        seconds: That the run took; 0 if it is a recorded one.
-        error: Why nothing could be said; empty if something was.
+        seconds: Duration of the run; 0 if it is a recorded one.
+        error: Error of the diagnosis; empty without one.
     """
 
     case: Case
@@ -98,33 +98,33 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the first cause is the fault; in a healthy run, whether there is none."""
+        """Return whether the first cause is the fault; in a healthy run, whether there is none."""
         if self.case.kind == Kind.NONE:
             return not self.error and not self.is_false_alarm
         return self.said == self.case.kind
 
     @property
     def is_false_alarm(self) -> bool:
-        """Whether a cause was found in a healthy run."""
+        """Return whether a cause was found in a healthy run."""
         return self.case.kind == Kind.NONE and self.said not in {HEALTHY, "no clear cause", ""}
 
     @property
     def names_worker(self) -> bool | None:
-        """Whether the right process was named; None if it is not one that is at fault."""
+        """Return whether the right process was named; None if no single one is at fault."""
         return None if self.case.worker is None else self.worker == self.case.worker
 
 
 def cases(
     kinds: Sequence[Kind], *, seeds: int, healthy: int, steps: int, variants: bool = False
 ) -> Iterator[Case]:
-    """All cases, kind after kind of each seed, so that a part of them says something already.
+    """Yield all cases, seed by seed, so that a part of them is already informative.
 
     Args:
         kinds: Of faults.
         seeds: Runs of each.
-        healthy: Runs of none.
+        healthy: Healthy runs.
         steps: Of each run.
-        variants: Whether faults are not to be the usual ones.
+        variants: Whether to use unusual faults.
     """
     settings = DemoSettings(steps=steps)
     for seed in range(max(seeds, healthy)):
@@ -160,13 +160,13 @@ def _case(kind: Kind, seed: int, settings: DemoSettings, *, variants: bool) -> C
 
 
 def record(case: Case, directory: Path, *, steps: int) -> float:
-    """Run the demo; its bridge keeps all in ``directory``.
+    """Run the demo with its bridge's data in ``directory``.
 
     Returns:
-        Seconds that it took.
+        Duration in seconds.
 
     Raises:
-        CalledProcessError: It did not reach its end.
+        CalledProcessError: The demo failed.
     """
     directory.mkdir(parents=True)
     begun_s = time.monotonic()
@@ -184,7 +184,7 @@ def record(case: Case, directory: Path, *, steps: int) -> float:
 
 
 def judge(case: Case, directory: Path, *, seconds: float) -> Verdict:
-    """Ask ``otel-rl diagnose`` about a run."""
+    """Run ``otel-rl diagnose`` on a run."""
     command = [
         *(sys.executable, "-m", "otel_rl.cli", "diagnose"),
         *("--data", str(directory), "--json"),
@@ -208,7 +208,7 @@ def judge(case: Case, directory: Path, *, seconds: float) -> Verdict:
 
 
 def summary(verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """The figures, and each case."""
+    """Return the figures, and each case."""
     faults = [each for each in verdicts if each.case.kind != Kind.NONE]
     workers = [each.names_worker for each in faults if each.names_worker is not None]
     return {
@@ -235,7 +235,7 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, object]:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """The result in Markdown, a line for each kind."""
+    """Return the result in Markdown, a line for each kind."""
     lines = [
         "| kind | runs | right first cause | right worker | said otherwise |",
         "| --- | --- | --- | --- | --- |",
@@ -280,7 +280,7 @@ def _run_all(options: argparse.Namespace, note: Callable[[Verdict], None]) -> No
 
 
 def main() -> None:
-    """Run, ask, and write ``build/diagnose-bench.json``."""
+    """Run, diagnose, and write ``build/diagnose-bench.json``."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.diagnose", description=__doc__.partition("\n")[0]
     )

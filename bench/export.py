@@ -1,6 +1,6 @@
-"""What a measurement costs the exporter thread: collected, encoded and serialized, not yet sent.
+"""Costs of a measurement for the exporter thread: collected, encoded and serialized, not sent.
 
-The stock SDK keeps every measurement by ``exact_view``, so that both put the same on the wire.
+The stock SDK keeps every measurement by ``exact_view``, so that both send the same data.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +16,10 @@ from bench.figures import Figure
 from bench.stock import RESOURCE, stock_sdk
 from bench.timing import Rounds, Turn
 from otel_rl.semconv.names import RL_LOOP_ITERATION as STEP
-from otel_rl.worker.buffer import Buffer, Logged
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.metrics.buffer import Buffer, Logged
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
 
 SHAPES: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "20 gauges a step": (20, 500, {}),
@@ -27,11 +27,11 @@ SHAPES: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "1 gauge a step": (1, 10_000, {}),
     "2,000 gauges a step": (2000, 5, {}),
 }
-"""What 10,000 points come from: gauges, steps since the last export, attributes."""
+"""Sources of 10,000 points: gauges, steps since the last export, attributes."""
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """One export of each shape; the first one also as rows of ``mlogger.log``."""
+    """Measure one export of each shape; the first one also as rows of ``mlogger.log``."""
     for name, (gauges, steps, attributes) in SHAPES.items():
         yield from _shape(name, gauges, 2 if tiny else steps, attributes, 2 if tiny else 11)
 
@@ -87,7 +87,7 @@ def _setting(
 
 
 def _log(buffer: Buffer, metrics: int, steps: int) -> None:
-    """What ``mlogger.log`` does."""
+    """Record like ``mlogger.log``."""
     for step in range(steps):
         row: dict[str, object] = {f"metric.{n}": step / 7 for n in range(metrics)}
         buffer.entries.append(Logged(row, step, None, time_ns(), get_current()))

@@ -1,4 +1,4 @@
-"""What a process takes together with all that it starts: CPU time and memory."""
+"""CPU time and memory of a process together with all its descendants."""
 
 import contextlib
 import ctypes
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_S = 0.05
-"""How often memory is looked at."""
+"""Sampling interval of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a command and its whole family.
+    """Cost of a command and its whole family.
 
     Attributes:
         cpu_s: CPU seconds.
-        peak_mb: The most memory that all had at the same time; pages that they share count once.
-        said: What the command said.
+        peak_mb: Peak memory of all together; shared pages count once.
+        said: Output of the command.
     """
 
     cpu_s: float
@@ -31,7 +31,7 @@ class Cost:
 
 
 def measured(module: str, *arguments: str) -> Cost:
-    """Run a Python module and everything it starts."""
+    """Run a Python module and measure it with all that it starts."""
     _adopt_orphans()
     before_s = _children_cpu_s()
     environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
@@ -53,22 +53,22 @@ def measured(module: str, *arguments: str) -> Cost:
 
 
 def descendants_cpu_s() -> dict[str, float]:
-    """CPU seconds so far of the descendants that run now, by the name of their program."""
+    """Return the CPU seconds of the running descendants, by the name of their program."""
     return cpu_s_by_name(_family(os.getpid())[1:])
 
 
 def family_cpu_s(pid: int) -> float:
-    """CPU seconds so far of a process and of its descendants that run now."""
+    """Return the CPU seconds of a process and of its running descendants."""
     return sum(cpu_s_by_name(_family(pid)).values())
 
 
 def family_mb(pid: int) -> float:
-    """Memory of a process and its descendants now; pages that they share count once."""
+    """Return the memory of a process and its descendants; shared pages count once."""
     return _memory_kb(pid) / 1024
 
 
 def cpu_s_by_name(pids: Iterable[int]) -> dict[str, float]:
-    """CPU seconds so far of some processes, by the name of their program."""
+    """Return the CPU seconds of some processes, by the name of their program."""
     found: dict[str, float] = {}
     for pid in pids:
         # After the name in brackets: state is field 3, utime and stime are 14 and 15.
@@ -85,7 +85,7 @@ def _children_cpu_s() -> float:
 
 
 def _adopt_orphans() -> None:
-    """Make this process the parent of what its children leave behind, so that it is counted."""
+    """Adopt orphans of child processes, so that they are counted."""
     set_child_subreaper = 36
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
@@ -107,7 +107,7 @@ def _memory_kb(pid: int) -> int:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     found = [pid]
     for member in found:
         with contextlib.suppress(OSError):  # it has ended

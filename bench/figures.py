@@ -1,4 +1,4 @@
-"""What a bench finds out, as a table for people and as JSON for programs."""
+"""Results of a bench, as a table and as JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Limits(StrEnum):
-    """What the goal of a figure is an upper bound of."""
+    """Quantity that the goal of a figure bounds."""
 
     RATIO = "ratio"
     OURS = "ours"
@@ -19,14 +19,14 @@ class Figure:
     """One cost, ours beside theirs, measured in one run.
 
     Attributes:
-        name: What is done.
+        name: The operation.
         unit: Of ``ours`` and ``theirs``.
-        ours: What it costs with otel_rl.
-        theirs: What it costs with what it is compared with; None if there is nothing to compare.
-        against: What that is.
+        ours: Cost with otel_rl.
+        theirs: Cost of the alternative; None without one.
+        against: The alternative.
         ratio: Ours by theirs, the median over rounds where both are measured in each; None if
             theirs is nothing, or no more than the noise.
-        goal: The highest value that is good enough; None if nothing was promised.
+        goal: The highest acceptable value; None without a promise.
         limits: Whether the goal is one for the ratio or for ours alone.
     """
 
@@ -41,14 +41,14 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None without one."""
+        """Return whether the goal is met; None without one."""
         limited = self.ratio if self.limits is Limits.RATIO else self.ours
         if self.goal is None or limited is None:
             return None
         return limited <= self.goal
 
     def line(self) -> str:
-        """The figure as a line of the table."""
+        """Return the figure as a line of the table."""
         goal = ""
         if self.goal is not None:
             bound = f"{self.goal:.3g}" + (f" {self.unit}" if self.limits is Limits.OURS else "")
@@ -63,14 +63,14 @@ HEADER = f"{'':60}{'ours':>9}{'theirs':>9} {'':9}{'ratio':>7}  {'goal':24}agains
 
 
 def write(figures: Iterable[Figure], path: Path) -> None:
-    """Write the list that programs read."""
+    """Write the figures as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(figure), "met": figure.met} for figure in figures]
     path.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 def summary(figures: Sequence[Figure]) -> str:
-    """How many goals are met, and which are not."""
+    """Return the number of met goals, and the missed ones."""
     goals = [figure for figure in figures if figure.met is not None]
     missed = [figure.name for figure in goals if not figure.met]
     return f"{len(goals) - len(missed)} of {len(goals)} goals met" + (

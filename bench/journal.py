@@ -1,9 +1,9 @@
-"""What a journal takes: one SQLite file beside one PostgreSQL server on the same disk.
+"""Throughput of a journal: one SQLite file beside one PostgreSQL server on the same disk.
 
     .venv/bin/python -m bench.journal
 
 Threads append batches of one run, each waiting for its batch to be durable, as requests do; then
-they are read and removed as the drain does. The server syncs its log, as it does by default.
+they are read and removed as the row thread does. The server syncs its log, as by default.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.opening import open_journal
-from otel_rl.bridge.ledger import Commit, Ledger
-from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.postgres import PostgresServer
 
@@ -40,7 +40,7 @@ def _journals() -> Iterator[dict[str, Journal]]:
 
 
 def _appended(journal: Journal, size: int, threads: int) -> tuple[float, float]:
-    """Batches a second, and milliseconds for each of them as its sender sees it."""
+    """Return batches a second, and milliseconds for each of them as its sender sees it."""
     payload, counts, spool = os.urandom(size), [0] * threads, Spool(journal)
     end = time.monotonic() + SECONDS
 
@@ -63,11 +63,11 @@ def _in_threads(work: Callable[[int], None], threads: int) -> None:
 
 
 def _taken(journal: Journal) -> float:
-    """Batches a second that the drain reads and removes, in rounds of 8 MiB."""
-    spool, ledger = Spool(journal), Ledger(journal)
+    """Return batches a second that the row thread reads and removes, in rounds of 8 MiB."""
+    spool, run_store = Spool(journal), RunStore(journal)
     begin, n = time.monotonic(), 0
     while found := spool.read(KEY, max_bytes=8 << 20):
-        ledger.commit([Commit(KEY, (), 0, b"x" * 100_000, [one.offset for one in found])])
+        run_store.commit([Commit(KEY, (), 0, b"x" * 100_000, [one.offset for one in found])])
         n += len(found)
     return n / (time.monotonic() - begin)
 

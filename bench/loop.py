@@ -1,4 +1,4 @@
-"""By how much telemetry slows a training loop that is bound by the CPU, its export included.
+"""Slowdown of a CPU-bound training loop by telemetry, its export included.
 
 Each contender is a process that trains the same small network and measures 20 metrics a step. They
 take turns of 100 ms, so that all see the same machine, and export after each second of the loop.
@@ -6,7 +6,7 @@ Two answers:
 
 * *accounted*: the CPU that the calls and all other threads took, by the CPU of the loop's own work;
 * *beside nothing*: the CPU of the whole process, by that of the same loop without telemetry. It
-  leaves out nothing, and is as exact as two equal loops are equal on this machine.
+  includes everything, and is as exact as two equal loops are equal on this machine.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Contender:
-    """A process that runs the loop when told to."""
+    """Process that runs the loop on request."""
 
     process: "subprocess.Popen[str]"
     spent: list[Spent] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Contender:
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Both answers for each rate and way of measuring."""
+    """Yield both answers for each rate and way of measuring."""
     exports, turns = (1, 1) if tiny else (9, TURNS)
     found = _spent(exports, turns)
     for rate, goal in GOALS.items():
@@ -91,7 +91,7 @@ def _figure(
 
 
 def _accounted(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
-    """Per cent. What it takes to look at the clock is in both."""
+    """Return the accounted slowdown in per cent. The cost of reading the clock is in both."""
     return [
         100 * (one.calls + one.others - none.calls - none.others) / one.work
         for one, none in zip(spent, nothing, strict=True)
@@ -99,7 +99,7 @@ def _accounted(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
 
 
 def _beside(spent: Sequence[Spent], nothing: Sequence[Spent]) -> list[float]:
-    """Per cent."""
+    """Return the slowdown beside no telemetry, in per cent."""
     return [100 * (one.all / none.all - 1) for one, none in zip(spent, nothing, strict=True)]
 
 
@@ -109,7 +109,7 @@ def _spent(exports: int, turns: int) -> Mapping[tuple[str, int], list[Spent]]:
             (name, rate): stack.enter_context(_contender(name, url)) for name, rate in CONTENDERS
         }
         for number in range(exports + 1):
-            # Anew each time: a second of the loop is to be one, however fast the machine is now.
+            # Calibrated each time, so that a second of the loop is one on the present machine.
             per_s = _updates_per_s()
             for contender in contenders.values():
                 contender.spent.append(Spent())
@@ -127,7 +127,7 @@ def _each(
     *,
     is_last: bool = False,
 ) -> None:
-    """Let everybody take a turn, each time another one first. After the last one it exports."""
+    """Let every contender take a turn, in rotating order. After the last one it exports."""
     order = list(contenders.items())
     first %= len(order)
     for (_, rate), contender in order[first:] + order[:first]:
@@ -156,7 +156,7 @@ def _contender(name: str, url: str) -> Iterator[Contender]:
 
 
 def _updates_per_s() -> float:
-    """How often a network is updated in a second, here and now."""
+    """Return the updates of a network in a second on this machine."""
     network, trial = Network(), 3000
     network.train(trial)
     start_s = time.thread_time()

@@ -1,4 +1,4 @@
-"""What a phase costs the thread that trains, beside what it is instead of."""
+"""Costs of a phase for the training thread, beside manual timing."""
 
 import contextlib
 import logging
@@ -21,14 +21,14 @@ _seconds: list[float] = []
 
 @contextlib.contextmanager
 def _by_hand() -> Iterator[None]:
-    """Two looks at a clock and an append, the least that anybody writes."""
+    """Read the clock twice and append, the least that manual timing needs."""
     begun_s = time.perf_counter()
     yield
     _seconds.append(time.perf_counter() - begun_s)
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """A phase with and without its span, in a step and outside of any."""
+    """Measure a phase with and without its span, in a step and outside of any."""
     times, rounds = (20, 2) if tiny else (2000, 11)
     logging.disable(logging.WARNING)  # more spans than the SDK can send meanwhile
     with sink() as url:

@@ -1,7 +1,4 @@
-"""An OTLP endpoint that takes everything and looks at nothing, in a process of its own.
-
-So small that what it costs does not disturb what is measured beside it.
-"""
+"""OTLP endpoint that discards all requests, in a process of its own."""
 
 import contextlib
 import socket
@@ -15,7 +12,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Lengt
 
 @contextlib.contextmanager
 def sink() -> Iterator[str]:
-    """Run one; gives its base URL."""
+    """Run one; yields its base URL."""
     command = [sys.executable, "-m", "bench.sink"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -13,7 +13,7 @@ RESOURCE = Resource({"service.name": "bench"})
 
 
 def stock_sdk(reader: MetricReader, *, exact: bool) -> MeterProvider:
-    """A provider that keeps every measurement of a gauge, or as usual the last one."""
+    """Return a provider that keeps every measurement of a gauge, or the last one as usual."""
     return MeterProvider(
         [reader],
         RESOURCE,
@@ -24,7 +24,7 @@ def stock_sdk(reader: MetricReader, *, exact: bool) -> MeterProvider:
 
 
 def stock_tracing(url: str, resource: Resource = RESOURCE) -> TracerProvider:
-    """A provider that sends every span to ``url``."""
+    """Return a provider that sends every span to ``url``."""
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     return provider

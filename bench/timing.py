@@ -1,7 +1,7 @@
-"""CPU time of what is too short to be timed alone, in rounds in which everybody takes a turn.
+"""CPU time of short operations, in rounds in which all contenders take turns.
 
-CPU time, because a shared machine has other things to do; turns, because how fast a CPU is changes
-while others use it: what is compared is measured within the same second.
+CPU time, because a shared machine has other load; turns, because the speed of a CPU changes with
+that load: contenders are compared within the same second.
 """
 
 import gc
@@ -13,11 +13,11 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one contender does in a round.
+    """Work of one contender in a round.
 
     Attributes:
-        run: Timed; told how many times to do it.
-        times: How many times a round: what the time is divided by.
+        run: Timed; given the number of repetitions.
+        times: Repetitions in a round, by which the time is divided.
         before: Untimed.
         after: Untimed; empties what the calls filled.
     """
@@ -29,12 +29,12 @@ class Turn:
 
 
 class Rounds:
-    """Microseconds of this thread's CPU for one time, by contender and round."""
+    """CPU microseconds of this thread for one repetition, by contender and round."""
 
     def __init__(self, turns: Mapping[str, Turn], rounds: int) -> None:
         self._us: dict[str, list[float]] = {name: [] for name in turns}
         for turn in turns.values():
-            _timed(turn)  # once for nothing: caches fill, first calls import
+            _timed(turn)  # warm-up: caches fill, first calls import
         for number in range(rounds):
             names = list(turns)
             first = number % len(names)
@@ -42,17 +42,17 @@ class Rounds:
                 self._us[name].append(_timed(turns[name]))
 
     def us(self, name: str) -> float:
-        """The median."""
+        """Return the median."""
         return median(self._us[name])
 
     def ratio(self, name: str, against: str) -> float:
-        """The median over rounds of the ratio within a round."""
+        """Return the median over rounds of the ratio within a round."""
         pairs = zip(self._us[name], self._us[against], strict=True)
         return median(ours / theirs for ours, theirs in pairs)
 
 
 def calls(call: Callable[[int], object]) -> Callable[[int], None]:
-    """A ``Turn.run`` of single calls, each given its number."""
+    """Return a ``Turn.run`` of single calls, each given its number."""
 
     def run(times: int) -> None:
         for number in range(times):

@@ -1,4 +1,4 @@
-"""The same work with what users do today: CPU and memory of all processes together.
+"""The same work with today's alternatives: CPU and memory of all processes together.
 
 8 workers x 20 metrics x 5,000 steps, to W&B offline: one run for each worker, a queue to one
 process that owns the run, and otel_rl. Each from its first import to its finished run.
@@ -14,14 +14,14 @@ OURS = {
     "otel_rl, every worker": "all metrics",
     "otel_rl, mean over workers": "means",
 }
-"""What the run then has: all that the others write too, or, by default, each metric once."""
+"""Content of the run: all that the others write too, or, by default, each metric once."""
 
 GOALS = {"run per worker": (1 / 3, 1 / 2), "queue to a controller": (0.7, None)}
 """CPU, memory."""
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Totals of everything, then what remains without what workers take that report nothing."""
+    """Yield the totals, then the rest without the cost of workers that report nothing."""
     if tiny:
         os.environ["BENCH_STEPS"] = "20"
     nothing = _cost("nothing")

@@ -2,7 +2,7 @@
 
 The collectors are the real ones, with the files of collector_config/; nothing is measured where
 `make lab` has not built them. Eight workers send one request each at a time, as fast as they are
-answered. Costs are those of each program with all that it starts, from the first request to the
+answered. Costs are those of each program with all its descendants, from the first request to the
 last row in the run.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.bridge import KEY, METRICS, WORKERS, request, send
 from bench.family import family_cpu_s, family_mb
 from bench.figures import Figure
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.lab.programs import COLLECTOR
 from tests.lab.running import Bridge, Collector, Running
 
@@ -40,7 +40,7 @@ TIMEOUT_S = 300.0
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Throughput of each way, CPU and memory of each program on it; medians over rounds."""
+    """Yield throughput of each way, CPU and memory of each program on it; medians over rounds."""
     if not COLLECTOR.is_built():
         print("way: not measured, run `make lab` first", file=sys.stderr)
         return
@@ -66,7 +66,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _measured(way: str, exports: int) -> Mapping[tuple[str, str], float]:
-    """Name and unit of each cost, and the cost."""
+    """Return each cost by its name and unit."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         bridge: Bridge = stack.enter_context(Bridge(directory / "bridge"))
@@ -78,7 +78,7 @@ def _measured(way: str, exports: int) -> Mapping[tuple[str, str], float]:
             door = collector.url
         run = directory / "bridge" / "data" / f"{run_id(KEY.experiment, KEY.trial)}.jsonl"
         _send(door, 0, 1, directory)
-        _wait(run, STEPS - 1)  # everything is warm, and the writer runs
+        _wait(run, STEPS - 1)  # warm-up: the writer runs
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
         begun = time.monotonic()
         _send(door, 1, exports, directory)
@@ -104,7 +104,7 @@ def _settings(part: str, door: str) -> Mapping[str, str]:
 
 
 def _send(door: str, first: int, exports: int, directory: Path) -> None:
-    """Some exports of each worker, made before any is sent."""
+    """Send some exports of each worker, made before any is sent."""
     files = []
     for worker in range(WORKERS):
         for export in range(first, first + exports):
@@ -116,7 +116,7 @@ def _send(door: str, first: int, exports: int, directory: Path) -> None:
 
 
 def _wait(run: Path, steps: int) -> None:
-    """Until the run has so many steps; the last one waits for those who might still report it."""
+    """Wait until the run has this many steps; the last one waits for late workers."""
     deadline = time.monotonic() + TIMEOUT_S
     while _steps(run) < steps:
         if time.monotonic() > deadline:
@@ -125,7 +125,7 @@ def _wait(run: Path, steps: int) -> None:
 
 
 def _steps(run: Path) -> int:
-    """How many steps the last lines speak of."""
+    """Return the number of steps in the last lines."""
     if not run.exists():
         return 0
     with run.open("rb") as file:

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001  # a script, not a package
 """Writes the tables of the documentation that must not rot: ``python docs/generate.py [--check]``.
 
-A page marks where a table goes, and the code says what is in it:
+A page marks the place of a table, and the code provides its content:
 
     <!-- generated: settings -->
     ...
@@ -11,7 +11,6 @@ With ``--check`` nothing is written, and pages that are out of date make it exit
 """
 
 import argparse
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -20,27 +19,73 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
 
-from otel_rl import cli, errors
-from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
+from otel_rl import errors
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES
-from otel_rl.bridge.receive.status import ANSWERS
-from otel_rl.bridge.track.wandb_account import WandbSettings
-from otel_rl.demo.faults import Fault, Kind, who_may
+from otel_rl.bridge.delivery.wandb.account import WandbSettings
+from otel_rl.bridge.ingest.error_answers import ANSWERS
+from otel_rl.bridge.tracker_keys import tracker_key
+from otel_rl.cli import commands as cli
+from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.errors import OtelRLError
+from otel_rl.semconv.aliases import dialect, programs
+from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 
 DOCS: Final = Path(__file__).parent
-EXAMPLES: Final = DOCS.parent / "examples"
+
+_ACTIONS: Final[Mapping[str, str]] = {
+    "ConfigError": "Correct what the message names.",
+    "MissingExtra": "Install the extra that the message names.",
+    "MalformedRequest": "Fix the sender, or the proxy or port between.",
+    "RequestTooLarge": "Export smaller batches, or raise `receive.max_body_bytes`.",
+    "Unauthenticated": (
+        "Give the sender a [token](security.md#tokens). Data sent meanwhile is lost."
+    ),
+    "Overloaded": (
+        "If it persists, fewer senders at a time or a higher `receive.max_in_flight_bytes`."
+    ),
+    "SlowSender": "Check the network; raise `receive.body_timeout_s` for slow links.",
+    "JournalLocked": "Stop the other process, or use another `--data`.",
+    "JournalFull": "Free disk space or raise `journal.max_bytes`.",
+    "ShareUsedUp": "As `JournalFull`, or raise the token's `share`.",
+    "JournalClosed": "Nothing: senders retry.",
+    "JournalUnavailable": (
+        "Check the PostgreSQL server of `journal.url`; runs resume by themselves."
+    ),
+    "JournalGone": (
+        "Restore the data directory or tables, and the bridge resumes; if they are lost, "
+        "restart it and senders repeat unacknowledged data. Until then `/healthz` answers 503; "
+        "exit status 1."
+    ),
+    "LeaseLost": (
+        "Nothing: another bridge has the run. If frequent, see [what breaks "
+        "first](scale.md#what-breaks-first)."
+    ),
+    "JournalError": (
+        "Check the disk. Move `journal.db` away to start a new one; keep it for inspection."
+    ),
+    "TrackerUnavailable": "Nothing: rows are retried.",
+    "RunDiverged": "Use another trial name.",
+    "TraceStoreError": (
+        "Check that `otel-rl diagnose --jaeger` has the address of Jaeger's page and that "
+        "Jaeger runs."
+    ),
+    "TrackerRejected": "Check key, entity and project; rows are retried every minute.",
+}
+"""What to do about each exception."""
 
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
+
+# A named group of a rule's pattern.
+_GROUP: Final = re.compile(r"\(\?P<(\w+)>([^)]*)\)")
 
 # One entry of a Google-style "Attributes:" section, which may go on in deeper lines.
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
@@ -48,10 +93,9 @@ _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 def settings() -> Iterator[str]:
     """Every setting of the bridge."""
-    yield from _header("setting", "variable", "default", "meaning")
+    yield from _header("setting", "default", "meaning")
     for path, default, meaning in _settings(BridgeSettings, BridgeSettings.model_construct(), ()):
-        variable = ENV_PREFIX + "__".join(path).upper()
-        yield _line(f"`{'.'.join(path)}`", f"`{variable}`", _toml(default), meaning)
+        yield _line(f"`{'.'.join(path)}`", _toml(default), meaning)
 
 
 def wandb_options() -> Iterator[str]:
@@ -63,28 +107,45 @@ def wandb_options() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Every command of ``otel-rl`` with its options."""
-    for name, parser in _parsers().items():
+    """Every command of ``otel-rl`` with its options, and the options of all commands once."""
+    parsers = _parsers()
+    shared = set.intersection(*({*_options(parser)} for parser in parsers.values()))
+    for name, parser in parsers.items():
         yield from ("", f"### otel-rl {name}", "", " ".join((parser.description or "").split()), "")
-        yield from _header("option", "meaning")
-        for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
-            if isinstance(action, argparse._HelpAction):  # noqa: SLF001
-                continue
-            words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
-            meaning = (action.help or "").replace("%(default)s", str(action.default))
-            yield _line(f"`{' '.join(str(word) for word in words if word)}`", meaning)
+        yield from _option_table(line for line in _options(parser) if line not in shared)
+    yield from ("", "### Options of every command", "")
+    yield from _option_table(line for line in _options(parser) if line in shared)
+
+
+def _option_table(lines: Iterable[str]) -> Iterator[str]:
+    own = list(lines)
+    if own:
+        yield from (*_header("option", "meaning"), *own)
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """A table row for each option."""
+    for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
+        if isinstance(action, argparse._HelpAction):  # noqa: SLF001
+            continue
+        words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
+        meaning = (action.help or "").replace("%(default)s", str(action.default))
+        option = " ".join(str(word) for word in words if word)
+        yield _line(f"`{option}`", meaning.replace("%%", "%"))
 
 
 def counters() -> Iterator[str]:
     """Every counter of the bridge."""
-    yield from _header("counter", "what it counts", "reasons")
+    yield from _header("counter", "counts")
     for counter, spec in COUNTERS.items():
-        reasons = f"[{spec.reasons.__name__}](#{_anchor(spec.reasons)})" if spec.reasons else "-"
-        yield _line(f"`{counter}`", spec.description, reasons)
+        reasons = (
+            f" By [{spec.reasons.__name__}](#{_anchor(spec.reasons)})." if spec.reasons else ""
+        )
+        yield _line(f"`{counter}`", spec.description + reasons)
     yield ""
-    yield from _header("gauge", "what it shows", "unit")
+    yield from _header("gauge", "shows")
     for gauge, shown in GAUGES.items():
-        yield _line(f"`{gauge}`", shown.description, f"`{shown.unit}`")
+        yield _line(f"`{gauge}`", f"{shown.description} In `{shown.unit}`.")
     for kind in dict.fromkeys(spec.reasons for spec in COUNTERS.values() if spec.reasons):
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
@@ -96,33 +157,46 @@ def drops() -> Iterator[str]:
 
 
 def exceptions() -> Iterator[str]:
-    """Every exception, and what a sender is answered where it is about a request."""
-    yield from _header("exception", "is a", "meaning", "answer to the sender")
+    """Every exception that is raised, with the answer to the sender of a refused request."""
+    yield from _header("exception", "meaning", "answer to the sender", "what to do")
     for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, OtelRLError):
-            base = "-" if kind is OtelRLError else f"`{kind.__bases__[0].__name__}`"
+        if isinstance(kind, type) and issubclass(kind, OtelRLError) and name in _ACTIONS:
             answer = ANSWERS.get(kind)
-            told = f"HTTP {answer.http}, gRPC {answer.grpc.name}" if answer else "-"
-            yield _line(f"`{name}`", base, _summary(kind), told)
+            told = f"{answer.http}, {answer.grpc.name}" if answer else "-"
+            yield _line(f"`{name}`", _summary(kind), told, _ACTIONS[name])
 
 
 def faults() -> Iterator[str]:
     """Every fault of the demo."""
     yield from _header("kind", "what happens, by default", "to whom")
     for kind in Kind:
-        yield _line(f"`{kind}`", Fault(kind=kind).words, who_may(kind))
+        yield _line(f"`{kind}`", Fault(kind=kind).words, affected_roles(kind))
 
 
-def diff(script: str) -> Iterator[str]:
-    """What a script of ``examples/five_ways`` has that the one without instrumentation has not."""
-    plain, instrumented = (
-        (EXAMPLES / "five_ways" / name).read_text(encoding="utf-8").splitlines()
-        for name in ("train.py", script)
-    )
-    yield "```diff"
-    lines = difflib.unified_diff(plain, instrumented, "train.py", script, n=1, lineterm="")
-    yield from (line.rstrip() for line in lines)
-    yield "```"
+def framework_names() -> Iterator[str]:
+    """Every rule for a framework's names, with the metric and a trainer's key."""
+    yield from _header("framework", "its name", "metric", "shared key")
+    for program in programs():
+        table = dialect(program)
+        if table.prefixes:
+            continue  # of what a Collector scrapes
+        for rule in table.rules:
+            groups = dict(_GROUP.findall(rule.match))
+            own = _GROUP.sub(lambda found: f"({found[2]})", rule.match).replace("\\", "")
+            shown = {name: f"({words})" for name, words in groups.items()}
+            attributes = {key: value.format(**shown) for key, value in rule.attributes.items()}
+            metric = [f"`{rule.name.format(**shown)}`"]
+            metric += [f"`{key}={value}`" for key, value in attributes.items()]
+            metric += [f"times {rule.scale:g}"] if rule.scale != 1 else []
+            # Words that a key does not escape, in the places of the groups.
+            marks = {name: f"Group{name}Group" for name in groups}
+            placed = {key: value.format(**marks) for key, value in rule.attributes.items()}
+            if rule.statistic:
+                placed[RL_STATISTIC] = rule.statistic.format(**marks)
+            key = tracker_key("trainer", rule.name.format(**marks), placed.items())
+            for name, mark in marks.items():
+                key = key.replace(mark, shown[name].replace("avg", "mean"))
+            yield _line(program, f"`{own}`", ", ".join(metric), f"`{key}`")
 
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
@@ -133,12 +207,9 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "drops": drops,
     "exceptions": exceptions,
     "faults": faults,
-    "diff otel api": partial(diff, "otel_api.py"),
-    "diff with mlogger": partial(diff, "with_mlogger.py"),
-    "diff drop in": partial(diff, "drop_in.py"),
-    "diff own run": partial(diff, "own_run.py"),
+    "framework names": framework_names,
 }
-"""What a page may ask for, by the name in its mark."""
+"""Tables by the name in a page's mark."""
 
 
 def _settings(
@@ -176,7 +247,7 @@ def _reasons(kind: type[StrEnum]) -> Iterator[str]:
 
 
 def _attributes(kind: type) -> dict[str, str]:
-    """What the "Attributes:" section of a docstring says, by name."""
+    """Entries of the "Attributes:" section of a docstring, by name."""
     # Before Python 3.13 the docstring of a class keeps the indentation of its source.
     _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
     return dict(_ATTRIBUTE.findall(section))
@@ -224,7 +295,7 @@ def _text(lines: Iterable[str]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fill the pages, or with ``--check`` say which would change."""
+    """Fill the pages, or with ``--check`` name those that would change."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if out of date")
     check = parser.parse_args(argv).check

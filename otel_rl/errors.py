@@ -1,26 +1,28 @@
-"""Every exception that otel_rl raises on purpose.
+"""All exceptions that otel_rl raises on purpose.
 
 * OtelRLError
   * ConfigError            a setting is wrong; raised at start only
-  * RequestError           the sender's request cannot be taken; never retried
+    * MissingExtra           a library of an extra is not installed
+  * RequestError           the sender's request cannot be accepted; never retried
     * MalformedRequest       the bytes are not OTLP: HTTP 400, gRPC INVALID_ARGUMENT
     * RequestTooLarge        over a limit on requests: HTTP 413, gRPC RESOURCE_EXHAUSTED
     * Unauthenticated        no valid token: HTTP 401, gRPC UNAUTHENTICATED
-  * ReceiveError           the request cannot be taken now: 503, UNAVAILABLE, the sender retries
+  * ReceiveError           the request cannot be accepted now: 503, UNAVAILABLE, the sender retries
     * Overloaded             too many bytes are in flight
     * SlowSender             the request did not arrive in time
   * JournalError           the bridge's own database
     * JournalLocked          another process has it open
     * JournalFull            no room: HTTP 503, gRPC UNAVAILABLE, the sender retries
+      * ShareUsedUp            of one tenant's share; others have theirs
     * JournalClosed          the bridge is stopping: HTTP 503, gRPC UNAVAILABLE
-    * JournalUnavailable     the database is away: HTTP 503, gRPC UNAVAILABLE
+    * JournalUnavailable     the database is unreachable: HTTP 503, gRPC UNAVAILABLE
     * JournalGone            removed or replaced under the bridge: HTTP 503, gRPC UNAVAILABLE
     * LeaseLost              the run belongs to another bridge
   * TrackerError
-    * TrackerUnavailable     the same rows may be tried again later
-    * TrackerRejected        refused until a person changes something
-      * RunDiverged            something else wrote to the tracker's run
-  * TraceStoreError        a Jaeger that is asked for traces does not answer as one
+    * TrackerUnavailable     the same rows may be retried later
+    * TrackerRejected        refused until an operator acts
+      * RunDiverged            the tracker's run has rows of another writer
+  * TraceStoreError        a Jaeger does not answer a query, or not as one
 """
 
 __all__ = [
@@ -33,12 +35,14 @@ __all__ = [
     "JournalUnavailable",
     "LeaseLost",
     "MalformedRequest",
+    "MissingExtra",
     "OtelRLError",
     "Overloaded",
     "ReceiveError",
     "RequestError",
     "RequestTooLarge",
     "RunDiverged",
+    "ShareUsedUp",
     "SlowSender",
     "TraceStoreError",
     "TrackerError",
@@ -49,7 +53,7 @@ __all__ = [
 
 
 class OtelRLError(Exception):
-    """Base class: catch this to catch everything that otel_rl raises on purpose.
+    """Base class of all exceptions that otel_rl raises on purpose.
 
     Attributes:
         hint: What the reader should do next, as one sentence. Empty if nothing helps.
@@ -67,27 +71,43 @@ class OtelRLError(Exception):
 
 
 class ConfigError(OtelRLError):
-    """A setting or an argument of ``init`` is wrong. Raised before any work begins."""
+    """A setting or an argument of ``init`` is wrong. Raised at start."""
+
+
+class MissingExtra(ConfigError):
+    """A command or setting needs a library of an extra that is not installed.
+
+    Args:
+        what: What needs it, at the beginning of a sentence.
+        library: The name that is imported.
+        extra: Brings the library.
+    """
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs {library}, which is not installed.",
+            hint=f"Install it: pip install 'otel-rl[{extra}]'",
+        )
 
 
 class RequestError(OtelRLError):
-    """The sender's request cannot be taken. Sending it again will not help."""
+    """The request is refused for good."""
 
 
 class MalformedRequest(RequestError):
-    """The bytes are not what OTLP says they should be."""
+    """The bytes are not OTLP."""
 
 
 class RequestTooLarge(RequestError):
-    """The request has more bytes, counted after decompression, or more parts than it may have."""
+    """The request has too many bytes, decompressed, or too many parts."""
 
 
 class Unauthenticated(RequestError):
-    """The bridge wants a bearer token, and the request has none that it knows."""
+    """The request has no valid bearer token."""
 
 
 class ReceiveError(OtelRLError):
-    """The request cannot be taken now. Nothing was kept; the sender should retry."""
+    """The request is refused for now and nothing is kept; the sender should retry."""
 
 
 class Overloaded(ReceiveError):
@@ -95,11 +115,11 @@ class Overloaded(ReceiveError):
 
 
 class SlowSender(ReceiveError):
-    """The request did not arrive in the time that one may take."""
+    """The request did not arrive in time."""
 
 
 class JournalError(OtelRLError):
-    """The bridge's own database cannot do what was asked."""
+    """The bridge's own database failed."""
 
 
 class JournalLocked(JournalError):
@@ -107,19 +127,23 @@ class JournalLocked(JournalError):
 
 
 class JournalFull(JournalError):
-    """There is no room for the batch. Nothing was written; the sender should retry."""
+    """No room for the batch. Nothing was written; the sender should retry."""
+
+
+class ShareUsedUp(JournalFull):
+    """No room in one tenant's share of the journal. Nothing was written; other tenants go on."""
 
 
 class JournalClosed(JournalError):
-    """The bridge is stopping and takes no more batches; the sender should retry."""
+    """The bridge is stopping and accepts no batches; the sender should retry."""
 
 
 class JournalUnavailable(JournalError):
-    """The database cannot be reached, or did not answer. What was being written may be there."""
+    """The database is unreachable or did not answer. An unfinished write may have succeeded."""
 
 
 class JournalGone(JournalError):
-    """Somebody removed or replaced the database under the bridge: it acknowledges nothing more."""
+    """The database was removed or replaced under the bridge, which acknowledges nothing more."""
 
 
 class LeaseLost(JournalError):
@@ -127,20 +151,20 @@ class LeaseLost(JournalError):
 
 
 class TrackerError(OtelRLError):
-    """The experiment tracker did not take rows."""
+    """The experiment tracker did not accept rows."""
 
 
 class TrackerUnavailable(TrackerError):
-    """The tracker cannot be reached now. The same rows are tried again later."""
+    """The tracker is unreachable. The same rows are retried later."""
 
 
 class TrackerRejected(TrackerError):
-    """The tracker refuses until a person changes something. Rows are kept, the reason is told."""
+    """The tracker refuses the rows until an operator acts. Rows are kept."""
 
 
 class RunDiverged(TrackerRejected):
-    """The tracker's run has rows that are not ours. It is not written to until a restart."""
+    """The tracker's run has rows of another writer. It is not written until a restart."""
 
 
 class TraceStoreError(OtelRLError):
-    """A Jaeger that is asked for traces does not answer, or not as a Jaeger does."""
+    """Jaeger did not answer, or not with a Jaeger response."""

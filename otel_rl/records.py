@@ -1,4 +1,4 @@
-"""The plain frozen data that flows between the stages of the bridge.
+"""Frozen records passed between the stages of the bridge.
 
 All times are nanoseconds since the Unix epoch by the sender's clock, unless named ``received_*``.
 
@@ -7,14 +7,17 @@ All times are nanoseconds since the Unix epoch by the sender's clock, unless nam
                        Announcement | Departure                                -> Description
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, NewType
 
-from otel_rl.semconv.spec import AWAITING, Instrument, Reduction
+from otel_rl.semconv.names import LOG_IOSTREAM
+from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
 
 __all__ = [
+    "CONSOLE",
+    "CONSOLE_COLUMNS",
     "PART",
     "Announcement",
     "Batch",
@@ -27,9 +30,12 @@ __all__ = [
     "ExperimentStatus",
     "Export",
     "HistogramPoint",
+    "KeySource",
+    "KeySpec",
     "Measurements",
     "Offset",
     "Point",
+    "Provenance",
     "RoleStanding",
     "Row",
     "Series",
@@ -42,20 +48,24 @@ __all__ = [
     "TextSample",
     "Value",
     "Worker",
+    "WorkerFailure",
 ]
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
-"""What a log event says: an OTLP ``AnyValue`` as JSON has it, bytes as base64 text."""
+"""Value of a log event: an OTLP ``AnyValue`` in its JSON form, bytes as base64 text."""
+
+_FOLLOWS_NS: Final = 3_600_000_000_000
+"""How long after an error its peers fail: a collective's timeout may be half an hour."""
 
 PART: Final = 1_000
-"""Points, samples or spans of which a batch is made into rows at a time, about."""
+"""Approximate number of points, samples or spans that are made into rows at a time."""
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
 
 
 class Signal(StrEnum):
-    """The OTLP signals that the bridge takes."""
+    """OTLP signals that the bridge accepts."""
 
     METRICS = "metrics"
     TRACES = "traces"
@@ -64,7 +74,7 @@ class Signal(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ExperimentKey:
-    """Names one tracker run, across every process that reports for it.
+    """Key of one tracker run, shared by all processes that report for it.
 
     Attributes:
         experiment: ``rl.experiment.name`` of the resource.
@@ -80,14 +90,14 @@ class ExperimentKey:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one accepted OTLP export request holds of one experiment: the unit of the spool.
+    """Content of one accepted OTLP export request for one experiment: the unit of the spool.
 
     Attributes:
-        experiment: Whose it is, so that experiments wait, fail and are removed apart.
-        signal: Picks the protobuf type of ``payload``.
-        payload: ``Export{Metrics,Trace,Logs}ServiceRequest`` as protobuf, unzipped, parsed once and
-            freed of what was refused, so that nothing malformed is ever spooled.
-        received_ns: By the bridge's own clock.
+        experiment: Owner, so that experiments wait, fail and are removed independently.
+        signal: Selects the protobuf type of ``payload``.
+        payload: ``Export{Metrics,Trace,Logs}ServiceRequest`` as protobuf, uncompressed, parsed once
+            and without the refused parts, so that the spool holds nothing malformed.
+        received_ns: By the bridge's clock.
     """
 
     experiment: ExperimentKey
@@ -98,14 +108,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One process that reports for an experiment. A restarted process is another worker.
+    """Process that reports for an experiment. A restarted process is another worker.
 
     Attributes:
         role: ``trainer``, ``generator``, ``replay_buffer``, ``reward``, ... or any other word.
-        instance: ``service.instance.id`` with the service that it belongs to, unique to the
-            process.
-        index: Place among the workers of the role, or None if the process does not know it.
-        count: Number of workers of the role, or None if the process does not know it.
+        instance: ``service.instance.id`` with its service, unique to the process.
+        index: Index among the workers of the role, or None if unknown to the process.
+        count: Number of workers of the role, or None if unknown to the process.
     """
 
     role: str
@@ -116,21 +125,21 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is measured, how, and by whom. One writer each, so that repetitions can be told.
+    """Identity of one time series. It has one writer, so that repetitions can be detected.
 
     Attributes:
         worker: The process that measures.
         name: The metric's name, e.g. ``rl.train.loss`` or a user's own word.
         unit: UCUM unit as sent, possibly empty.
-        attributes: Sorted pairs without the step, so that equal series compare and hash equal. They
-            are what the run shows: the integer 1 and the text "1" are one text here.
-        reduction: The reduction that the sender asked for, or None for the registry's.
-        instrument: What kind of points it has.
+        attributes: Sorted pairs without the step, so that equal series compare and hash equal. The
+            run shows them as text: the integer 1 and the text "1" are the same here.
+        reduction: The reduction that the sender requested, or None for the registry's.
+        instrument: Kind of its points.
         scope: Name, version and attributes of the instrumentation scope, as one text.
-        typed: Of the attributes that are no texts, (name, unambiguous spelling of the value), so
-            that two series whose values only look alike have totals of their own.
-        data: The kind of OTLP data where ``instrument`` does not tell: ``summary``,
-            ``exponential`` or ``delta``; else empty.
+        typed: (name, unambiguous spelling of the value) of each non-text attribute, so that two
+            series whose values only look alike have separate totals.
+        data: The kind of OTLP data where ``instrument`` does not define it: ``summary``,
+            ``exponential``, ``delta`` or ``share``; else empty.
     """
 
     worker: Worker
@@ -142,7 +151,7 @@ class Series:
     scope: str = ""
     typed: tuple[tuple[str, str], ...] = ()
     data: str = ""
-    # Of everything above, once: a series is looked up for each of its points.
+    # Hash of all fields above, computed once: a series is looked up for each of its points.
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +161,7 @@ class Series:
         return self._hash
 
     def __reduce__(self) -> tuple[type["Series"], tuple[object, ...]]:
-        # Another process hashes texts in another way.
+        # Text hashes differ between processes, so pickling leaves the hash out.
         return Series, self._identity()
 
     def _identity(self) -> tuple[object, ...]:
@@ -170,13 +179,14 @@ class Series:
 
 
 class Covered(NamedTuple):
-    """The time that a point stands for, by which it is known when it comes again.
+    """Time that a point covers; identifies the point when it is sent again.
 
-    The points of a series with a ``start_ns`` tile time: what lies inside of what was taken is a
-    repetition, however a collector cut the requests. A point without is known by ``end_ns`` alone.
+    The points of a series with a ``start_ns`` tile time: a point inside accepted time is a
+    repetition, however a collector split the requests. A point without one is identified by
+    ``end_ns`` alone.
 
     Attributes:
-        start_ns: Exclusive; 0 if the sender promises nothing about it.
+        start_ns: Exclusive; 0 if the sender does not define it.
         end_ns: Inclusive; the point's own time.
     """
 
@@ -186,20 +196,20 @@ class Covered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Single measurements of one gauge series, in the order in which they were made.
+    """Measurements of one gauge series, in the order in which they were made.
 
     The three sequences have one length, n >= 1.
 
     Attributes:
         series: Identity.
-        times_ns: When each was made.
+        times_ns: Time of each measurement.
         values: NaN and infinities are kept: a diverged loss is a finding, not bad input.
-        steps: The step each belongs to, None for a time-driven one.
-        covers: What tells the point from every other of the series, see ``Covered``; None if each
-            measurement is known by its own time and step.
-        told_since_ns: Not None if the sender tells the last value of a step again with every
-            export, at its time, as stock SDKs do: only another value is another measurement then.
-            The start that it gives, 0 for none, tells processes of one name apart.
+        steps: Step of each measurement, None for a time-driven one.
+        covers: Identifies the point within the series, see ``Covered``; None if each measurement is
+            identified by its own time and step.
+        told_since_ns: Not None if the sender repeats the last value of a step in every export, at
+            the export's time, as stock SDKs do: only a changed value is a new measurement then. It
+            is the start that the sender gives, 0 for none, and separates processes of one name.
     """
 
     series: Series
@@ -211,7 +221,7 @@ class Measurements:
 
 
 class Temporality(StrEnum):
-    """What a sum or histogram point counts from."""
+    """Reference point of a sum or histogram point."""
 
     DELTA = "delta"
     CUMULATIVE = "cumulative"
@@ -223,12 +233,13 @@ class SumPoint:
 
     Attributes:
         series: Identity.
-        start_ns: Start of what the point counts, 0 if unknown.
-        time_ns: End of what the point counts.
+        start_ns: Start of the counted interval, 0 if unknown.
+        time_ns: End of the counted interval.
         value: Since ``start_ns``.
-        temporality: Whether ``start_ns`` moves with each point.
-        covers: As of ``Measurements``; None if a repetition cannot be told.
-        step: The step that was taken out of the attributes. A stock SDK counts each by itself.
+        temporality: DELTA if ``start_ns`` moves with each point.
+        covers: See ``Measurements``; None if a repetition cannot be detected.
+        step: The step, removed from the attributes. A stock SDK counts each step separately.
+        is_share: Whether it is a step's share of counts that are in other points, too (ADR 0015).
     """
 
     series: Series
@@ -238,6 +249,7 @@ class SumPoint:
     temporality: Temporality
     covers: Covered | None = None
     step: int | None = None
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,23 +257,24 @@ class HistogramPoint:
     """One point of an explicit-bucket or exponential histogram, as sent.
 
     A bucket is (lower bound, upper bound, count) and holds lower < measurement <= upper; the first
-    lower bound may be -inf, the last upper bound +inf. An exponential histogram is the same thing
-    with computed bounds. Empty buckets are left out.
+    lower bound may be -inf, the last upper bound +inf. The bounds of an exponential histogram are
+    computed. Empty buckets are omitted.
 
     Attributes:
         series: Identity.
-        start_ns: Start of what the point counts, 0 if unknown.
-        time_ns: End of what the point counts.
-        temporality: Whether ``start_ns`` moves with each point.
+        start_ns: Start of the counted interval, 0 if unknown.
+        time_ns: End of the counted interval.
+        temporality: DELTA if ``start_ns`` moves with each point.
         count: Number of measurements.
         total: Sum of the measurements, or None if not reported.
         minimum: Smallest measurement, or None if not reported.
         maximum: Largest measurement, or None if not reported.
         buckets: Ascending and disjoint.
-        covers: As of ``Measurements``; None if a repetition cannot be told.
-        step: As of ``SumPoint``.
-        bounds: No measurement is below the first or above the second, where they are known. They
-            are wider than the extremes where a cumulative point became a difference.
+        covers: See ``Measurements``; None if a repetition cannot be detected.
+        step: See ``SumPoint``.
+        bounds: Limits of all measurements, where known. Wider than the extremes where a cumulative
+            point was converted to a difference.
+        is_share: See ``SumPoint``.
     """
 
     series: Series
@@ -276,6 +289,7 @@ class HistogramPoint:
     covers: Covered | None = None
     step: int | None = None
     bounds: tuple[float | None, float | None] = (None, None)
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +302,8 @@ class SummaryPoint:
         count: Number of measurements since the process started.
         total: Their sum.
         quantiles: (quantile in 0..1, value).
-        covers: As of ``Measurements``; None if a repetition cannot be told.
-        step: As of ``SumPoint``.
+        covers: See ``Measurements``; None if a repetition cannot be detected.
+        step: See ``SumPoint``.
     """
 
     series: Series
@@ -306,39 +320,39 @@ Point = Measurements | SumPoint | HistogramPoint | SummaryPoint
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The fact that a worker has reported: its lease, and how far it has come.
+    """Export of one worker: renews its lease and advances its watermark.
 
     Attributes:
-        worker: Who.
-        time_ns: What it recorded up to this time is in this export or was in one before; 0 if the
-            export does not say.
-        says_goodbye: Whether the worker says goodbye when it ends in order.
+        worker: The exporting worker.
+        time_ns: All records up to this time are in this export or an earlier one; 0 if the export
+            does not define it.
+        sends_exit_report: True if the worker announces its orderly end.
     """
 
     worker: Worker
     time_ns: int
-    says_goodbye: bool = False
+    sends_exit_report: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """A span, as far as a diagnosis needs it.
+    """Span, with the fields that a diagnosis needs.
 
     Attributes:
         span_id: 16 bytes of the trace and 8 of the span: unique in a run.
-        parent_id: As ``span_id``; None for a root. The parent may be of another process, and may
-            have ended before the span began.
-        links: As ``span_id``, of spans of any process that this one uses something from.
-        role: Of the worker.
+        parent_id: Like ``span_id``; None for a root. The parent may belong to another process, and
+            may have ended before the span began.
+        links: Like ``span_id``, of spans of any process whose output this span uses.
+        role: Role of the worker.
         worker: Unique to the process.
-        host: Whose clock the times are of.
+        host: Host of the clock that the times refer to.
         start_ns: By that clock.
         end_ns: By that clock; not before ``start_ns``.
         name: The span's own.
-        phase: ``rl.phase``; empty for what is no phase.
-        phase_class: ``rl.phase_class``; empty for what is no phase.
-        step: The training step that it belongs to, if it says so.
-        failed: Whether its status is an error.
+        phase: ``rl.phase``; empty if the span is no phase.
+        phase_class: ``rl.phase_class``; empty if the span is no phase.
+        step: The span's training step, if it has one.
+        failed: True if its status is an error.
     """
 
     span_id: bytes
@@ -357,12 +371,12 @@ class SpanRecord:
 
     @property
     def is_wait(self) -> bool:
-        """Whether somebody else decides when it ends, at least in part."""
+        """True if another process decides, at least in part, when the span ends."""
         return self.phase_class in AWAITING
 
 
 class ExperimentStatus(StrEnum):
-    """How an experiment stands."""
+    """Status of an experiment."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -370,17 +384,24 @@ class ExperimentStatus(StrEnum):
     CRASHED = "crashed"
 
 
+CONSOLE: Final = "otel_rl/console"
+"""Name and tracker key of the table of the run's console, whose columns are ``CONSOLE_COLUMNS``."""
+
+CONSOLE_COLUMNS: Final = ("line", "time_ns", "worker", "stream", "text")
+"""``line`` counts the lines of the run from 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextSample:
-    """What the policy said once: one line of a table of rollouts.
+    """One sample of a table of rollouts.
 
     Attributes:
-        worker: Who reports it.
+        worker: The reporting worker.
         table: Name of the table.
-        step: The step it belongs to, None for a time-driven one.
+        step: The sample's step, None for a time-driven one.
         time_ns: When it was reported.
         fields: In the sender's order, e.g. prompt, completion and reward.
-        digest: Of 63 bits; with ``time_ns`` it tells the sample from every other of the run.
+        digest: Of 63 bits; unique in the run together with ``time_ns``.
     """
 
     worker: Worker
@@ -390,19 +411,58 @@ class TextSample:
     fields: Mapping[str, Value]
     digest: int
 
+    @property
+    def is_console(self) -> bool:
+        """True for lines of a worker's console."""
+        return self.table == CONSOLE and self.fields.keys() == {LOG_IOSTREAM, "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Command, code and machine of one process; what is not known is empty.
+
+    Attributes:
+        role: Of the worker.
+        index: Of the worker; -1 if it has none.
+        host: Name of its machine.
+        command: Program and arguments, without secrets.
+        executable: Path of the interpreter.
+        runtime: Version of the interpreter.
+        system: Name and version of the operating system.
+        commit: Of the working tree that the program is in.
+        repository: URL of its remote.
+        diff: Difference of the working tree to the commit.
+        packages: ``name==version``, sorted.
+        time_ns: When the process started to report.
+    """
+
+    role: str = ""
+    index: int = -1
+    host: str = ""
+    command: Sequence[str] = ()
+    executable: str = ""
+    runtime: str = ""
+    system: str = ""
+    commit: str = ""
+    repository: str = ""
+    diff: str = ""
+    packages: Sequence[str] = ()
+    time_ns: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a process says of the whole run. What is None or empty is not spoken of.
+    """Metadata of the whole run, from one process. None and empty values change nothing.
 
     Attributes:
-        time_ns: When; of two that speak of the same, the later one is right.
-        status: RUNNING at every start of a process, else how the experiment has ended.
+        time_ns: Time of the announcement; the latest value of a field wins.
+        status: RUNNING at each start of a process, else the final status of the experiment.
         config: Hyper-parameters.
         notes: Free text.
         tags: Of the run.
         group: Of the run, in the tracker.
         job_type: Of the run, in the tracker.
+        provenance: Of the process.
     """
 
     time_ns: int
@@ -412,34 +472,109 @@ class Announcement:
     tags: Sequence[str] = ()
     group: str | None = None
     job_type: str | None = None
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A process says that it ends. One that is killed says nothing.
+    """Orderly end of a process. A killed process sends none.
 
     Attributes:
-        worker: Who.
-        time_ns: When.
-        failed: Whether an error ends it.
+        worker: The process that ends.
+        time_ns: Time of the end.
+        failed: True if an error ends it.
+        error: Type of the error; empty if it is unknown.
+        message: Of the error, without secrets.
+        step: The step that the error has ended; None if it is unknown.
+        has_ended: False for an error that has ended a step only, after which a process may go on.
     """
 
     worker: Worker
     time_ns: int
     failed: bool
+    error: str = ""
+    message: str = ""
+    step: int | None = None
+    has_ended: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """Failure of one process: it ended by an error, or without an exit report.
+
+    Attributes:
+        worker: ``<role>/<index>``.
+        time_ns: Its end; without an exit report, its last progress.
+        error: Type of the error, empty if it is unknown; None without an exit report.
+        message: Of the error, without secrets.
+        step: The step that the error has ended, else the last one known; None without steps.
+        is_in_step: Whether the step is the one that the error has ended.
+        recovery_s: Time until another process took its place; None while none has.
+    """
+
+    worker: str
+    time_ns: int
+    error: str | None = None
+    message: str = ""
+    step: int | None = None
+    is_in_step: bool = False
+    recovery_s: float | None = None
+
+    @property
+    def is_interrupt(self) -> bool:
+        """Return whether a person has ended it, by Ctrl-C."""
+        return self.error == "KeyboardInterrupt"
+
+    def __str__(self) -> str:
+        """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
+        if self.error is None:
+            what = " ended without an exit report"
+        else:
+            what = f", {self.error}" if self.error else " failed"
+        after = "" if self.recovery_s is None else f"; replaced after {self.recovery_s:.1f} s"
+        return f"{self.worker}{what}{self._when}{after}"
+
+    @property
+    def as_crash(self) -> str:
+        """Return the same about the failure that ended the run, in one line without its message."""
+        return (
+            f"interrupted: {self.worker}{self._when}" if self.is_interrupt else f"crashed: {self}"
+        )
+
+    @property
+    def _when(self) -> str:
+        if self.step is None:
+            return ""
+        return f" {'at' if self.is_in_step else 'after'} step {self.step}"
+
+    @staticmethod
+    def first_cause(failures: "Iterable[WorkerFailure]") -> "WorkerFailure | None":
+        """Return the failure that the last ones follow from: the first error of an ended worker.
+
+        Its peers hang or are killed because of it, so those without an exit report come second.
+        An interrupt comes before all: others fail by it.
+        """
+        lasting = [one for one in failures if one.recovery_s is None]
+        since_ns = max((one.time_ns for one in lasting), default=0) - _FOLLOWS_NS
+        late = [one for one in lasting if one.time_ns >= since_ns]
+        return min(
+            late,
+            key=lambda one: (not one.is_interrupt, one.error is None, one.time_ns),
+            default=None,
+        )
 
 
 class RoleStanding(NamedTuple):
-    """How a role stands.
+    """Liveness of the workers of one role.
 
     Attributes:
-        expected: Workers that should be there: as many as one of them says there are, else as many
-            as there were; without those that have said goodbye.
+        expected: Workers that should be alive: the count that one of them reports, else the largest
+            number seen; without those that ended in order.
         alive: Workers that hold a lease.
-        failures: Leases that have ended without a goodbye, and workers that said they failed.
-        recovery_s: From the last sign of the worker that was replaced last to the first of the one
-            that replaced it; None if none was.
-        silent: Workers that ended without a goodbye although all ended well; None if none did.
+        failures: Expired leases, and workers that reported a failure.
+        recovery_s: From the last export of the most recently replaced worker to the first export of
+            its replacement; None if none was replaced.
+        silent: Workers that sent no departure although the experiment completed; None if none did.
     """
 
     expected: int
@@ -451,14 +586,15 @@ class RoleStanding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or a part of one, that workers of the run report.
+    """GPU, or a part of one, that workers of the run report.
 
     Attributes:
-        uuid: The device's own id, which makes it one device however many report it.
-        host: Where it is, possibly empty.
-        name: What it is called there, e.g. ``gpu0``.
+        uuid: The device's own id, the same for every worker that reports it.
+        host: Its host, possibly empty.
+        name: Its name on that host, e.g. ``gpu0``.
         model: Its product name, possibly empty.
-        workers: Who reports it, each as ``<role>/<index>``, in the order in which they began to.
+        workers: The workers that report it, each as ``<role>/<index>``, in the order of their first
+            reports.
     """
 
     uuid: str
@@ -470,7 +606,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a run is, beside its rows.
+    """Metadata of a run, apart from its rows.
 
     Attributes:
         config: Hyper-parameters, of all processes.
@@ -478,8 +614,11 @@ class Description:
         tags: Of all processes, each once.
         group: In the tracker; empty for the experiment's own.
         job_type: In the tracker.
-        status: How the experiment stands. Rows may still come after its end.
-        devices: The run's GPUs, by what all keys of each begin with, e.g. ``gpu/node1/gpu0``.
+        status: Status of the experiment. Rows may still arrive after its end.
+        devices: The run's GPUs, by the common prefix of their keys, e.g. ``gpu/node1/gpu0``.
+        provenance: Of the first trainer, or of the first worker without one.
+        hosts: Machines of the run, each with the roles of its workers.
+        failures: The last failures of its workers, in order.
     """
 
     config: Mapping[str, Value] = field(default_factory=dict)
@@ -489,11 +628,21 @@ class Description:
     job_type: str = ""
     status: ExperimentStatus = ExperimentStatus.RUNNING
     devices: Mapping[str, Device] = field(default_factory=dict)
+    provenance: Provenance | None = None
+    hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    failures: Sequence[WorkerFailure] = ()
+
+    @property
+    def crash(self) -> WorkerFailure | None:
+        """Return the failure that ended the run; None if none did."""
+        if self.status is not ExperimentStatus.CRASHED:
+            return None
+        return WorkerFailure.first_cause(self.failures)
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one batch says about its experiment.
+    """Decoded content of one batch.
 
     Attributes:
         points: In the order of the request.
@@ -502,7 +651,7 @@ class Decoded:
         spans: In the order of the request.
         announcements: Of the run.
         departures: Of workers.
-        has_more: Whether this is a part of a batch, of which more comes.
+        has_more: True if further parts of the batch follow.
     """
 
     points: Sequence[Point]
@@ -515,35 +664,87 @@ class Decoded:
 
     @property
     def items(self) -> int:
-        """How many points, samples and spans."""
+        """Number of points, samples and spans."""
         return len(self.points) + len(self.samples) + len(self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Some lines of text.
+    """Table of text columns.
 
     Attributes:
         columns: Their names.
-        rows: Each as long as ``columns``; None where a line has no such field.
+        rows: Each as long as ``columns``; None where a line lacks the field.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What a tracker gets: axes plus values.
+class KeySource(NamedTuple):
+    """Metric behind a tracker key.
 
     Attributes:
-        number: Place in the run, from 0 without gaps. It is the tracker's idempotency key.
+        role: Of the workers; empty for metrics of all roles.
+        name: Of the metric.
+        attributes: Without the step.
+    """
+
+    role: str
+    name: str
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """Meaning of one tracker key of a run.
+
+    Attributes:
+        key: The tracker key.
+        name: Of the metric; empty if it is unknown.
+        role: Of the workers; empty for metrics of all roles.
+        attributes: Of the points, without the step.
+        statistic: ``value``; ``total`` or ``rate`` of a counter, ``mean`` of a histogram, or the
+            name of a statistic, e.g. ``p99`` or ``rank_max``; ``table``; ``text``.
+        unit: UCUM, with its annotation; empty if unknown.
+        axis: ``step`` if it was in the row of a step first, else ``time``.
+        section: First segment of the key.
+        tier: Detail from which on a tracker gets it.
+        reduction: Over the workers; empty for values of no worker.
+        worker: Index of the single worker; empty for the value of the role.
+        own_name: Name that the worker's framework gave it; empty without one.
+        own_scale: The framework's value times this is the key's.
+    """
+
+    key: str
+    name: str = ""
+    role: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    statistic: str = "value"
+    unit: str = ""
+    axis: str = "time"
+    section: str = ""
+    tier: Tier = Tier.BASIC
+    reduction: str = ""
+    worker: str = ""
+    own_name: str = ""
+    own_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Row for a tracker: axes plus values.
+
+    Attributes:
+        number: Position in the run, from 0 without gaps. It is the tracker's idempotency key.
         step: The training step; for time-driven rows, the one in progress at ``time_ns``.
         time_ns: Event time.
         values: Tracker key to value. NaN and infinities are data.
-        policy_version: The policy version at ``time_ns``, or None if nobody reported one.
-        tables: Tracker key to table. Empty if there are values, and the other way round.
+        policy_version: The policy version at ``time_ns``, or None if none was reported.
+        tables: Tracker key to table. A row has either values or tables.
         labels: Tracker key to text.
+        devices: Tracker key to value of GPUs, for a tracker's own panels only.
+        new_keys: Meaning of keys of this and later rows, told once in each opening of the tracker.
     """
 
     number: int
@@ -553,3 +754,5 @@ class Row:
     policy_version: int | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, float] = field(default_factory=dict)
+    new_keys: Sequence[KeySpec] = ()

@@ -1,13 +1,17 @@
 """What holds for every test."""
 
 import os
+import signal
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.marks import ProcessMark
 from tests.postgres import PostgresServer
 from tests.strays import processes_with
 
@@ -24,10 +28,51 @@ _MARK = "OTEL_RL_TEST_RUN"
 _DEADLINE_S = 60.0
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold the mark ``process`` to what tests do, and let programs that tests start hear Ctrl-C.
+
+    A shell that runs a command in the background has it ignore SIGINT, which children inherit.
+    """
+    config.pluginmanager.register(ProcessMark())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that ask for a server, and let several workers begin with the long files.
+
+    A worker takes a file at a time, in this order. Files that need the lab take turns with others
+    that start programs, so that few of the heaviest run at a time. The last ones are short, so that
+    no worker is alone for long. One worker keeps the order of the files, in which unit tests come
+    early.
+    """
+    for item in items:
+        if "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.process)
+    if hasattr(config, "workerinput"):
+        kinds: dict[Path, int] = {}
+        for item in items:
+            kind = 0 if item.get_closest_marker("lab") else 2
+            kind = min(kind, 1 if item.get_closest_marker("process") else 2)
+            kinds[item.path] = min(kind, kinds.get(item.path, kind))
+        files: Counter[int] = Counter()
+        turns: dict[Path, tuple[bool, int, int]] = {}
+        for path, kind in kinds.items():
+            turns[path] = (kind == 2, files[kind], kind)
+            files[kind] += 1
+        items.sort(key=lambda item: turns[item.path])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_outlives_the_tests() -> Iterator[None]:
     """Every process that a test starts inherits a mark; at the end none with it may be left."""
     mark = os.environ[_MARK] = uuid.uuid4().hex
+    # Otherwise each worker in the tests' own process would ask git about their code.
+    os.environ["OTEL_RL_PROVENANCE"] = "off"
+    # And what pytest writes is no worker's console.
+    os.environ["OTEL_RL_CONSOLE"] = "off"
+    # Otherwise each bridge would end with a process that loads Arrow; tests of it turn it on.
+    os.environ["OTEL_RL_BRIDGE__ARCHIVE__ENABLED"] = "false"
     yield
     deadline = time.monotonic() + _DEADLINE_S
     while (left := processes_with(_MARK, mark)) and time.monotonic() < deadline:

@@ -21,15 +21,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive import (
+from otel_rl.bridge.ingest import (
     AuthSettings,
     GrpcServer,
     HttpServer,
-    Intake,
+    IngestPipeline,
     ReceiveLimits,
-    Shares,
     TlsSettings,
     Tokens,
+    TokenShares,
     load_tls,
 )
 from otel_rl.records import Batch, Signal, Value
@@ -197,7 +197,7 @@ def logs_request(
 
 
 def every_event() -> list[LogRecord]:
-    """Each of the four events, with everything that it can say."""
+    """Each of the six events, with everything that it can say."""
     return [
         event(
             "rl.experiment.start",
@@ -221,7 +221,30 @@ def every_event() -> list[LogRecord]:
             {"prompt": "1 + 1 =\n", "completion": " 2", "reward": 1.0, "n": 3, "is_ok": True},
         ),
         event("rl.experiment.end", {"rl.experiment.status": "complete"}),
+        event(
+            "rl.worker.error",
+            {"error.type": "ValueError", "exception.message": "no", "rl.loop.iteration": 7},
+        ),
         event("rl.worker.end", {"rl.worker.status": "failed", "error.type": "ValueError"}),
+        event(
+            "rl.worker.start",
+            {
+                "process.command_args": ["train.py", "--lr", "1e-6"],
+                "process.executable.path": "/usr/bin/python3",
+                "process.runtime.version": "3.12.1",
+                "os.description": "Linux-6.1",
+                "vcs.ref.head.revision": "0f4c0de",
+                "vcs.repository.url.full": "https://example.org/grpo.git",
+                "rl.worker.diff": "diff --git a/train.py b/train.py\n",
+                "rl.worker.packages": ["numpy==2.1.0", "torch==2.9.1"],
+                "log.record.uid": "i/3",
+            },
+        ),
+        event(
+            "rl.worker.console",
+            {"log.iostream": "stderr", "log.record.uid": "i/4"},
+            "step 1\nWARNING: slow\n",
+        ),
     ]
 
 
@@ -288,13 +311,13 @@ def intake(
     counters: Counters,
     limits: ReceiveLimits | None = None,
     auth: AuthSettings | None = None,
-) -> Intake:
-    return Intake(
+) -> IngestPipeline:
+    return IngestPipeline(
         accept=journal,
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),
-        shares=Shares(auth or AuthSettings()),
+        shares=TokenShares(auth or AuthSettings()),
     )
 
 

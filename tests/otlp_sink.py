@@ -156,7 +156,7 @@ def measurements(requests: list[ExportMetricsServiceRequest]) -> Iterator[Measur
 
 
 def sums(requests: list[ExportMetricsServiceRequest], name: str) -> dict[tuple[object, ...], float]:
-    """Last value of each series of a counter, by instance id and attribute values."""
+    """Last total of each series of a counter, by instance id and attribute values."""
     found: dict[tuple[object, ...], float] = {}
     for request in requests:
         for resource in request.resource_metrics:
@@ -165,7 +165,10 @@ def sums(requests: list[ExportMetricsServiceRequest], name: str) -> dict[tuple[o
                 for metric in scope.metrics:
                     if metric.name == name:
                         for point in metric.sum.data_points:
-                            key = (instance, *pairs(point.attributes).values())
+                            attributes = pairs(point.attributes)
+                            if "otel_rl.step.share" in attributes:
+                                continue
+                            key = (instance, *attributes.values())
                             found[key] = getattr(point, point.WhichOneof("value") or "as_int")
     return found
 

@@ -34,13 +34,15 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.semconv.run_id import run_id
-from otel_rl.worker.buffer import Measured
+from otel_rl.records import Signal
+from otel_rl.run_id import run_id
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.encode import Stream, encode_resource
-from otel_rl.worker.expand import Expander
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.intervals import Intervals
+from otel_rl.worker.metrics.buffer import Measured
+from otel_rl.worker.metrics.expander import Expander
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
 from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.tenants.sending import Address
@@ -157,7 +159,9 @@ def send(port: int, worker: int, first: int, interval_s: float, seconds: float) 
             for at in range(step, step + STEPS_PER_REQUEST)
             for stream in streams
         ]
-        (request,) = expander.requests(entries, encoded)
+        packer = RequestPacker(encoded, Signal.METRICS)
+        expander.pack(entries, packer)
+        (request,) = packer.requests()
         while True:
             connection.request(
                 "POST",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.interface import Journal
 
 __all__ = ["Store"]
 

@@ -1,9 +1,11 @@
 """Waiting for what another thread or process does, in place of sleeping."""
 
+import gc
+import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["wait_until"]
+__all__ = ["collect_garbage", "wait_until"]
 
 _LOOK_S = 0.02
 
@@ -22,3 +24,23 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
         time.sleep(_LOOK_S)
+
+
+def collect_garbage() -> None:
+    """Collect all garbage: ``gc.collect`` does nothing while another thread collects."""
+    here = threading.get_ident()
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and threading.get_ident() == here:
+            collected.append(info["generation"])
+
+    def is_collected() -> bool:
+        gc.collect()
+        return 2 in collected
+
+    gc.callbacks.append(note)
+    try:
+        wait_until(is_collected, "a full collection in this thread", timeout_s=60)
+    finally:
+        gc.callbacks.remove(note)

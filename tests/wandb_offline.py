@@ -29,24 +29,30 @@ class OfflineRun:
         history: One dict per row, ``_step`` included.
         config: Name to value.
         metrics: Name or glob of each ``define_metric`` to the name of its step metric.
+        hidden: Names that are defined as hidden.
         display_name: Of the run.
         group: Of the run.
         run_id: Of the run.
         tags: Of the run.
         summary: Key to its last value.
         system: Key to its last value, of what the System panels show.
+        console: Text of each call of ``write_logs``.
+        alerts: Title and text of each.
         exit_code: None while the run is not finished.
     """
 
     history: list[dict[str, float]] = field(default_factory=list)
     config: dict[str, object] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
     display_name: str = ""
     group: str = ""
     run_id: str = ""
     tags: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
     system: dict[str, float] = field(default_factory=dict)
+    console: list[str] = field(default_factory=list)
+    alerts: list[tuple[str, str]] = field(default_factory=list)
     exit_code: int | None = None
 
 
@@ -78,14 +84,23 @@ def read_offline_run(path: Path) -> OfflineRun:
             case "stats":
                 run.system.update({i.key: json.loads(i.value_json) for i in record.stats.item})
             case "metric":
-                metric = record.metric
-                run.metrics[metric.glob_name or metric.name] = metric.step_metric
+                _define(run, record.metric)
+            case "output_logger":
+                run.console.append(record.output_logger.line)
+            case "alert":
+                run.alerts.append((record.alert.title, record.alert.text))
             case "exit":
                 run.exit_code = record.exit.exit_code
     return run
 
 
-# Any: the generated module declares its messages at run time.
+# Any, here and below: the generated module declares its messages at run time.
+def _define(run: OfflineRun, metric: Any) -> None:
+    run.metrics[metric.glob_name or metric.name] = metric.step_metric
+    if metric.options.hidden:
+        run.hidden.add(metric.name)
+
+
 def _records(content: bytes) -> Iterator[Any]:
     assert content[:4] == b":W&B", "not a .wandb file"
     position, parts = _FILE_HEADER, b""

@@ -132,9 +132,11 @@ class WandbServer:
         self._slow_s = 0.0
         self._arriving: list[tuple[float, Callable[[], None]]] = []
         self._unknown: list[str] = []
+        self._views: dict[str, dict[str, str]] = {}
         self._alerts: list[tuple[str, str, str]] = []
         self._headers: list[dict[str, str]] = []
         self._paths: list[str] = []
+        self._uploads: dict[str, bytes] = {}
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
@@ -203,6 +205,21 @@ class WandbServer:
         """The path of every request so far."""
         with self._lock:
             return list(self._paths)
+
+    @property
+    def views(self) -> dict[str, dict[str, str]]:
+        """Saved views by name, as GraphQL has them; to be changed as by a person."""
+        with self._lock:
+            return self._views
+
+    def uploads(self, run_id: str) -> dict[str, bytes]:
+        """The files of a run that were uploaded, by their names."""
+        with self._lock:
+            begin = f"{run_id}/"
+            files = self._uploads.items()
+            return {
+                path.removeprefix(begin): body for path, body in files if path.startswith(begin)
+            }
 
     def fail(self, status: int, *, seconds: float = float("inf"), path: str = "") -> None:
         """Answer requests whose path contains ``path`` with ``status``, or with 0, not at all."""
@@ -291,7 +308,9 @@ class WandbServer:
                 return self._take(self._runs[name], json.loads(raw), client)
 
         @app.put("/upload/{path:path}")
-        async def upload(path: str) -> Json:
+        async def upload(path: str, request: Request) -> Json:
+            with self._lock:
+                self._uploads[path] = await request.body()
             return {}
 
         @app.get("/healthz")
@@ -351,7 +370,10 @@ class WandbServer:
             "NotifyScriptableRunAlert": self._alert,
             "RunLineCount": self._resume_status,
             "RunResumeStatus": self._resume_status,
+            "RunSummary": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
+            "SavedView": self._saved_view,
+            "UpsertView2": self._upsert_view,
             "ServerFeaturesQuery": lambda _: {"serverInfo": {"features": []}},
             "ServerInfo": lambda _: {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.9"}}},
             "UpsertBucket": partial(self._upsert, client=client),
@@ -370,6 +392,20 @@ class WandbServer:
             self._unknown.append(operation)
             return {"data": None, "errors": [{"message": f"unknown operation {operation}"}]}
         return {"data": answers[operation](variables)}
+
+    def _saved_view(self, variables: dict[str, str]) -> Json:
+        view = self._views.get(variables["name"])
+        edges = [] if view is None else [{"node": view}]
+        return {"project": {"allViews": {"edges": edges}}}
+
+    def _upsert_view(self, variables: dict[str, str]) -> Json:
+        name = variables["name"]
+        known = self._views.get(name)
+        assert variables.get("id") == (known and known["id"]), "it would be another view"
+        # The real server stores a spec in its own spelling.
+        spec = json.dumps(json.loads(variables["spec"]), indent=1)
+        self._views[name] = {**variables, "id": f"view-{name}", "spec": spec}
+        return {"upsertView": {"view": {"id": f"view-{name}", "name": name}, "inserted": not known}}
 
     def _alert(self, variables: dict[str, str]) -> Json:
         alert = variables["runName"], variables["title"], variables["text"]
@@ -438,7 +474,7 @@ class WandbServer:
 
     def _create_run_files(self, variables: dict[str, str]) -> Json:
         files = [
-            {"name": name, "uploadUrl": f"{self.base_url}/upload/{name}"}
+            {"name": name, "uploadUrl": f"{self.base_url}/upload/{variables['run']}/{name}"}
             for name in variables["files"]
         ]
         return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
@@ -474,7 +510,7 @@ def _resume_bucket(run: Run, stale_lines: int) -> Json:
     return {
         **_bucket(run, stale_lines),
         "summaryMetrics": json.dumps(summary),
-        "logLineCount": 0,
+        "logLineCount": len(run.lines("output.log")),
         "eventsLineCount": len(run.lines("wandb-events.jsonl")),
         "historyTail": json.dumps(history[-1:]),
         "eventsTail": "[]",

@@ -1,10 +1,10 @@
-"""A training loop bound by the CPU, measured: one contender, told when to take a turn.
+"""CPU-bound training loop with telemetry: one contender, which takes turns on request.
 
     python -m bench.contenders.loop gauges http://127.0.0.1:4318
 
-Arguments: contender, where to export. Each line of standard input is ``turn UPDATES STEPS``, with
-the updates of the network in a step, or ``export``. It is answered by the CPU seconds that it took:
-of the work, of the calls that measure, and of all other threads.
+Arguments: contender, OTLP endpoint. Each line of standard input is ``turn UPDATES STEPS``, with the
+updates of the network in a step, or ``export``. The answer is the CPU seconds of the work, of the
+calls that measure, and of all other threads.
 """
 
 import sys
@@ -26,7 +26,7 @@ Export = Callable[[], object]
 
 
 class Network:
-    """A small network in training, on made-up data: Python that calls numpy, as in small RL."""
+    """Small network in training, on synthetic data: Python that calls numpy, as in small RL."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(1)
@@ -53,7 +53,7 @@ def contender(name: str, url: str) -> tuple[Measure, Export]:
         return _stock(names, url)
     import otel_rl
 
-    # Exported when told to, once a second of the loop's own CPU time.
+    # Exported on request, once a second of the loop's own CPU time.
     otel_rl.init(experiment="bench", role="bench", endpoint=url, export_interval_s=3600)
     export = lambda: otel_rl.flush(timeout_s=10)  # noqa: E731
     if name == "mlogger":

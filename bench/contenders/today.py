@@ -1,9 +1,9 @@
-"""What users do today, and otel_rl: one contender from its first import to its finished run.
+"""Today's alternatives and otel_rl: one contender from its first import to its finished run.
 
     python -m bench.contenders.today "queue to a controller"
 
-``bench.today`` measures the whole family of processes. Each worker imports this file, so what only
-one contender needs is imported where it is used.
+``bench.today`` measures the whole family of processes. Each worker imports this file, so imports
+for a single contender are local.
 """
 
 import multiprocessing
@@ -30,7 +30,7 @@ Put = tuple[int, int, dict[str, float]]
 """(worker, step, metrics)."""
 
 Target = Callable[[int, str, Any], None]
-"""What a worker does, given its number, where to report, and a queue if there is one."""
+"""Worker function, given its number, its endpoint, and a queue if there is one."""
 
 
 def metrics_of(worker: int, step: int) -> dict[str, float]:
@@ -84,7 +84,7 @@ def wandb_run(directory: str) -> "wandb.Run":
 
 
 def control(queue: "multiprocessing.Queue[Put]", directory: str) -> None:
-    """One row a step with every worker's metrics, as soon as all have sent them."""
+    """Log one row a step with every worker's metrics, as soon as all have sent them."""
     run = wandb_run(directory)
     steps: dict[int, dict[int, dict[str, float]]] = {}
     for _ in range(WORKERS * STEPS):
@@ -101,9 +101,10 @@ def control(queue: "multiprocessing.Queue[Put]", directory: str) -> None:
 
 
 def bridge(directory: str, *, per_worker: bool) -> None:
-    from otel_rl.bridge.align.settings import AlignSettings
+    from otel_rl.bridge.bridge import Bridge
     from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
-    from otel_rl.bridge.pipeline import Bridge
+    from otel_rl.bridge.rows.settings import AlignSettings
+    from otel_rl.semconv.spec import Tier
 
     bridge = Bridge(
         BridgeSettings(
@@ -111,13 +112,18 @@ def bridge(directory: str, *, per_worker: bool) -> None:
             http=HttpSettings(port=0),
             grpc=GrpcSettings(enabled=False),
             align=AlignSettings(per_worker=per_worker),
-            tracker=TrackerSettings(name="wandb", options={"mode": "offline"}),
+            tracker=TrackerSettings(
+                name="wandb",
+                detail=Tier.EVERYTHING,
+                max_values_per_minute=0,
+                options={"mode": "offline"},
+            ),
         )
     )
     bridge.start()
     join(start_workers(log_to_otel_rl, bridge.http))
     (status,) = bridge.stop()
-    assert status.next_row >= STEPS, status  # the bridge also tells of itself
+    assert status.next_row >= STEPS, status  # the bridge adds rows of its own
 
 
 def start_workers(target: Target, place: str, queue: object = None) -> list[SpawnProcess]:

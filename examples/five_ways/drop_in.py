@@ -3,7 +3,7 @@
 import math
 import random
 
-import otel_rl.compat.wandb as wandb
+import otel_rl.integrations.wandb as wandb
 
 STEPS, ARMS, BATCH, LEARNING_RATE = 50, 10, 64, 8.0
 

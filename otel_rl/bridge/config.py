@@ -19,15 +19,18 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from otel_rl.bridge.align.settings import AlignSettings
-from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.tls import TlsSettings
-from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.security.tls import TlsSettings
+from otel_rl.bridge.ingest.security.tokens import AuthSettings
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import ConfigError
-from otel_rl.shown import is_secret_name, redacted
+from otel_rl.redaction import is_secret_name, redacted
+from otel_rl.semconv.spec import Tier
 
 __all__ = [
     "ENV_PREFIX",
+    "ArchiveSettings",
     "BridgeSettings",
     "GrpcSettings",
     "HttpSettings",
@@ -52,50 +55,57 @@ class ListenSettings(BaseModel):
     model_config = _MODEL
 
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but loopback lets every host that reaches it write runs."""
+    """Listen address. Every host that can reach it may write runs, unless tokens are set."""
 
     enabled: bool = True
-    """Whether to listen at all."""
+    """Listen for this protocol."""
 
 
 class HttpSettings(ListenSettings):
     """OTLP over HTTP."""
 
     port: int = Field(4318, ge=0, le=65535)
-    """TCP port; 0 takes a free one. The default is OTLP's own."""
+    """TCP port; 0 picks a free one."""
 
 
 class GrpcSettings(ListenSettings):
     """OTLP over gRPC."""
 
     port: int = Field(4317, ge=0, le=65535)
-    """TCP port; 0 takes a free one. The default is OTLP's own."""
+    """TCP port; 0 picks a free one."""
 
 
 class JournalSettings(BaseModel):
-    """The database that holds batches and rows until trackers have them."""
+    """Database of batches and rows until the tracker has them."""
 
     model_config = _MODEL
 
     url: SecretStr | None = None
-    """``postgresql://user:password@host/database``: a database that several bridges share. None for
-    a file in the data directory, for one bridge. See docs/scale.md."""
+    """``postgresql://user:password@host/database``, shared by several bridges (docs/scale.md).
+    Unset: a SQLite file in ``data``, for one bridge."""
 
     lease_s: float = Field(15.0, ge=1)
-    """How long a run waits for another bridge when its own was killed. A bridge that cannot reach
-    the database for two thirds of it leaves its runs. Alike for all bridges of a database."""
+    """Bridge lease: after a bridge is killed, its runs wait this long for another one. The same for
+    all bridges of a database."""
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
-    """Beyond it senders get 503 and retry. Rows may take as much again, so that batches that wait
-    can always be made into rows."""
+    """Bound of waiting batches; above it senders get 503. Rows may use as much again."""
 
     max_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes`` that one experiment may take, batches and rows. Beyond it its senders
-    get 503, so that a flood, or a run that the tracker refuses, leaves room for others."""
+    """Part of ``max_bytes`` for batches and rows of one experiment; above it its senders get
+    503."""
+
+    keep_ended_days: float = Field(30.0, gt=0)
+    """Days that a run stays in the journal after its end. Then ``otel-rl diagnose`` no longer knows
+    it, and late data for it is dropped and counted."""
+
+    max_ended_share: float = Field(0.5, gt=0, le=1)
+    """Part of ``max_bytes``, or of a token's share, for ended runs. Beyond it the oldest goes
+    earlier, but not within an hour of its end."""
 
 
 class TrackerSettings(BaseModel):
-    """Where runs are written."""
+    """Tracker and delivery of runs."""
 
     model_config = _MODEL
 
@@ -103,29 +113,41 @@ class TrackerSettings(BaseModel):
     """``wandb`` or ``jsonl``."""
 
     directory: Path | None = None
-    """Where the tracker keeps its files; the data directory if not given."""
+    """Directory of the tracker's files. Unset: ``data``."""
+
+    detail: Tier = Tier.BASIC
+    """What the tracker gets: ``basic``, a chart for each question, and histograms as mean, p50 and
+    p99; ``full``, also internals and further statistics; ``everything``, also the series of single
+    workers. `otel-rl diagnose` does not depend on it."""
+
+    names: KeyNames = KeyNames.FRAMEWORK
+    """Names of metrics that a framework logs through its adapter: ``framework``, as it logs them
+    (``actor/pg_loss``), ``otel_rl``, as all frameworks share them (``trainer/loss/policy``), or
+    ``both``."""
+
+    max_values_per_minute: int = Field(100_000, ge=0)
+    """Values of a run in a minute of its time, by W&B's guidance, and with W&B only. Beyond it the
+    series of single workers are left out, then what is beyond the detail ``basic``; counted as
+    `otel_rl.bridge.values.folded` in the run. 0 for no bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict)
-    """Settings of the tracker itself, e.g. ``project``, ``entity`` and ``mode`` of W&B."""
+    """Options of the tracker, e.g. ``project``, ``entity`` and ``mode`` of W&B."""
 
     max_live_runs: int = Field(32, ge=1)
-    """Runs that are written at the same time, each by a process of its own. Rows of further ones
-    wait in the journal."""
+    """Runs written at the same time, one process each. Rows of other runs wait in the journal."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
-    """Between two questions to the tracker about what it has."""
+    """Interval between queries for the rows that the tracker has."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """How long a row stays in the journal after the tracker has confirmed it, unless the run has
-    used up its share of the journal. A tracker that is restored from a backup may ask for it
-    again."""
+    """Time a confirmed row stays in the journal, in case the tracker is restored from a backup.
+    Shorter when the run has used its share of the journal."""
 
     max_retry_s: float = Field(60.0, gt=0)
-    """Longest pause before a tracker that is away is tried again. The first one is half a second,
-    and each is up to twice as long as the one before."""
+    """Longest pause between attempts to reach the tracker; the first is 0.5 s."""
 
     rejected_retry_s: float = Field(60.0, gt=0)
-    """Pause before a tracker that refused the settings or the credentials is asked again."""
+    """Pause after the tracker refused settings or credentials."""
 
     @model_validator(mode="before")
     @classmethod
@@ -136,34 +158,54 @@ class TrackerSettings(BaseModel):
         return data
 
 
+class ArchiveSettings(BaseModel):
+    """Archive of every value."""
+
+    model_config = _MODEL
+
+    enabled: bool | None = None
+    """Write every accepted value to Parquet files. Unset: if pyarrow is installed, as by
+    ``otel-rl[archive]``."""
+
+    directory: Path | None = None
+    """Directory of the files. Unset: ``archive`` in ``data``."""
+
+    every_s: float = Field(300.0, gt=0)
+    """Longest time between the acceptance of a value and its file; a file ends earlier at some
+    500,000 values."""
+
+    max_share: float = Field(0.1, gt=0, le=1)
+    """Part of ``journal.max_bytes`` for values that wait for a file. Beyond it values are left out
+    of the archive and counted."""
+
+
 class DiagnoseSettings(BaseModel):
-    """When runs are told what is wrong with them."""
+    """Schedule of diagnosis."""
 
     model_config = _MODEL
 
     every_s: float = Field(60.0, ge=0)
-    """Between two looks at a run that goes on, and shortly after its end. What is found stands in
-    the run under ``diagnosis/``, when it is news; with W&B it is an alert. 0 for never."""
+    """Interval of diagnosis of a running run; a run is also diagnosed after its end. New findings
+    are written under ``diagnosis/`` and, with W&B, as alerts. 0 disables it."""
 
 
 class TelemetrySettings(BaseModel):
-    """What the bridge says of itself."""
+    """Export of the bridge's own metrics."""
 
     model_config = _MODEL
 
     endpoint: str | None = Field(None, pattern="^https?://")
-    """Base URL of an OTLP/HTTP endpoint that takes the bridge's own metrics, usually that of a
-    collector. None exports none. Every run has its part under ``otel_rl/bridge/`` in any case."""
+    """Base URL of an OTLP/HTTP endpoint for the bridge's own metrics. Unset: no export."""
 
     interval_s: float = Field(15.0, gt=0)
-    """Between two exports."""
+    """Export interval."""
 
     run_interval_s: float = Field(10.0, gt=0)
-    """Between two reports to a run."""
+    """Interval of the report in each run."""
 
 
 class BridgeSettings(BaseSettings):
-    """Everything that a bridge can be told."""
+    """All settings of a bridge."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -175,7 +217,7 @@ class BridgeSettings(BaseSettings):
     )
 
     data: Path = Path(".otel_rl")
-    """Directory of the journal. One bridge at a time; it survives restarts."""
+    """Journal directory, kept over restarts; one bridge at a time."""
 
     http: HttpSettings = HttpSettings()
     """OTLP over HTTP."""
@@ -187,29 +229,31 @@ class BridgeSettings(BaseSettings):
     """Durability and its bounds."""
 
     tls: TlsSettings = TlsSettings()
-    """Encryption of both."""
+    """Encryption of both protocols."""
 
     auth: AuthSettings = AuthSettings()
-    """Who may write what."""
+    """Tokens and the experiments that each may write."""
 
     receive: ReceiveLimits = ReceiveLimits()
-    """What a request may hold."""
+    """Limits on requests."""
 
     align: AlignSettings = AlignSettings()
-    """How samples become rows."""
+    """Rules that make rows of samples."""
 
     tracker: TrackerSettings = TrackerSettings()
-    """Where rows go."""
+    """Tracker and delivery."""
+
+    archive: ArchiveSettings = ArchiveSettings()
+    """Archive of every value."""
 
     diagnose: DiagnoseSettings = DiagnoseSettings()
-    """When runs are told what is wrong with them."""
+    """Schedule of diagnosis."""
 
     telemetry: TelemetrySettings = TelemetrySettings()
-    """What the bridge says of itself."""
+    """Export of the bridge's own metrics."""
 
     stop_timeout_s: float = Field(300.0, gt=0)
-    """How long a stopping bridge waits for the tracker to take what is left. Rows that it does not
-    take stay in the journal and are written by the next start."""
+    """Longest time for a stopping bridge to deliver its rows. The next start delivers the rest."""
 
     @classmethod
     def settings_customise_sources(
@@ -220,7 +264,7 @@ class BridgeSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment over the file, which ``load_settings`` passes as arguments."""
+        """Rank the environment over the file, which ``load_settings`` passes as arguments."""
         return env_settings, init_settings
 
 
@@ -235,10 +279,10 @@ def load_settings(
     Args:
         file: A TOML file, or None for none.
         overrides: From the command line, nested like the file; they win over everything.
-        defaults: Of the command that asks, where they are not those of a bridge.
+        defaults: Defaults of the calling command, where they differ from a bridge's.
 
     Raises:
-        ConfigError: Names the place, what is wrong, and the value.
+        ConfigError: Names the place, the fault, and the value.
     """
     _check_variables(os.environ)
     content: dict[str, object] = {}
@@ -266,7 +310,7 @@ def load_settings(
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
-    """pydantic-settings ignores a variable whose first part is no setting; a person would not."""
+    """Reject unknown variables: pydantic-settings ignores one whose first part is no setting."""
     for variable in environment:
         if variable.startswith(ENV_PREFIX):
             section = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
@@ -301,10 +345,10 @@ def _explained(exc: ValidationError) -> str:
 
 
 def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:
-    """Whether a value is better not shown: tables, too, hold whatever was put into them."""
+    """Return whether a value may be secret: tables may hold anything, too."""
     return (
         isinstance(value, Mapping | list | tuple)
-        # What stands where a token's digest should may be the token; a URL has a password.
+        # A digest's place may hold the token itself; a URL has a password.
         or location[:1] in {("auth",), ("tls",)}
         or location in _MAY_HOLD_A_URL
         or location[:2] == ("tracker", "options")

@@ -1,7 +1,7 @@
 """The bridge's own counters: a closed set of names, each with a closed set of reasons.
 
-Nothing is lost in silence: every drop adds to a counter, and ``COUNTERS`` describes each one. To
-add a counter, add its name, give it a line in ``COUNTERS``, and if it has reasons, their enum.
+Every drop adds to a counter, and ``COUNTERS`` describes each one. To add a counter, add its name,
+its line in ``COUNTERS``, and if it has reasons, their enum.
 """
 
 import threading
@@ -14,6 +14,8 @@ from otel_rl.records import ExperimentKey
 __all__ = [
     "COUNTERS",
     "GAUGES",
+    "ArchiveDrop",
+    "CommitRefusal",
     "Counter",
     "CounterSpec",
     "Counters",
@@ -21,15 +23,17 @@ __all__ = [
     "GaugeSpec",
     "Outcome",
     "Refusal",
+    "Removal",
     "SampleDrop",
     "StateFault",
     "TrackerFailure",
+    "ValueFold",
     "Where",
 ]
 
 
 class Counter(StrEnum):
-    """The name of every counter of the bridge."""
+    """Names of the bridge's counters."""
 
     REQUESTS = "otel_rl.bridge.requests"
     POINTS_ACCEPTED = "otel_rl.bridge.points.accepted"
@@ -49,13 +53,18 @@ class Counter(StrEnum):
     ROWS_CREATED = "otel_rl.bridge.rows.created"
     ROWS_WRITTEN = "otel_rl.bridge.rows.written"
     ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
+    VALUES_FOLDED = "otel_rl.bridge.values.folded"
+    ARCHIVE_WRITTEN = "otel_rl.bridge.archive.written"
+    ARCHIVE_DROPPED = "otel_rl.bridge.archive.dropped"
     TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
     STATES_LOST = "otel_rl.bridge.states.lost"
+    COMMITS_REFUSED = "otel_rl.bridge.commits.refused"
+    RUNS_REMOVED = "otel_rl.bridge.runs.removed"
     EXCEPTIONS = "otel_rl.bridge.exceptions"
 
 
 class Gauge(StrEnum):
-    """The name of every gauge of the bridge."""
+    """Names of the bridge's gauges."""
 
     JOURNAL_SIZE = "otel_rl.bridge.journal.size"
     SPOOL_SIZE = "otel_rl.bridge.spool.size"
@@ -63,31 +72,30 @@ class Gauge(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How one export request ended.
+    """Outcome of an export request.
 
     Attributes:
-        OK: Everything in it was taken.
-        PARTIAL: Some of it was refused; the answer says what and why.
+        OK: All of it was accepted.
+        PARTIAL: Part of it was refused; the answer names what and why.
         MALFORMED: The bytes are not OTLP.
-        HTTP2: A connection to the port for HTTP that begins as HTTP/2 does: a gRPC client at the
-            wrong port.
+        HTTP2: HTTP/2 on the HTTP port: a gRPC client with the wrong port.
         TOO_LARGE: Over ``receive.max_body_bytes``, ``receive.max_messages_per_request`` or
             ``receive.max_points_per_request``.
-        UNAUTHENTICATED: Without a token that the bridge knows.
-        UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON by its ``Content-Type``.
+        UNAUTHENTICATED: No valid token.
+        UNSUPPORTED_MEDIA_TYPE: ``Content-Type`` is neither protobuf nor JSON.
         WRONG_METHOD: Not a POST.
-        NOT_FOUND: Another path than ``/v1/metrics``, ``/v1/traces`` and ``/v1/logs``.
-        DISCONNECTED: The sender went away before the request was complete.
-        CANCELLED: A gRPC call ended before its message was complete: its sender gave up, or gRPC
-            itself refused a message over ``receive.max_body_bytes``, which it does unseen.
-        SLOW: The body took longer than ``receive.body_timeout_s``, or others waited for the place
-            of a gRPC call whose message had not come; the sender retries.
+        NOT_FOUND: The path is not ``/v1/metrics``, ``/v1/traces`` or ``/v1/logs``.
+        DISCONNECTED: The sender disconnected before the request was complete.
+        CANCELLED: A gRPC call ended before its message was complete: cancelled by the sender, or
+            refused by gRPC itself for a message over ``receive.max_body_bytes``.
+        SLOW: The body took longer than ``receive.body_timeout_s``, or a gRPC call without its
+            message gave up its place to others; the sender retries.
         OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once, or too many gRPC calls
             without a place; the sender retries.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``; the sender retries.
         NO_ROOM: The journal or its disk is full; the sender retries.
-        STOPPING: The bridge is ending; the sender retries.
-        FAILED: The bridge could not store it, and its log says why; the sender retries.
+        STOPPING: The bridge is stopping; the sender retries.
+        FAILED: The bridge could not store it (see its log); the sender retries.
     """
 
     OK = "ok"
@@ -110,28 +118,27 @@ class Outcome(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a point, exemplar, span or log record of a request was not taken with the rest.
+    """Reason to refuse a point, exemplar, span or log record of a request.
 
     Attributes:
-        MALFORMED: The bytes of one resource are no OTLP; what else came with them is taken.
-        NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and there is no
-            ``receive.default_experiment``.
-        NOT_ALLOWED: The request's token may not write this experiment.
-        TOO_MANY_EXPERIMENTS: The bridge has ``receive.max_experiments`` and this is another one.
-        SHARE_USED_UP: The token has its share of ``receive.max_experiments`` and this is another
-            one.
-        INVALID_NAME: Experiment, trial or role, or a table, tag, group or key in an event, is no
+        MALFORMED: The bytes of one resource are not OTLP; the rest of the request is accepted.
+        NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and
+            ``receive.default_experiment`` is not set.
+        NOT_ALLOWED: The token may not write this experiment.
+        TOO_MANY_EXPERIMENTS: A new run beyond ``receive.max_experiments``.
+        SHARE_USED_UP: A new run beyond the token's share of ``receive.max_experiments``.
+        INVALID_NAME: Experiment, trial or role, or a table, tag, group or key in an event, is not
             text, is empty, too long or unprintable, or is given twice.
-        INVALID_METRIC_NAME: The metric's name is empty, too long or unprintable.
-        INVALID_ID: A span's trace id or span id is missing, of the wrong length or all zero.
-        NO_VALUE: The point of a gauge or sum has neither a number nor the flag that it has none.
-        INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are no doubles.
-        INVALID_EVENT: A log event lacks what it is for, or has it as another type or word.
-        EVENT_TOO_LARGE: A log event, or a text in it, has too many bytes, or is nested too deep.
+        INVALID_METRIC_NAME: The metric name is empty, too long or unprintable.
+        INVALID_ID: A trace id or span id is missing, of the wrong length or all zero.
+        NO_VALUE: A point of a gauge or sum has neither a number nor the flag "no recorded value".
+        INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are not doubles.
+        INVALID_EVENT: A log event lacks a required field, or has it with a wrong type or value.
+        EVENT_TOO_LARGE: A log event or a text in it is too large, or nested too deep.
         SPAN_TOO_LARGE: A span has too many bytes or links, or its name or phase is too long.
-        TOO_MANY_ATTRIBUTES: More attributes than the limit for a resource, a point, a span or an
-            event, or more fields in a sample.
-        ATTRIBUTE_TOO_LONG: An attribute's key or value is over its limit, or all together are.
+        TOO_MANY_ATTRIBUTES: Too many attributes of a resource, point, span or event, or fields of
+            a sample.
+        ATTRIBUTE_TOO_LONG: A key, a value or all attributes together are over the limit.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars`` in one point.
         TIME_OUT_OF_RANGE: Older than ``receive.max_age_s`` or ahead by ``receive.max_future_s``.
@@ -158,33 +165,63 @@ class Refusal(StrEnum):
 
 
 class SampleDrop(StrEnum):
-    """Why an accepted sample cannot become part of a row.
+    """Reason to drop an accepted sample.
 
     Attributes:
-        TOO_MANY_SERIES: The experiment has ``align.max_series`` series or ``align.max_keys`` keys,
-            and this would be another one.
-        TOO_OLD: So old that nobody can tell any more whether it was taken, see
-            ``align.max_remembered``.
-        TOO_MANY_CONFIG_KEYS: Hyper-parameters and tags beyond 4,096 and 256 of a run.
-        DAMAGED: A whole batch was damaged on the disk of the journal and set aside there.
-        UNDECODABLE: A whole batch could not be read and was set aside in the journal: a defect of
-            otel_rl, with a logged traceback.
+        TOO_MANY_SERIES: A new series or key beyond ``align.max_series`` or ``align.max_keys``.
+        TOO_OLD: Older than the points remembered for deduplication (``align.max_remembered``).
+        RUN_REMOVED: From before the run was removed (``journal.keep_ended_days``): the points that
+            were taken are no longer known.
+        TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
+        DAMAGED: The batch was damaged on the journal's disk and set aside.
+        UNDECODABLE: The batch could not be decoded and was set aside: a defect of otel_rl, with a
+            logged traceback.
     """
 
     TOO_MANY_SERIES = "too_many_series"
     TOO_OLD = "too_old"
+    RUN_REMOVED = "run_removed"
     TOO_MANY_CONFIG_KEYS = "too_many_config_keys"
     DAMAGED = "damaged"
     UNDECODABLE = "undecodable"
 
 
-class StateFault(StrEnum):
-    """Why a run does not go on from what was kept of it: open steps and samples are forgotten.
+class ValueFold(StrEnum):
+    """Reason to leave values of a row out of the tracker. They are in the journal.
 
     Attributes:
-        DAMAGED: It is not as it was written. Check the disk.
-        REFUSED: It is nothing that a bridge has written, or has a class that no state has: somebody
-            else writes to the journal. Nothing of it was run.
+        WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``. Their role's
+            values are in the run.
+        FURTHER: What is beyond the basic detail, if that is still too much.
+        TOO_MANY_KEYS: New keys of these two kinds, beyond 100,000 in the run.
+    """
+
+    WORKER = "worker"
+    FURTHER = "further"
+    TOO_MANY_KEYS = "too_many_keys"
+
+
+class ArchiveDrop(StrEnum):
+    """Reason to leave accepted values out of the archive. Their rows are not affected.
+
+    Attributes:
+        NO_ROOM: More than ``archive.max_share`` of the journal waited for the archive's disk.
+        DAMAGED: The values were damaged on the journal's disk.
+        RUN_REMOVED: The run was removed from the journal before they could be written.
+    """
+
+    NO_ROOM = "no_room"
+    DAMAGED = "damaged"
+    RUN_REMOVED = "run_removed"
+
+
+class StateFault(StrEnum):
+    """Reason to discard the stored state of a run, with its open steps and samples.
+
+    Attributes:
+        DAMAGED: The bytes changed after they were written. Check the disk.
+        REFUSED: The bytes are not the state of a run: something else writes to the journal. Nothing
+            in them was executed.
     """
 
     DAMAGED = "damaged"
@@ -192,13 +229,13 @@ class StateFault(StrEnum):
 
 
 class TrackerFailure(StrEnum):
-    """Why a delivery was tried again. The rows are kept.
+    """Reason to retry a delivery. The rows are kept.
 
     Attributes:
-        UNAVAILABLE: The tracker is away, hangs, or answers with a failure that passes; or the
-            writer process died.
-        REJECTED: The tracker refuses the key, the project, or the run.
-        JOURNAL: The rows could not be read: the bridge's database is away.
+        UNAVAILABLE: The tracker is unreachable, hangs or reports a temporary failure, or the writer
+            process died.
+        REJECTED: The tracker refuses the key, the project or the run.
+        JOURNAL: The rows could not be read: the bridge's database is unreachable.
         UNEXPECTED: A defect of otel_rl or a failing disk, with a logged traceback.
     """
 
@@ -208,15 +245,39 @@ class TrackerFailure(StrEnum):
     UNEXPECTED = "unexpected"
 
 
-class Where(StrEnum):
-    """The edge at which an unexpected exception was caught.
+class CommitRefusal(StrEnum):
+    """Reason to undo a transaction of rows. Its batches wait and are retried.
 
     Attributes:
-        HTTP: While a request over HTTP was answered; its sender retries.
-        GRPC: While a request over gRPC was answered; its sender retries.
-        DRAIN: While rows were made; the batches are kept and read again.
-        DELIVERY: While a run was written; the rows are kept and written again.
-        WATCH: While a run was diagnosed; it goes on without.
+        SHARE_USED_UP: The token of the run has used its share of the journal.
+    """
+
+    SHARE_USED_UP = "share_used_up"
+
+
+class Removal(StrEnum):
+    """Reason to remove an ended run from the journal. Its tracker has all rows.
+
+    Attributes:
+        TOO_OLD: It ended ``journal.keep_ended_days`` ago.
+        OVER_SHARE: Ended runs had more than ``journal.max_ended_share``, and it was the oldest.
+    """
+
+    TOO_OLD = "too_old"
+    OVER_SHARE = "over_share"
+
+
+class Where(StrEnum):
+    """Place that caught an unexpected exception.
+
+    Attributes:
+        HTTP: Answering an HTTP request; the sender retries.
+        GRPC: Answering a gRPC request; the sender retries.
+        DRAIN: Making rows; the batches are kept and read again.
+        DELIVERY: Writing a run; the rows are kept and written again.
+        WATCH: Diagnosing a run; the run goes on undiagnosed.
+        SETTLE: Unloading or removing finished runs; they stay until the next attempt.
+        ARCHIVE: Writing the archive; the values are kept and written again.
     """
 
     HTTP = "http"
@@ -224,11 +285,13 @@ class Where(StrEnum):
     DRAIN = "drain"
     DELIVERY = "delivery"
     WATCH = "watch"
+    SETTLE = "settle"
+    ARCHIVE = "archive"
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSpec:
-    """What a counter counts.
+    """Description of a counter.
 
     Attributes:
         description: One sentence for people.
@@ -243,7 +306,7 @@ class CounterSpec:
 
 @dataclass(frozen=True, slots=True)
 class GaugeSpec:
-    """What a gauge shows.
+    """Description of a gauge.
 
     Attributes:
         description: One sentence for people.
@@ -255,75 +318,86 @@ class GaugeSpec:
 
 
 GAUGES: Mapping[Gauge, GaugeSpec] = {
-    Gauge.JOURNAL_SIZE: GaugeSpec("What the journal holds, of ``journal.max_bytes``.", "By"),
+    Gauge.JOURNAL_SIZE: GaugeSpec("Size of the journal, bounded by ``journal.max_bytes``.", "By"),
     Gauge.SPOOL_SIZE: GaugeSpec(
-        "What is acknowledged and not yet made into rows, by experiment.", "By"
+        "Acknowledged batches not yet made into rows, by experiment.", "By"
     ),
-    Gauge.ROWS_PENDING: GaugeSpec(
-        "Rows that wait to be handed to the tracker, by experiment: how far it lags.", "{row}"
-    ),
+    Gauge.ROWS_PENDING: GaugeSpec("Rows not yet handed to the tracker, by experiment.", "{row}"),
 }
 """Every gauge, described. The documentation is checked against it."""
 
 
 COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.REQUESTS: CounterSpec(
-        "Export requests answered, by how they ended.", Outcome, unit="{request}"
+        "Export requests answered, by outcome.", Outcome, unit="{request}"
     ),
     Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged to the sender.", unit="{point}"),
     Counter.POINTS_REFUSED: CounterSpec(
-        "Data points refused by partial success; the sender was told why.", Refusal, unit="{point}"
+        "Data points refused by partial success.", Refusal, unit="{point}"
     ),
     Counter.EXEMPLARS_REFUSED: CounterSpec(
-        "Single measurements refused while the point that carried them was taken.",
+        "Single measurements refused from accepted points.",
         Refusal,
         unit="{measurement}",
     ),
     Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
-    Counter.SPANS_REFUSED: CounterSpec(
-        "Spans refused by partial success; the sender was told why.", Refusal, unit="{span}"
-    ),
+    Counter.SPANS_REFUSED: CounterSpec("Spans refused by partial success.", Refusal, unit="{span}"),
     Counter.SPANS_TOO_OLD: CounterSpec(
-        "Spans that came too late to explain a step, or made room for newer ones.", unit="{span}"
+        "Spans left out of step analysis, too late or without room.", unit="{span}"
     ),
-    Counter.LOGS_ACCEPTED: CounterSpec(
-        "Log records acknowledged to the sender that are events of otel_rl.", unit="{record}"
-    ),
+    Counter.LOGS_ACCEPTED: CounterSpec("Log events acknowledged to the sender.", unit="{record}"),
     Counter.LOGS_REFUSED: CounterSpec(
-        "Log records refused by partial success; the sender was told why.",
+        "Log events refused by partial success.",
         Refusal,
         unit="{record}",
     ),
     Counter.LOGS_IGNORED: CounterSpec(
-        "Log records acknowledged and not kept, because they are no events of otel_rl.",
+        "Other log records, acknowledged and not kept.",
         unit="{record}",
     ),
     Counter.BATCHES_SPOOLED: CounterSpec(
-        "Requests made durable before they were acknowledged.", unit="{batch}"
+        "Batches stored in the journal before they were acknowledged.", unit="{batch}"
     ),
-    Counter.SAMPLES_TAKEN: CounterSpec("Samples that stand in a row, or will; each counted once."),
+    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or open; each counted once."),
     Counter.SAMPLES_DUPLICATE: CounterSpec(
-        "Samples that came again, or were overtaken by a later total, and were left out."
+        "Samples left out as repeated, or as older than a counter's last total."
     ),
     Counter.SAMPLES_LATE: CounterSpec(
-        "Samples that came after their row and made one of their own."
+        "Samples that arrived after their row and made a row of their own."
     ),
     Counter.SAMPLES_DROPPED: CounterSpec(
-        "Accepted samples that cannot become part of a row.", SampleDrop
+        "Accepted samples that could not be put in a row.", SampleDrop
     ),
-    Counter.ROWS_CREATED: CounterSpec("Rows numbered and kept for delivery.", unit="{row}"),
-    Counter.ROWS_WRITTEN: CounterSpec("Rows handed to a tracker, repeats included.", unit="{row}"),
-    Counter.ROWS_CONFIRMED: CounterSpec("Rows that the tracker said it has.", unit="{row}"),
-    Counter.TRACKER_RETRIES: CounterSpec(
-        "Deliveries tried again because the tracker took no rows.", TrackerFailure, unit="{retry}"
+    Counter.ROWS_CREATED: CounterSpec("Rows numbered and stored for delivery.", unit="{row}"),
+    Counter.ROWS_WRITTEN: CounterSpec(
+        "Rows handed to the tracker, repeats included.", unit="{row}"
     ),
+    Counter.ROWS_CONFIRMED: CounterSpec("Rows confirmed by the tracker.", unit="{row}"),
+    Counter.VALUES_FOLDED: CounterSpec(
+        "Values left out of the tracker because they were too many for it.",
+        ValueFold,
+        unit="{value}",
+    ),
+    Counter.ARCHIVE_WRITTEN: CounterSpec("Values written to files of the archive.", unit="{value}"),
+    Counter.ARCHIVE_DROPPED: CounterSpec(
+        "Accepted values left out of the archive.", ArchiveDrop, unit="{value}"
+    ),
+    Counter.TRACKER_RETRIES: CounterSpec("Retried deliveries.", TrackerFailure, unit="{retry}"),
     Counter.STATES_LOST: CounterSpec(
-        "States of runs, and parts of their logs of spans, that could not be gone on from.",
+        "Stored states of runs, or parts of their span logs, that were unusable.",
         StateFault,
         unit="{state}",
     ),
+    Counter.COMMITS_REFUSED: CounterSpec(
+        "Transactions with rows that were undone, to be retried.",
+        CommitRefusal,
+        unit="{transaction}",
+    ),
+    Counter.RUNS_REMOVED: CounterSpec(
+        "Ended runs removed from the journal, with their history.", Removal, unit="{run}"
+    ),
     Counter.EXCEPTIONS: CounterSpec(
-        "Unexpected exceptions, by the edge that caught them.", Where, unit="{exception}"
+        "Unexpected exceptions, by the place that caught them.", Where, unit="{exception}"
     ),
 }
 """Every counter, described. The documentation is checked against it."""
@@ -356,10 +430,10 @@ class Counters:
         """Add ``n`` to the counter.
 
         Args:
-            counter: Which one.
-            n: How many.
+            counter: The counter.
+            n: Amount.
             reason: A member of the counter's own reasons; None for a counter without reasons.
-            run: Whose samples, points or rows they are, if it is known.
+            run: Run of the samples, points or rows, if it is known.
 
         Raises:
             KeyError: The counter has no such reason: a mistake in the calling code.
@@ -372,25 +446,25 @@ class Counters:
                 of_run[key] = of_run.get(key, 0) + n
 
     def take_run(self, run: ExperimentKey) -> Mapping[tuple[str, str], int]:
-        """Take out what was counted for a run since the last call, by (name, reason)."""
+        """Remove and return the counts of a run since the last call, by (name, reason)."""
         with self._lock:
             return self._of_runs.pop(run, {})
 
     def give_back_run(self, run: ExperimentKey, counts: Mapping[tuple[str, str], int]) -> None:
-        """What ``take_run`` gave was not kept: it is given again."""
+        """Restore counts from ``take_run`` that could not be stored."""
         with self._lock:
             of_run = self._of_runs.setdefault(run, {}) if counts else {}
             for name, n in counts.items():
                 of_run[name] = of_run.get(name, 0) + n
 
     def value(self, counter: Counter, *, reason: StrEnum | None = None) -> int:
-        """The count so far; without a reason, the total over all reasons."""
+        """Return the count so far; without a reason, the total over all reasons."""
         with self._lock:
             if reason is not None:
                 return self._values[str(counter), str(reason)]
             return sum(n for (name, _), n in self._values.items() if name == str(counter))
 
     def snapshot(self) -> Mapping[tuple[str, str], int]:
-        """A copy of all counts, by (name, reason), zeros included; "" where there is no reason."""
+        """Copy all counts, by (name, reason), zeros included; "" where there is no reason."""
         with self._lock:
             return dict(self._values)

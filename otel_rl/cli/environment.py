@@ -1,4 +1,4 @@
-"""The standard OTel variables that make a command, and all its children, report to a bridge."""
+"""Standard OTel variables that make a command, and all its children, report to a bridge."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
-from otel_rl.worker.naming import parse_resource_attributes
+from otel_rl.worker.identity.names import parse_resource_attributes
 from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
 __all__ = ["notes_on", "reporting_environment", "wants_grpc"]
@@ -17,10 +17,10 @@ _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 
-# Of an SDK that is configured by a file, which then ignores what else is in its environment.
+# Of an SDK that is configured by a file, which ignores the other variables.
 _CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
 
-# Replaced whatever they were: they would lead measurements past the bridge, or lose some.
+# Always replaced: they would divert measurements from the bridge, or drop some.
 _REPLACED: Final = (
     _ENDPOINT,
     _PROTOCOL,
@@ -31,7 +31,7 @@ _REPLACED: Final = (
 
 
 def wants_grpc(base: Mapping[str, str]) -> bool:
-    """Whether an environment asks for OTLP over gRPC."""
+    """Return whether an environment asks for OTLP over gRPC."""
     return base.get(_PROTOCOL, "").strip().lower() == Protocol.GRPC
 
 
@@ -44,17 +44,18 @@ def reporting_environment(
     grpc: str | None = None,
     prefers_grpc: bool = False,
 ) -> dict[str, str]:
-    """``base`` with what makes OpenTelemetry report for ``key`` to a bridge.
+    """Add the variables that make OpenTelemetry report for ``key`` to a bridge.
 
-    Traces and logs that have an endpoint of their own go there: a Jaeger may want the spans.
+    Traces and logs with an endpoint of their own keep it, such as a Jaeger for spans.
 
     Args:
         base: The environment to start from; its own resource attributes are kept.
         http: ``HOST:PORT`` of the bridge's OTLP/HTTP.
         key: Experiment and trial.
-        role: What the processes are, if they do not say so themselves.
+        role: Default role of the processes.
         grpc: ``HOST:PORT`` of the bridge's OTLP/gRPC; None where it does not listen.
-        prefers_grpc: Every signal goes over gRPC. Else as ``base`` says, for all or for one signal.
+        prefers_grpc: Use gRPC for every signal. Otherwise as in ``base``, for all or for one
+            signal.
     """
     environment = {name: value for name, value in base.items() if name != _METRICS_ENDPOINT}
     resource = {
@@ -63,7 +64,7 @@ def reporting_environment(
         names.RL_TRIAL_NAME: key.trial,
     }
     if role is not None:
-        resource[names.RL_WORKER_ROLE] = role  # what a stock SDK reads, too
+        resource[names.RL_WORKER_ROLE] = role  # which a stock SDK reads, too
     common = Protocol.GRPC if grpc and (prefers_grpc or wants_grpc(base)) else Protocol.HTTP
     environment |= {
         _ENDPOINT: f"http://{grpc if common is Protocol.GRPC else http}",
@@ -71,13 +72,13 @@ def reporting_environment(
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(
             f"{name}={quote(value, safe='')}" for name, value in resource.items()
         ),
-        # A program that knows only the OTel API gets its providers from these.
+        # A program that uses only the OTel API gets its providers from these.
         "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
         "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
-        # Under opentelemetry-instrument the first distribution that is found would configure the
-        # program, and the package that has this command brings one. Ours chooses the configurator.
+        # Under opentelemetry-instrument the first distribution found would configure the program,
+        # and the package of this command brings one. Ours chooses the configurator.
         "OTEL_PYTHON_DISTRO": base.get("OTEL_PYTHON_DISTRO", "otel_rl"),
-        # One that sets up a stock SDK of its own exports as often as ours, not once a minute.
+        # A stock SDK set up by the program exports as often as ours, not once a minute.
         "OTEL_METRIC_EXPORT_INTERVAL": base.get("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
         "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
         "OTEL_RL_EXPERIMENT": key.experiment,
@@ -98,7 +99,7 @@ def reporting_environment(
                 f"http://{grpc}" if protocol is Protocol.GRPC else f"http://{http}/v1/{signal}"
             )
         if protocol is Protocol.GRPC:
-            # The common variable may say otherwise, and is another endpoint's, too.
+            # The common variable may differ, and belongs to another endpoint, too.
             environment[f"{prefix}INSECURE"] = "true"
     return environment
 
@@ -106,7 +107,7 @@ def reporting_environment(
 def _protocol(
     base: Mapping[str, str], signal: Signal, variable: str | None, common: Protocol
 ) -> Protocol:
-    """How a signal is sent: as the name of its exporter says, else its variable, else the rest."""
+    """Return a signal's protocol: by its exporter's name, its variable or the common one."""
     exporters = exporters_of(base, signal)
     if "otlp_proto_grpc" in exporters:
         return Protocol.GRPC
@@ -119,13 +120,13 @@ def _protocol(
 
 
 def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[str]:
-    """What becomes of the variables that a user has set, a line for each thing that may surprise.
+    """Yield a note for each variable of the user that is changed or has an unexpected effect.
 
     Values are left out: an endpoint may hold a password.
 
     Args:
-        base: The user's.
-        environment: What ``reporting_environment`` made of it.
+        base: The user's environment.
+        environment: Result of ``reporting_environment``.
     """
     replaced = [
         name
@@ -170,5 +171,5 @@ def _notes_on_file(variable: str, path: str) -> Iterator[str]:
 
 
 def _substitutes(text: str, variable: str) -> bool:
-    """Whether a configuration file takes the value of an environment variable."""
+    """Return whether a configuration file uses the value of an environment variable."""
     return re.search(rf"\$\{{(?:env:)?{variable}(?::-[^}}]*)?\}}", text) is not None

@@ -1,4 +1,4 @@
-"""Reads the traces of runs out of a Jaeger, by version 3 of its query API."""
+"""Reads the traces of runs from a Jaeger, by version 3 of its query API."""
 
 import json
 from collections import defaultdict
@@ -10,11 +10,11 @@ from typing import Any, Final
 import orjson
 import requests
 
-from otel_rl.bridge.decode_spans import decode_spans
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.otlp_json import parse_json
-from otel_rl.bridge.retrace import retrace
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.live_diagnosis.trace_replay import retrace
+from otel_rl.bridge.otlp.spans import decode_spans
 from otel_rl.errors import RequestError, TraceStoreError
 from otel_rl.records import Decoded, ExperimentKey, Signal
 from otel_rl.semconv import names
@@ -22,13 +22,13 @@ from otel_rl.semconv import names
 __all__ = ["Jaeger"]
 
 _MAX_TRACES: Final = 1000
-"""Asked for at once. If there are as many, there may be more: then for two parts of the time."""
+"""Traces per query. If there are as many, there may be more: the interval is then split."""
 
 _SHORTEST: Final = timedelta(milliseconds=1)
-"""A time in which there are so many is not parted further."""
+"""Shortest interval that is split further."""
 
 _GLANCES: Final = (timedelta(minutes=10), timedelta(hours=1))
-"""In which the newest run is looked for first."""
+"""Intervals in which the newest run is searched first."""
 
 _TIMEOUT_S: Final = 60.0
 
@@ -39,19 +39,19 @@ _LIMITS: Final = ReceiveLimits(
     max_age_s=float(_NO_LIMIT),
     max_future_s=float(_NO_LIMIT),
 )
-"""Of an answer: it may be large, and its spans are as old as they are."""
+"""Ingest limits for an answer: it may be large, and its spans may be old."""
 
 _ADDRESS: Final = "It is the one of Jaeger's page, such as http://localhost:16686."
 
-Json = Any  # as a Jaeger answers
+Json = Any  # a Jaeger's answer
 
 
 class Jaeger:
-    """A Jaeger that is asked.
+    """Client of a Jaeger.
 
     Args:
         url: Of its page and query API.
-        lookback: How far back to look.
+        lookback: How far back to search.
         max_traces: See ``_MAX_TRACES``.
     """
 
@@ -63,11 +63,11 @@ class Jaeger:
 
     @property
     def trace_url(self) -> str:
-        """Where a person sees a trace, with ``{trace_id}`` in it."""
+        """Return the URL of a trace's page, with ``{trace_id}`` in it."""
         return f"{self._url}/trace/{{trace_id}}"
 
     def newest_run(self) -> ExperimentKey | None:
-        """The one that was heard of last; None if there is none.
+        """Return the most recently active run; None if there is none.
 
         Raises:
             TraceStoreError: It does not answer, or not as a Jaeger does.
@@ -83,10 +83,10 @@ class Jaeger:
         return None
 
     def histories(self, experiment: str | None) -> Mapping[ExperimentKey, Sequence[bytes]]:
-        """What a diagnosis goes by, of every run.
+        """Return the history of every run.
 
         Args:
-            experiment: Of which runs; None for all.
+            experiment: Experiment of the runs; None for all.
 
         Raises:
             TraceStoreError: It does not answer, or not as a Jaeger does.
@@ -99,19 +99,19 @@ class Jaeger:
     def _decoded(
         self, experiment: str | None, lookback: timedelta, *, newest_only: bool = False
     ) -> Iterator[tuple[ExperimentKey, Decoded]]:
-        """The spans of all runs that may be meant, in parts. Some may come twice.
+        """Yield the spans of all matching runs, in parts. Some may come twice.
 
         Args:
             experiment: See ``histories``.
             lookback: From now.
-            newest_only: Some of each service that began last are enough.
+            newest_only: Only some of the latest traces of each service are needed.
         """
-        until = datetime.now(UTC) + timedelta(minutes=10)  # by clocks that are ahead
+        until = datetime.now(UTC) + timedelta(minutes=10)  # tolerates clocks that are ahead
         since = until - timedelta(minutes=10) - lookback
         query = {}
         if experiment is not None:
             query["query.attributes"] = json.dumps({str(names.RL_EXPERIMENT_NAME): experiment})
-        read: set[str] = set()  # a trace that several services have a part in comes with each
+        read: set[str] = set()  # a trace of several services is returned for each of them
         for service in self._get("services", {}).get("services") or []:
             asked = [(since, until)]
             while asked:
@@ -124,13 +124,13 @@ class Jaeger:
                     continue
                 yield from _by_run([one for one in spans if _trace_ids(one) - read])
                 read |= traces
-                if newest_only and spans:  # the later part of a time is asked for first
+                if newest_only and spans:  # the later half of an interval is queried first
                     break
 
     def _between(
         self, since: datetime, until: datetime, query: Mapping[str, str]
     ) -> Sequence[Json]:
-        """``resourceSpans`` of the traces of some time, as many as may be asked for."""
+        """Return ``resourceSpans`` of the traces in an interval, up to the limit of a query."""
         times = {
             "query.start_time_min": _rfc3339(since),
             "query.start_time_max": _rfc3339(until),
@@ -148,7 +148,7 @@ class Jaeger:
                 f"No Jaeger answers at {self._url} ({type(error).__name__}).", hint=_ADDRESS
             ) from error
         if answer.status_code == HTTPStatus.NOT_FOUND and path == "traces":
-            return {}  # there are none
+            return {}  # no traces
         if not answer.ok:
             raise TraceStoreError(
                 f"{url} answers {answer.status_code} {answer.reason}: {answer.text[:200]}",
@@ -161,11 +161,11 @@ class Jaeger:
 
 
 def _by_run(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Decoded]]:
-    """By run, through the door that spans come to a bridge by."""
+    """Decode the spans by run, through the bridge's own validation."""
     payload = orjson.dumps({"resourceSpans": resource_spans})
     try:
         request = parse_json(Signal.TRACES, payload, max_objects=_NO_LIMIT)
-        batches = admit(Signal.TRACES, request, _LIMITS, 0).batches
+        batches = validate(Signal.TRACES, request, _LIMITS, 0).batches
     except RequestError as error:
         raise TraceStoreError(f"The Jaeger's answer is no OTLP: {error}") from error
     for batch in batches:
@@ -173,7 +173,7 @@ def _by_run(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Dec
 
 
 def _parting(since: datetime, until: datetime, resource_spans: Sequence[Json]) -> datetime:
-    """A time before which half of the traces begin: a run of minutes is soon found in a day."""
+    """Return a time before which half of the traces begin, to split unevenly filled intervals."""
     begun_ns: dict[str, int] = {}
     for one in resource_spans:
         for scope_spans in one.get("scopeSpans", ()):

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they become in the bridge's settings."""
+"""Options shared by several commands, and their mapping to the bridge's settings."""
 
 import argparse
 import os
@@ -7,20 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.bridge.delivery.selection.key_selection import KeyNames
 from otel_rl.records import ExperimentKey
-from otel_rl.worker.naming import checked_name
+from otel_rl.semconv.spec import Tier
+from otel_rl.worker.identity.names import checked_name
 
 __all__ = ["add_bridge_options", "experiment_key", "host_and_port", "settings_of"]
 
 
 def add_bridge_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where rows go and how they are made."""
+    """Add the options for the tracker and the making of rows."""
     group = parser.add_argument_group("bridge")
     group.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
     )
+    group.add_argument("--tracker", metavar="NAME", help="wandb (default) or jsonl")
     group.add_argument(
-        "--tracker", metavar="NAME", help="where runs are written: wandb (default) or jsonl"
+        "--detail",
+        choices=[*Tier],
+        help="what the tracker gets: a chart for each question (basic, the default), internals "
+        "too, or everything",
+    )
+    group.add_argument(
+        "--names",
+        choices=[*KeyNames],
+        help="names of what a framework logs: its own (framework, the default), those that all "
+        "frameworks share (otel_rl), or both",
     )
     group.add_argument(
         "--project", metavar="NAME", help="W&B project (default: $WANDB_PROJECT, else otel_rl)"
@@ -28,15 +40,15 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--attach",
         metavar="RUN",
-        help="join this W&B run, [[ENTITY/]PROJECT/]RUN_ID, which a process of yours begins with "
-        "wandb.init, instead of making one",
+        help="join this W&B run of your own process, [[ENTITY/]PROJECT/]RUN_ID, instead of "
+        "creating one",
     )
-    group.add_argument("--data", type=Path, metavar="DIR", help="directory of the journal")
+    group.add_argument("--data", type=Path, metavar="DIR", help="journal directory")
     group.add_argument(
         "--per-worker",
         action="store_true",
         default=None,
-        help="write every worker's own series too, with every single measurement",
+        help="also write each worker's own series, every measurement",
     )
 
 
@@ -46,12 +58,12 @@ def settings_of(
     overrides: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> BridgeSettings:
-    """The settings that the command line, the environment and the file add up to.
+    """Return the settings from the command line, the environment and the file.
 
     Args:
         arguments: Parsed, with the options of ``add_bridge_options``.
         overrides: Further settings of the command line, nested like the file.
-        defaults: Of the command, where they are not those of a bridge.
+        defaults: Defaults of the command, where they differ from a bridge's.
 
     Raises:
         ConfigError: Names the setting at fault.
@@ -59,6 +71,8 @@ def settings_of(
     tracker: dict[str, object] = {}
     if arguments.tracker:
         tracker["name"] = arguments.tracker
+    chosen = {"detail": arguments.detail, "names": arguments.names}
+    tracker |= {name: value for name, value in chosen.items() if value}
     options = {"project": arguments.project, "attach": arguments.attach}
     tracker["options"] = {name: value for name, value in options.items() if value}
     given: dict[str, object] = {"tracker": tracker, **(overrides or {})}
@@ -70,21 +84,21 @@ def settings_of(
 
 
 def experiment_key(arguments: argparse.Namespace, *, default_experiment: str) -> ExperimentKey:
-    """The run that the command line, else the environment names.
+    """Return the run named by the command line, else by the environment.
 
-    A trial that nobody names is the time, so that each command makes a run of its own. Going on
-    with one is a wish that has to be said: another machine or directory lacks its journal.
+    Without a name the trial is the time, so that each command makes a run of its own. Resuming a
+    run must be requested by name: another machine or directory lacks its journal.
 
     Args:
         arguments: With ``experiment`` and ``trial``.
-        default_experiment: If nobody names one.
+        default_experiment: Default name.
 
     Raises:
         ConfigError: A name cannot be used.
     """
 
     def name(option: str, given: str | None, variable: str, default: str) -> str:
-        # An empty option is a mistake in a script; an empty variable is one that is not set.
+        # An empty option is a mistake in a script; an empty variable counts as unset.
         if given is not None:
             return checked_name(option, given)
         return checked_name(variable, os.environ.get(variable) or default)
@@ -96,7 +110,7 @@ def experiment_key(arguments: argparse.Namespace, *, default_experiment: str) ->
 
 
 def host_and_port(text: str) -> dict[str, object]:
-    """``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` as settings, for argparse.
+    """Parse ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` into settings, for argparse.
 
     Raises:
         ArgumentTypeError: It is none of these.

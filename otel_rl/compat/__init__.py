@@ -1,1 +1,1 @@
-"""Other libraries' logging APIs, spoken by a worker: code that logs already changes one import."""
+"""The former home of the W&B drop-in: use ``otel_rl.integrations.wandb``."""

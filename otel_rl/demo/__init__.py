@@ -1,23 +1,22 @@
-"""A real asynchronous GRPO run on CPU, in ten processes, small enough to watch.
+"""Asynchronous GRPO run on CPU, in ten processes, small enough to watch.
 
-``run(DemoSettings())`` starts them and returns what became of them.
+``run(DemoSettings())`` starts them and returns the result.
 
-A transformer with random weights learns to reverse digits from nothing but rewards. Two trainer
-ranks, three generator replicas, two reward workers, a replay buffer, a weight store and an
-orchestrator are processes of their own; weights are pushed and pulled, samples are stale, a replica
-is killed half-way. Each process reports what it measures. The generators use OpenTelemetry's API
-alone, the others `otel_rl`; `otel-rl demo` puts a bridge around the run. In the
-variant `colocated`, two processes take turns.
+A transformer with random weights learns to reverse digits from rewards alone. Two trainer ranks,
+three generator replicas, two reward workers, a replay buffer, a weight store and an orchestrator
+are separate processes; weights are pushed and pulled, samples are stale, a replica is killed
+half-way. Each process reports its own metrics. The generators use only OpenTelemetry's API, the
+others `otel_rl`; `otel-rl demo` adds a bridge. In the variant `colocated`, two processes take
+turns.
 
-Of the metrics that `semconv/registry` lists, the demo cannot measure these, and reports none of
-them:
+Of the metrics in the registry, the demo cannot measure these, and reports none of them:
 
 * ``hw.gpu.*``, ``rl.gpu.*``, ``hw.*``: it uses no GPU. For the same reason ``h2d_copy`` is a copy
-  from memory to memory, into arrays that stand for a device's.
-* phases ``env_step_total`` and ``mlp_infer``: they stand for ``env_step`` and ``action_select``
+  from memory to memory, into arrays that represent a device's.
+* phases ``env_step_total`` and ``mlp_infer``: they replace ``env_step`` and ``action_select``
   where a collector does not split its step, and these collectors do.
 * phase ``checkpoint``: nothing is saved.
-* ``rl.policy.kl.rollout``: generators and trainers compute the same thing with the same code.
+* ``rl.policy.kl.rollout``: generators and trainers compute the same values with the same code.
 * ``rl.policy.kl.update``: it would need another forward pass after each update.
 * ``system.disk.io``, ``system.network.io``: the run uses loopback and no disk.
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.

@@ -1,4 +1,4 @@
-"""Starts the orchestrator and waits for what becomes of the run."""
+"""Starts the orchestrator and waits for the result of the run."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_rl.demo.children import demo_environment
+from otel_rl.demo.control.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["COLOCATED", "ORCHESTRATOR", "run"]
 
-ORCHESTRATOR = "otel_rl.demo.orchestrator"
+ORCHESTRATOR = "otel_rl.demo.processes.orchestrator"
 COLOCATED = "otel_rl.demo.colocated"
 
 LOOK_EVERY_S = 0.5
@@ -30,13 +30,13 @@ def run(
 ) -> DemoResult:
     """Run the whole demo in processes of its own, with progress on stdout. Blocks until the end.
 
-    A Ctrl-C ends the run early; the result then says so. No process outlives this call.
+    Ctrl-C ends the run early; the result reports it. No process outlives this call.
 
     Args:
         settings: Of the run.
-        env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables decide
-            where telemetry goes; without an endpoint the demo runs all the same.
-        orchestrator: The module that is run; ``COLOCATED`` is a variant of the demo.
+        env: Environment of all processes; None takes this one's. Its ``OTEL_*`` variables set the
+            target of telemetry; without an endpoint the demo runs without it.
+        orchestrator: The module to run; ``COLOCATED`` is a variant of the demo.
     """
     if settings.work_dir is None:
         work_dir = Path(tempfile.mkdtemp(prefix="otel-rl-demo-"))
@@ -64,7 +64,7 @@ def run(
 
 
 def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) -> None:
-    """Fill in what the environment does not say. With nowhere to send to, nothing is recorded."""
+    """Fill in missing variables. Without an endpoint nothing is recorded."""
     named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if "rl.experiment.name=" not in named:
         environment.setdefault("OTEL_RL_EXPERIMENT", settings.experiment)
@@ -77,16 +77,16 @@ def _configure_telemetry(environment: dict[str, str], settings: DemoSettings) ->
 
 def _wait(orchestrator: "subprocess.Popen[bytes]") -> None:
     try:
-        # A signal that the kernel gives to another thread is handled when this one wakes up.
+        # A signal delivered to another thread is handled when this one wakes up.
         while orchestrator.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 orchestrator.wait(LOOK_EVERY_S)
     except KeyboardInterrupt:
-        # From a terminal it has had the signal itself; from `kill` it has not.
+        # A terminal sends the signal to both, `kill` only to this process.
         orchestrator.send_signal(signal.SIGTERM)
         try:
             orchestrator.wait(TEARDOWN_S)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            # Its children notice that their control connection is gone, and end.
+            # Its children detect the closed control connection, and end.
             orchestrator.kill()
             orchestrator.wait()

@@ -1,4 +1,4 @@
-"""Shows how the run goes: one live line on a terminal, a line now and then anywhere else."""
+"""Shows the progress of the run: one live line on a terminal, periodic lines elsewhere."""
 
 import shutil
 import time
@@ -8,13 +8,14 @@ from typing import TextIO
 __all__ = ["Progress", "Status"]
 
 LIVE_INTERVAL_S = 0.1
+WAITING_INTERVAL_S = 3.0  # of plain lines before the first step
 PLAIN_LINES = 12  # of a whole run
 REWARD_BAR = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One moment of the run.
+    """Snapshot of the run.
 
     Attributes:
         step: Policy updates so far.
@@ -22,10 +23,10 @@ class Status:
         reward: Mean of the last batch, from 0 to 1.
         tokens: Generated so far.
         staleness: Mean age of the last batch, in policy versions.
-        buffered: Groups in the replay buffer.
-        buffer_limit: Groups that fit.
+        buffered: Samples in the replay buffer.
+        buffer_limit: Capacity in samples.
         alive: Living processes.
-        expected: Processes that should live.
+        expected: Expected processes.
     """
 
     step: int
@@ -46,18 +47,19 @@ class Progress:
         self._stream = stream
         self._live = stream.isatty()
         self._shown_at_s = 0.0
+        self._waited_at_s = time.monotonic()
         self._shown_step = 0
         self._tokens = 0
         self._tokens_at_s = time.monotonic()
         self._rate = 0.0
 
     def show(self, status: Status) -> None:
-        """The run stands here now. May be called as often as one likes."""
+        """Show the status. May be called at any rate."""
         now_s = time.monotonic()
         if self._live:
             if now_s - self._shown_at_s >= LIVE_INTERVAL_S:
                 self._shown_at_s = now_s
-                # A line that wraps cannot be written over.
+                # A wrapped line cannot be overwritten.
                 room = shutil.get_terminal_size().columns - 1
                 self._stream.write("\r\x1b[K" + self._line(status, now_s)[:room])
                 self._stream.flush()
@@ -65,12 +67,23 @@ class Progress:
             self._shown_step = status.step
             print(self._line(status, now_s), file=self._stream, flush=True)
 
+    def waiting(self, done: int, of: int | None, what: str) -> None:
+        """Show how far the start is, before there is a status. May be called at any rate."""
+        now_s = time.monotonic()
+        interval_s = LIVE_INTERVAL_S if self._live else WAITING_INTERVAL_S
+        if now_s - self._waited_at_s >= interval_s:
+            self._waited_at_s = now_s
+            text = f"{done} {what}" if of is None else f"{done} of {of} {what}"
+            begin, end = ("\r\x1b[K", "") if self._live else ("", "\n")
+            self._stream.write(begin + text + end)
+            self._stream.flush()
+
     def note(self, text: str) -> None:
-        """Something happened that is worth a line of its own."""
+        """Print an event on a line of its own."""
         print(("\r\x1b[K" if self._live else "") + text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the last state of the live line standing."""
+        """Keep the last state of the live line."""
         if self._live:
             print(file=self._stream, flush=True)
 
@@ -89,6 +102,6 @@ class Progress:
             f"  reward {status.reward:.2f} [{bar:<{REWARD_BAR}}]"
             f"  {self._rate:5.0f} tokens/s"
             f"  staleness {status.staleness:.1f}"
-            f"  buffer {status.buffered:>3}/{status.buffer_limit}"
+            f"  buffer {status.buffered:>3}/{status.buffer_limit} samples"
             f"  workers {status.alive}/{status.expected}"
         )

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""Result of a run."""
 
 from pathlib import Path
 
@@ -10,42 +10,42 @@ RESULT_FILE = "result.json"
 
 
 class DemoResult(BaseModel):
-    """The end of a run, good or bad."""
+    """Result of a complete or failed run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: str = ""
-    """Why the run did not reach its end; empty if it did."""
+    """Reason of an early end; empty if complete."""
     logs: Path
-    """Directory with what every process wrote."""
+    """Directory with the logs of every process."""
     steps: int = 0
     """Policy updates made."""
     rewards: tuple[float, ...] = ()
-    """Mean reward of each step's batch, of trainer rank 0."""
+    """Mean reward of each step's samples."""
     staleness: float | None = None
-    """Mean age of what was trained on, in policy versions."""
+    """Mean age of the training samples, in policy versions."""
     tokens: int = 0
-    """Generated."""
+    """Tokens generated."""
     requests: int = 0
     """Prompts completed."""
     rerouted: int = 0
-    """Requests that another replica had to do again."""
+    """Requests repeated by another replica."""
     evicted: int = 0
-    """Groups that left the replay buffer without having been trained on."""
+    """Samples that left the replay buffer unused."""
     failures: int = 0
-    """Replicas that were found dead."""
+    """Failed replicas."""
     recoveries_s: tuple[float, ...] = ()
-    """For each failure, from noticing it until the replica had served again."""
+    """For each failure, time from its detection until the replica served again."""
     duration_s: float = 0.0
-    """From the first step's beginning to the last one's end."""
+    """From the start of the first step to the end of the last."""
 
     @property
     def ok(self) -> bool:
-        """Whether every step was made and every process ended cleanly."""
+        """True if every step was made and every process ended cleanly."""
         return not self.reason
 
     def mean_reward(self, quarter: int) -> float | None:
-        """Mean reward of a quarter of the steps, 0 to 3, or None if it has none."""
+        """Return the mean reward of a quarter of the steps, 0 to 3, or None if it has none."""
         edges = [len(self.rewards) * i // 4 for i in range(5)]
         part = self.rewards[edges[quarter] : edges[quarter + 1]]
         return sum(part) / len(part) if part else None
@@ -61,7 +61,7 @@ class DemoResult(BaseModel):
         if self.staleness is not None:
             lines.append(
                 f"{self.requests} prompts, {self.tokens} tokens generated; trained on samples "
-                f"{self.staleness:.1f} versions old; {self.evicted} groups evicted."
+                f"{self.staleness:.1f} versions old; {self.evicted} samples evicted."
             )
         if self.failures:
             recovered = ", ".join(f"{seconds:.1f} s" for seconds in self.recoveries_s) or "not yet"

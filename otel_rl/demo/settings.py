@@ -1,37 +1,37 @@
-"""What can be chosen about a run of the demo."""
+"""Settings of a run of the demo."""
 
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from otel_rl.demo import task, tokenizer
-from otel_rl.demo.faults import Fault
-from otel_rl.demo.model import Shape
+from otel_rl.demo import task
+from otel_rl.demo.faults.plan import Fault
+from otel_rl.demo.model import Shape, tokenizer
 
 __all__ = ["DemoSettings"]
 
 
 class DemoSettings(BaseModel):
-    """One run of the demo. The defaults learn the task in well under a minute on two cores."""
+    """Settings of one run. The defaults learn the task in well under a minute on two cores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     experiment: str = Field(default="grpo-demo", min_length=1)
-    """Groups everything the run reports; used where the environment does not name one already."""
+    """Groups all telemetry of the run; used if the environment names no experiment."""
     trial: str = Field(default="default", min_length=1)
     """One attempt at the experiment."""
     work_dir: Path | None = None
-    """Logs and the first checkpoint go here; None makes a new temporary directory."""
+    """Directory for logs and the first checkpoint; None makes a new temporary directory."""
     seed: int = 0
-    """Of weights, prompts and sampling. The processes race, so two runs still differ."""
+    """Seed of weights, prompts and sampling. The processes race, so two runs still differ."""
 
     steps: int = Field(default=100, ge=1)
     """Policy updates."""
     kill_share: float | None = Field(default=0.5, gt=0, lt=1)
     """Generator 1 is killed after this share of the steps; None lets it live."""
     faults: tuple[Fault, ...] = ()
-    """What goes wrong besides. Telemetry does not say so."""
+    """Injected faults. Telemetry does not report them."""
 
     trainers: int = Field(default=2, ge=1)
     """Data-parallel trainer ranks."""
@@ -45,46 +45,46 @@ class DemoSettings(BaseModel):
     group_size: int = Field(default=8, ge=2)
     """Completions per prompt, compared with each other."""
     learning_rate: float = Field(default=4e-3, gt=0)
-    """Peak; it warms up over the first steps and falls linearly to a fifth."""
+    """Peak; it warms up over the first steps and decays linearly to a fifth."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
-    """A longer gradient is scaled down to this length."""
+    """A gradient with a larger norm is scaled down to it."""
     clip: float = Field(default=0.2, gt=0)
     """GRPO's ratio is clipped to one plus or minus this."""
     kl_weight: float = Field(default=0.005, ge=0)
-    """Of the penalty for leaving the reference policy."""
+    """Weight of the penalty for leaving the reference policy."""
     entropy_weight: float = Field(default=0.0, ge=0)
-    """Of the bonus for an undecided policy."""
+    """Weight of the entropy bonus."""
 
     min_digits: int = Field(default=3, ge=1)
     """Digits in the shortest prompt."""
     max_digits: int = Field(default=5, ge=1)
     """Digits in the longest prompt."""
     width: int = Field(default=64, ge=4)
-    """The transformer's residual stream."""
+    """Width of the transformer's residual stream."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; must divide the width."""
     layers: int = Field(default=1, ge=1)
     """Transformer blocks."""
 
     queue_limit: int = Field(default=8, ge=1)
-    """Requests that one generator replica may hold."""
+    """Maximum number of requests at one generator replica."""
     batch_limit: int = Field(default=3, ge=1)
-    """Requests that one replica decodes side by side, if its KV cache has room."""
+    """Maximum number of requests that one replica decodes in parallel."""
     cache_tokens: int = Field(default=512, ge=64)
-    """Room in one replica's KV cache."""
+    """Capacity of one replica's KV cache, in tokens."""
     cache_block_tokens: int = Field(default=4, ge=1)
     """Tokens per block of the KV cache."""
 
     buffer_groups: int = Field(default=120, ge=1)
-    """The replay buffer holds so many groups; the oldest leaves when one more comes."""
+    """Capacity of the replay buffer in groups; the oldest is evicted from a full buffer."""
     inventory_groups: int = Field(default=100, ge=1)
-    """Prompts are fed until so many groups are in the buffer or being made."""
+    """Prompts are admitted until so many groups are in the buffer or in progress."""
     max_staleness: int = Field(default=4, ge=1)
-    """A group made by a policy more versions old than this is evicted, not trained on."""
+    """A group whose policy is more versions old than this is evicted."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse settings under which the run would wait for ever, and faults of nobody."""
+        """Refuse settings that would block the run for ever, and faults without a process."""
         for fault in self.faults:
             fault.victims(self.processes)
         if self.min_digits > self.max_digits:
@@ -99,12 +99,12 @@ class DemoSettings(BaseModel):
 
     @property
     def hyper_parameters(self) -> dict[str, object]:
-        """What the run is about, without where and as what it runs."""
+        """Settings of the run, without names, directory and faults."""
         return self.model_dump(mode="json", exclude={"experiment", "trial", "work_dir", "faults"})
 
     @property
     def shape(self) -> Shape:
-        """Sizes of the policy that the task and the settings ask for."""
+        """Sizes of the policy for the task and the settings."""
         return Shape(
             vocabulary=tokenizer.VOCABULARY,
             positions=task.longest_prompt(self.max_digits) + self.max_completion,
@@ -115,23 +115,23 @@ class DemoSettings(BaseModel):
 
     @property
     def max_completion(self) -> int:
-        """Tokens after which a completion is cut off."""
+        """Length limit of a completion, in tokens."""
         return task.longest_completion(self.max_digits)
 
     @property
     def request_tokens(self) -> int:
-        """Room in the KV cache that the longest request may want, in whole blocks."""
+        """Maximum KV cache of a request, in tokens of whole blocks."""
         row_blocks = -(-self.shape.positions // self.cache_block_tokens)
         return self.group_size * row_blocks * self.cache_block_tokens
 
     @property
     def kill_step(self) -> int | None:
-        """Generator 1 is killed when this step is done."""
+        """Step after which generator 1 is killed."""
         return None if self.kill_share is None else max(1, round(self.steps * self.kill_share))
 
     @property
     def members(self) -> list[tuple[str, int, int]]:
-        """Every process of the run but the orchestrator, as (role, index, count)."""
+        """All processes of the run except the orchestrator, as (role, index, count)."""
         counts = {
             "weight_store": 1,
             "replay_buffer": 1,
@@ -143,5 +143,5 @@ class DemoSettings(BaseModel):
 
     @property
     def processes(self) -> list[tuple[str, int]]:
-        """Every process of the run, as (role, index)."""
+        """All processes of the run, as (role, index)."""
         return [("orchestrator", 0), *((role, index) for role, index, _ in self.members)]

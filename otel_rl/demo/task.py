@@ -1,8 +1,8 @@
-"""The task: write the digits of the prompt backwards. Whoever can read can verify the answer.
+"""Task: write the digits of the prompt backwards. A person can verify the answer.
 
     reverse the digits : 3 1 4 =        4 1 3
 
-The policy starts from random weights and sees no example, only rewards.
+The policy starts from random weights and receives rewards only, no example.
 """
 
 import numpy as np
@@ -13,22 +13,22 @@ _INSTRUCTION = "reverse the digits :"
 
 
 def prompt(rng: np.random.Generator, *, min_digits: int, max_digits: int) -> str:
-    """A new prompt with a number of digits between the two, inclusive."""
+    """Return a new prompt with a number of digits between the two, inclusive."""
     count = int(rng.integers(min_digits, max_digits + 1))
     digits = " ".join(str(digit) for digit in rng.integers(0, 10, count))
     return f"{_INSTRUCTION} {digits} ="
 
 
 def score(prompt_text: str, completion_text: str, *, ended: bool) -> float:
-    """Share of places at which the completion says what it should, from 0 to 1.
+    """Return the share of correct positions of the completion, from 0 to 1.
 
-    The end is a place too. A completion that is too long or too short loses the places by which it
-    is, and its end.
+    The end is a position too. A completion of wrong length loses the missing or extra positions,
+    and its end.
 
     Args:
-        prompt_text: As :func:`prompt` made it.
+        prompt_text: From :func:`prompt`.
         completion_text: Digits separated by spaces, without the end mark.
-        ended: Whether the policy ended the completion, rather than being cut off.
+        ended: True if the policy ended the completion, False if it was cut off.
     """
     expected = prompt_text.removeprefix(_INSTRUCTION).removesuffix("=").split()[::-1]
     given = completion_text.split()
@@ -38,10 +38,10 @@ def score(prompt_text: str, completion_text: str, *, ended: bool) -> float:
 
 
 def longest_prompt(max_digits: int) -> int:
-    """Tokens of the longest prompt, with its beginning mark."""
+    """Return the number of tokens of the longest prompt, with its beginning mark."""
     return 1 + len(_INSTRUCTION.split()) + max_digits + 1
 
 
 def longest_completion(max_digits: int) -> int:
-    """Tokens of the longest right completion, with its end mark."""
+    """Return the number of tokens of the longest correct completion, with its end mark."""
     return max_digits + 1

@@ -1,1 +1,1 @@
-"""From the spans of a run to what its steps waited for. Pure: no clock, no I/O."""
+"""Diagnosis: analyses the spans and metrics of a run. Pure: no clock, no I/O."""

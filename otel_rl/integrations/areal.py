@@ -1,4 +1,4 @@
-"""AReaL: a ``StatsLogger`` beside the trainer's own.
+"""AReaL adapter: wraps the trainer's ``StatsLogger``.
 
 trainer = PPOTrainer(config, ...)
 otel_rl.integrations.areal.attach(trainer)
@@ -11,18 +11,18 @@ from typing import Any, Final, Protocol
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelStatsLogger", "attach"]
 
 _FLUSH_TIMEOUT_S: Final = 5.0
 
-_COUNT = "__count"  # how AReaL marks the number of summands beside a mean
+_COUNT = "__count"  # AReaL's suffix of the number of summands of a mean
 
 
 class _StatsLogger(Protocol):
-    """AReaL's ``StatsLogger``, as far as it is needed."""
+    """Used part of AReaL's ``StatsLogger``."""
 
     def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None: ...
 
@@ -36,7 +36,7 @@ class _Trainer(Protocol):
 
 
 class OtelStatsLogger:
-    """Records what is committed, then hands it on. Everything else is the original's.
+    """Records commits, then forwards them. Everything else is delegated to the original.
 
     Args:
         original: The trainer's own.
@@ -47,7 +47,7 @@ class OtelStatsLogger:
 
     def __init__(self, original: _StatsLogger) -> None:
         config = getattr(original, "config", None)
-        known = Who(
+        known = WorkerNames(
             getattr(config, "experiment_name", None),
             getattr(config, "trial_name", None),
             "trainer",
@@ -76,7 +76,7 @@ class OtelStatsLogger:
         self._original.commit(epoch, step, global_step, data)
 
     def _first_step(self, global_step: int) -> int:
-        """The step after the last one that AReaL has logged, as far as it says which that is."""
+        """Return the step after the last one that AReaL has logged, if it reports it."""
         last: object = None
         with GUARD:
             last = self._original.state_dict().get("last_commit_step")
@@ -100,7 +100,7 @@ def attach(trainer: _Trainer) -> None:
 
 
 def _is_first_rank() -> bool:
-    """Whether AReaL logs in this process: metrics are the same on all ranks by then."""
+    """Report whether AReaL logs in this process: all ranks have the same metrics by then."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not hasattr(distributed, "is_initialized"):  # a torch without it
         return True

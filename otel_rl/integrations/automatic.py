@@ -1,9 +1,9 @@
-"""Switches adapters on by themselves, in processes that ``otel-rl run`` has started.
+"""Switches adapters on automatically, in processes below ``otel-rl run``.
 
-The frameworks start processes of their own, from scripts of their own. So each Python below
-``otel-rl run`` waits for a framework's module to be imported (``start_up/sitecustomize.py``) and
-adds the adapter to it. What a program does itself counts: where it starts its worker, uses the W&B
-drop-in or has switched the adapter on, the automatic one is silent. Nothing here raises.
+Frameworks start processes of their own, from scripts of their own. So each Python below ``otel-rl
+run`` waits for the import of a framework's module (``start_up/sitecustomize.py``) and adds the
+adapter to it. The program takes precedence: where it starts its worker, uses the W&B drop-in or
+switches the adapter on, the automatic adapter records nothing. Nothing here raises.
 """
 
 import logging
@@ -15,13 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rl.worker.imports import when_imported
-from otel_rl.worker.naming import names_an_experiment
+from otel_rl.worker.identity.names import names_an_experiment
+from otel_rl.worker.plugins.import_hook import when_imported
 
 __all__ = ["DIRECTORY", "begin", "wait"]
 
 DIRECTORY: Final = Path(__file__).parent / "start_up"
-"""Has to be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
+"""Must be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
 
 _log = logging.getLogger("otel_rl")
 
@@ -29,7 +29,7 @@ _MARK: Final = "_adds_otel_rl"
 
 
 def begin() -> None:
-    """Wait, where the environment asks for it. For ``opentelemetry-instrument``."""
+    """Wait for frameworks, if the environment enables it. For ``opentelemetry-instrument``."""
     if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
         wait()
 
@@ -43,12 +43,12 @@ def wait() -> None:
 def _add(add: Callable[[ModuleType], None], module: ModuleType) -> None:
     try:
         add(module)
-    except (AttributeError, ImportError) as error:  # of a version that has other names
-        _log.warning("What %s logs is not recorded: %s.", module.__name__, error)
+    except (AttributeError, ImportError) as error:  # a version with other names
+        _log.warning("Metrics of %s are not recorded: %s.", module.__name__, error)
 
 
 def _verl(module: ModuleType) -> None:
-    adapter = import_module("otel_rl.integrations.verl")  # which registers with verl
+    adapter = import_module("otel_rl.integrations.verl")  # registers with verl
     adapter.always(module.Tracking)
 
 
@@ -105,7 +105,7 @@ _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
 
 
 def _after(kind: type, name: str, add: Callable[..., None]) -> None:
-    """Have ``add`` called after a method, with its arguments."""
+    """Call ``add`` after each call of a method, with its arguments."""
     original = getattr(kind, name)
     if hasattr(original, _MARK):
         return
@@ -121,16 +121,16 @@ def _after(kind: type, name: str, add: Callable[..., None]) -> None:
 
 
 def _guarded(make: Callable[[], Any]) -> Any:
-    """What ``make`` returns; None if it fails, or the program reports by the W&B drop-in."""
+    """Return the result of ``make``; None if it fails, or the program uses the W&B drop-in."""
     try:
-        # Here, so that a process that trains nothing loads no worker.
-        from otel_rl.integrations.recorder import automatically, is_instrumented, saying
-    except Exception as error:  # noqa: BLE001  # of a broken installation; said, training goes on
+        # Imported here, so that a process that trains nothing loads no worker.
+        from otel_rl.integrations.recorder import automatically, is_instrumented, logging_errors
+    except Exception as error:  # noqa: BLE001  # a broken installation is logged; training goes on
         _log.warning("An adapter is not switched on: %s", error)
         return None
     if is_instrumented():
         return None
     found: list[Any] = []
-    with saying(), automatically():
+    with logging_errors(), automatically():
         found.append(make())
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""torchforge: a ``LoggerBackend``.
+"""torchforge adapter: a ``LoggerBackend``.
 
     import otel_rl.integrations.forge
 
@@ -18,15 +18,15 @@ from forge.observability.metrics import (  # type: ignore[import-not-found]  # n
 )
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, automatically, saying, start
+from otel_rl.integrations.recorder import Recorder, automatically, logging_errors, start
 from otel_rl.semconv.spec import Reduction
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.session import GUARD
 
 __all__ = ["NAME", "OtelBackend", "register", "register_always"]
 
 NAME: Final = "otel_rl"
-"""The backend's name in ``metric_logging``."""
+"""Name of the backend in ``metric_logging``."""
 
 _ROLES: Final = {
     "trainer": "trainer",
@@ -38,18 +38,18 @@ _ROLES: Final = {
     "controller": "orchestrator",
     "client": "orchestrator",
 }
-"""A word in the name of a process to what it does."""
+"""Maps a word in the process name to the role."""
 
 _FLUSH_TIMEOUT_S: Final = 5.0
 
 _MODULES: Final = ("forge.observability.metrics", "forge.observability.metric_actors")
-"""Both look backends up by name, the second through a name of its own."""
+"""Both look up backends by name, the second through its own import of the function."""
 
 _MARK: Final = "_knows_otel_rl"
 
 
 class _Metric(Protocol):
-    """torchforge's ``Metric``, as far as it is needed."""
+    """Used part of torchforge's ``Metric``."""
 
     key: str
     value: object
@@ -57,7 +57,7 @@ class _Metric(Protocol):
 
 
 class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge is not installed
-    """Reports as a worker whose role is in the name of its process."""
+    """Reports as a worker; the process name contains its role."""
 
     async def init(
         self,
@@ -71,21 +71,21 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
             ConfigError: See ``otel_rl.init``.
         """
         del role, controller_logger_metadata
-        start(Who(self.backend_kwargs.get("project"), role=role_of(process_name)))
+        start(WorkerNames(self.backend_kwargs.get("project"), role=role_of(process_name)))
         self._recorder = Recorder("forge")
 
     async def log_batch(
         self, metrics: list[_Metric], global_step: int, *_arguments: object, **_named: object
     ) -> None:
-        """Record what torchforge has reduced."""
+        """Record metrics reduced by torchforge."""
         for metric in metrics:
-            # A spread of spreads is not the spread of all values.
+            # The spread of all values cannot be computed from per-rank spreads.
             self._record(metric, global_step, spread="mean")
 
     def log_stream(
         self, metric: _Metric, global_step: int, *_arguments: object, **_named: object
     ) -> None:
-        """Record one value as it was recorded."""
+        """Record one value immediately."""
         self._record(metric, global_step, spread="std")
 
     async def finish(self) -> None:
@@ -102,7 +102,7 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
 
 
 def register() -> None:
-    """Make the name ``otel_rl`` known to torchforge. Idempotent."""
+    """Register the name ``otel_rl`` with torchforge. Idempotent."""
     for name in _MODULES:
         module: Any = sys.modules.get(name)
         if module is not None and not hasattr(module.get_logger_backend_class, _MARK):
@@ -110,9 +110,9 @@ def register() -> None:
 
 
 def register_always() -> None:
-    """Have every rank report, whatever ``metric_logging`` names. Idempotent; nothing is raised.
+    """Make every rank report, independent of ``metric_logging``. Idempotent; never raises.
 
-    A torchforge without ``LoggingMode`` makes its backends otherwise and is left alone.
+    A torchforge without ``LoggingMode`` creates its backends differently and is left unchanged.
     """
     register()
     module: Any = sys.modules[_MODULES[0]]
@@ -128,7 +128,7 @@ def register_always() -> None:
     async def init_backends(
         self: Any, metadata: Any, config: Any, *arguments: Any, **named: Any
     ) -> None:
-        with saying():
+        with logging_errors():
             if NAME not in config:
                 mode = {"logging_mode": modes.PER_RANK_NO_REDUCE}
                 config = {**config, NAME: mode}
@@ -140,7 +140,7 @@ def register_always() -> None:
 
 
 def role_of(process_name: str | None) -> str:
-    """The role of a process by its name, e.g. ``RLTrainer_1abc2def_r0``."""
+    """Return the role in a process name, e.g. ``RLTrainer_1abc2def_r0``."""
     words = (process_name or "client").split("_", 1)[0].lower()
     return next((role for word, role in _ROLES.items() if word in words), words or "worker")
 

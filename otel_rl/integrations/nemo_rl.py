@@ -1,4 +1,4 @@
-"""NeMo-RL: a ``LoggerInterface``.
+"""NeMo-RL adapter: a ``LoggerInterface``.
 
 logger.loggers.append(otel_rl.integrations.nemo_rl.OtelLogger())     # after setup()
 """
@@ -12,7 +12,7 @@ from nemo_rl.utils.logger import (  # type: ignore[import-not-found]  # no depen
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelLogger"]
@@ -35,7 +35,7 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
     def __init__(
         self, experiment: str | None = None, trial: str | None = None, role: str | None = None
     ) -> None:
-        start(Who(role="trainer"), Who(experiment, trial, role))
+        start(WorkerNames(role="trainer"), WorkerNames(experiment, trial, role))
         self._recorder = Recorder("nemo_rl")
 
     def log_metrics(
@@ -62,10 +62,10 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
         self._recorder.config(params)
 
     def log_histogram(self, histogram: list[object], step: int, name: str) -> None:
-        """Nothing: one step's histogram is no metric."""
+        """Ignore it: one step's histogram is not a metric."""
 
     def log_plot(self, figure: object, step: int, name: str) -> None:
-        """Nothing: a run gets numbers."""
+        """Ignore it: a run holds numbers."""
 
     def finish(self) -> None:
         """Wait for delivery; the process may still record."""

@@ -1,11 +1,11 @@
-"""prime-rl: a ``Monitor``.
+"""prime-rl adapter: a ``Monitor``.
 
     import otel_rl.integrations.prime_rl
 
     otel_rl.integrations.prime_rl.install()     # before the trainer's or orchestrator's main
 
-A program that is called ``orchestrator`` has that role, every other is ``trainer``, unless
-``OTEL_RL_ROLE`` says otherwise.
+A program named ``orchestrator`` has that role, every other is ``trainer``; ``OTEL_RL_ROLE``
+overrides it.
 """
 
 import os
@@ -19,8 +19,8 @@ from prime_rl import monitors  # type: ignore[import-not-found]  # no dependency
 from prime_rl.monitors.base import Monitor  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, automatically, saying, start
-from otel_rl.worker.naming import Who
+from otel_rl.integrations.recorder import Recorder, automatically, logging_errors, start
+from otel_rl.worker.identity.names import WorkerNames
 
 __all__ = ["OtelMonitor", "install"]
 
@@ -38,7 +38,7 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start(Who(role=_role()))
+        start(WorkerNames(role=_role()))
         self._recorder = Recorder("prime_rl")
 
     async def log_metrics(self, metrics: Mapping[str, object], step: int) -> None:
@@ -46,7 +46,7 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
         self._recorder.record(metrics, step)
 
     async def log_episodes(self, episodes: list[object], step: int, kind: str, subset: str) -> None:
-        """Nothing: a run gets numbers."""
+        """Ignore them: a run holds numbers."""
 
     async def finalize(self) -> None:
         """Wait for delivery; the process may still record."""
@@ -54,10 +54,10 @@ class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not i
 
 
 def install(*, quietly: bool = False) -> None:
-    """Let ``monitors.setup`` add an ``OtelMonitor`` on the first rank. Idempotent.
+    """Make ``monitors.setup`` add an ``OtelMonitor`` on the first rank. Idempotent.
 
     Args:
-        quietly: A wrong setting is said, not raised.
+        quietly: True logs a wrong setting instead of raising.
     """
     original = monitors.setup
     if hasattr(original, _MARK):
@@ -70,7 +70,7 @@ def install(*, quietly: bool = False) -> None:
             return
         monitor = OtelMonitor(None)
         if quietly:
-            with saying(), automatically():
+            with logging_errors(), automatically():
                 await monitor.init()
                 monitors.MONITORS.append(monitor)
         else:
@@ -82,13 +82,13 @@ def install(*, quietly: bool = False) -> None:
 
 
 def _role() -> str:
-    """What the process is, by the name of its program: both call their metrics alike."""
+    """Return the role from the program's name, since both roles use the same metric names."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     words = f"{Path(sys.argv[0]).name} {getattr(spec, 'name', '')}"
     return "orchestrator" if "orchestrator" in words else "trainer"
 
 
 def _is_first_rank() -> bool:
-    """Whether prime-rl has monitors in this process."""
+    """Report whether prime-rl has monitors in this process."""
     rank = os.environ.get("RANK", os.environ.get("DP_RANK", "0"))
     return not rank.isdecimal() or int(rank) == 0

@@ -1,4 +1,4 @@
-"""What every adapter does: be a worker, and record a framework's metrics under common names."""
+"""Base of all adapters: starts a worker, and records a framework's metrics under common names."""
 
 import logging
 import os
@@ -10,39 +10,46 @@ from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 from opentelemetry.metrics import Counter, Meter
-from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
+from opentelemetry.metrics import _Gauge as Gauge  # the name in the API's own __all__
 
 import otel_rl
 from otel_rl.errors import OtelRLError
-from otel_rl.integrations.rename import Meaning, rules_of
-from otel_rl.semconv.names import METRICS, RL_LOOP_ITERATION, RL_REDUCE
+from otel_rl.semconv.aliases import Alias, dialect
+from otel_rl.semconv.names import (
+    METRICS,
+    OTEL_RL_FRAMEWORK_METRIC,
+    OTEL_RL_FRAMEWORK_SCALE,
+    RL_LOOP_ITERATION,
+    RL_REDUCE,
+)
 from otel_rl.semconv.spec import Instrument
+from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.launcher import process_name
-from otel_rl.worker.naming import NOBODY, Who, who
+from otel_rl.worker.identity.launcher import process_name
+from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, worker_names
 from otel_rl.worker.session import GUARD, Session, running
-from otel_rl.worker.values import PLAIN
+from otel_rl.worker.tensors import PLAIN
 
-__all__ = ["Recorder", "automatically", "is_instrumented", "meter_of", "saying", "start"]
+__all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "meter_of", "start"]
 
 _log = logging.getLogger("otel_rl")
 
-_MAX_SAID: Final = 1000
-"""Bounds the memory against names that carry an id or a step."""
+_MAX_LOGGED: Final = 1000
+"""Bounds the memory against names that contain an id or a step."""
 
 
 _is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
 
 _started: Session | None = None
-"""The worker that an adapter has started."""
+"""Session that an adapter has started."""
 
 _switched_on: set[str] = set()
 """Frameworks whose adapter the program has switched on itself."""
 
 
 def is_instrumented() -> bool:
-    """Whether the program reports itself: by ``otel_rl.init``, or by the W&B drop-in."""
-    drop_in = sys.modules.get("otel_rl.compat.wandb")
+    """Report whether the program itself uses ``otel_rl.init`` or the W&B drop-in."""
+    drop_in = sys.modules.get("otel_rl.integrations.wandb")
     if drop_in is not None and sys.modules.get("wandb") is drop_in:
         return True
     session = running()
@@ -51,7 +58,7 @@ def is_instrumented() -> bool:
 
 @contextmanager
 def automatically() -> Iterator[None]:
-    """Recorders that are made inside are silent as soon as the program makes one of its own."""
+    """Make recorders that stop recording once the program makes its own."""
     token = _is_automatic.set(True)
     try:
         yield
@@ -60,8 +67,8 @@ def automatically() -> Iterator[None]:
 
 
 @contextmanager
-def saying() -> Iterator[None]:
-    """Catch what an adapter that nobody asked for would raise. A wrong setting is said."""
+def logging_errors() -> Iterator[None]:
+    """Catch errors of an automatic adapter. A wrong setting is logged."""
     with GUARD:
         try:
             yield
@@ -69,12 +76,12 @@ def saying() -> Iterator[None]:
             GUARD.warn("adapter", f"An adapter is not switched on: {error}")
 
 
-def start(known: Who, said: Who = NOBODY) -> None:
-    """Be a worker, unless the process is one already.
+def start(known: WorkerNames, given: WorkerNames = NO_NAMES) -> None:
+    """Start a worker, unless the process already is one.
 
     Args:
-        known: What the framework calls the process; the environment may know better.
-        said: What the user calls it.
+        known: Names from the framework; the environment takes precedence.
+        given: Names from the user.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -82,17 +89,17 @@ def start(known: Who, said: Who = NOBODY) -> None:
     session = running()
     if session is not None and not session.is_guess:
         return
-    otel_rl.init(**asdict(who(os.environ, process_name(), said=said, known=known)))
+    otel_rl.init(**asdict(worker_names(os.environ, process_name(), given=given, known=known)))
     global _started  # one worker per process
     _started = running()
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
-    """The worker's meter for ``framework``, of this process's own provider; None if there is none.
+    """Return the worker's meter for ``framework``; None if there is no worker.
 
     Args:
-        framework: Its name here.
-        reduce: How the values of its instruments become one over the workers.
+        framework: Its name in this package.
+        reduce: Reduction of the values over the workers.
     """
     session = running()
     if session is None:
@@ -103,35 +110,36 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
 
 
 class Recorder:
-    """Records what a framework logs. Any thread may use it; it never raises and never waits.
+    """Records metrics that a framework logs. Thread-safe; never raises and never waits.
 
     Args:
-        framework: Whose names ``rename.toml`` has.
+        framework: Its name in ``otel_rl/semconv/dialects``.
     """
 
     def __init__(self, framework: str) -> None:
         self._framework = framework
-        self._rules = rules_of(framework)
+        self._dialect = dialect(framework)
+        self._mlogger = MLogger(f"{__package__}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._is_automatic = _is_automatic.get()
         if not self._is_automatic:
             _switched_on.add(framework)
 
     @property
     def is_silent(self) -> bool:
-        """Whether the program reports itself, so that the same would be in the run twice."""
+        """True if the program itself reports, which would duplicate the metrics."""
         return self._is_automatic and (self._framework in _switched_on or is_instrumented())
 
     def record(
         self, metrics: Mapping[str, object], step: object = None, reduce: str | None = None
     ) -> None:
-        """Record each number in ``metrics``; what is none is counted, and said once.
+        """Record each number in ``metrics``; other values are counted, and logged once.
 
         Args:
             metrics: By the framework's own names.
-            step: The training step, or None for what is measured by time.
-            reduce: How workers' values become one, for names that no rule knows.
+            step: The training step, or None for time-driven metrics.
+            reduce: Reduction over the workers, for names without a rule.
         """
         if self.is_silent:
             return
@@ -143,62 +151,70 @@ class Recorder:
                 if not _is_number(value):
                     self._skip(name, value)
                     continue
-                meaning = self._rules(name)
-                if meaning.is_renamed:
-                    self._record(meaning, value, step)
-                else:
+                alias = self._dialect.alias(name)
+                if alias is None or self._record(name, alias, value, step):
                     unknown[name] = value
             if unknown:
                 values = cast("Mapping[str, SupportsFloat]", unknown)
-                otel_rl.mlogger.log(values, cast("int | None", step), reduce)
+                self._mlogger.log(values, cast("int | None", step), reduce)
 
     def config(self, config: Mapping[str, object]) -> None:
-        """Give the run its hyper-parameters."""
+        """Set the hyper-parameters of the run."""
         if self.is_silent:
             return
-        otel_rl.log_config(config)
+        otel_rl.mlogger.log_config(config)
 
-    def _record(self, meaning: Meaning, value: object, step: object) -> None:
-        instrument = self._instrument(meaning)
+    def _record(self, name: str, alias: Alias, value: object, step: object) -> bool:
+        """Record a value under its shared name.
+
+        Returns:
+            Whether it should be recorded under its own name, too: a counter's key is a total, and
+            the framework's name stands for what a step adds to it.
+        """
+        instrument = self._instrument(alias)
         if instrument is None:
             GUARD.drop(
                 DropReason.NOT_STARTED,
-                f"otel_rl.integrations.{self._framework}: metrics come while there is no worker; "
+                f"otel_rl.integrations.{self._framework}: metrics arrived without a worker; "
                 "they are dropped.",
             )
-            return
-        if meaning.scale != 1.0:
-            value = cast("float", value) * meaning.scale  # of a tensor, on its device
-        attributes: dict[str, object] = dict(meaning.attributes)
+            return False
+        if alias.scale != 1.0:
+            value = cast("float", value) * alias.scale  # a tensor is scaled on its device
+        attributes: dict[str, object] = dict(alias.attributes)
         if isinstance(instrument, Counter):
             instrument.add(cast("float", value), cast("dict[str, str]", attributes))
-            return
+            return True
+        attributes[OTEL_RL_FRAMEWORK_METRIC] = name
+        if alias.scale != 1.0:
+            attributes[OTEL_RL_FRAMEWORK_SCALE] = repr(alias.scale)
         if step is not None:
             attributes[RL_LOOP_ITERATION] = step
         instrument.set(cast("float", value), cast("dict[str, str]", attributes))
+        return False
 
-    def _instrument(self, meaning: Meaning) -> Gauge | Counter | None:
-        key = (meaning.name, meaning.reduce)
+    def _instrument(self, alias: Alias) -> Gauge | Counter | None:
+        key = (alias.name, alias.reduce)
         found = self._instruments.get(key)
         if found is None:
-            meter = meter_of(self._framework, meaning.reduce)
+            meter = meter_of(self._framework, alias.reduce)
             if meter is None:
                 return None
-            spec = METRICS.get(meaning.name)
+            spec = METRICS.get(alias.name)
             brief = spec.brief if spec is not None else ""
-            # What the registry counts, a framework gives as the growth since it last said so.
+            # Frameworks report counters of the registry as increments.
             is_counter = spec is not None and spec.instrument is Instrument.COUNTER
             make = meter.create_counter if is_counter else meter.create_gauge
-            found = self._instruments[key] = make(meaning.name, meaning.unit, brief)
+            found = self._instruments[key] = make(alias.name, alias.unit, brief)
         return found
 
     def _skip(self, name: str, value: object) -> None:
         GUARD.drops.add(DropReason.NOT_A_NUMBER)
-        self._say(name, f"is not recorded: it is a {type(value).__name__}, not a number")
+        self._log_once(name, f"is not recorded: it is a {type(value).__name__}, not a number")
 
-    def _say(self, name: str, what: str) -> None:
-        if name not in self._said and len(self._said) < _MAX_SAID:
-            self._said.add(name)
+    def _log_once(self, name: str, what: str) -> None:
+        if name not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(name)
             _log.warning("otel_rl.integrations.%s: %s %s.", self._framework, name, what)
 
 

@@ -1,4 +1,4 @@
-"""SkyRL: a tracker around the one that the configuration asks for.
+"""SkyRL adapter: wraps the configured tracker.
 
 class Experiment(BasePPOExp):
     def get_tracker(self):
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 
 __all__ = ["OtelTracker"]
 
@@ -18,7 +18,7 @@ _FLUSH_TIMEOUT_S: Final = 5.0
 
 
 class _Tracking(Protocol):
-    """SkyRL's ``Tracking``, as far as it is needed."""
+    """Used part of SkyRL's ``Tracking``."""
 
     def log(self, data: Any, step: int, commit: bool = False) -> None: ...
 
@@ -26,7 +26,7 @@ class _Tracking(Protocol):
 
 
 class OtelTracker:
-    """Records what is logged, then hands it on. Everything else is the original's.
+    """Records metrics, then forwards them. Everything else is delegated to the original.
 
     Args:
         original: SkyRL's own tracker.
@@ -45,7 +45,7 @@ class OtelTracker:
         trial: str | None = None,
         role: str | None = None,
     ) -> None:
-        start(Who(role="trainer"), Who(experiment, trial, role))
+        start(WorkerNames(role="trainer"), WorkerNames(experiment, trial, role))
         self._original = original
         self._recorder = Recorder("skyrl")
 
@@ -55,14 +55,14 @@ class OtelTracker:
         self._original.log(data, step=step, commit=commit)
 
     def log_exception(self, e: BaseException, step: int = 0) -> None:
-        """Say that the run has crashed and wait for delivery, then hand on.
+        """Report the crash of the run and wait for delivery, then forward.
 
-        SkyRL raises ``e`` again right after it, in a process that Ray may end at once.
+        SkyRL raises ``e`` again right after it, in a process that Ray may kill immediately.
         """
-        otel_rl.finish("crashed")
+        otel_rl.end_experiment("crashed")
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
         original = getattr(self._original, "log_exception", None)
-        if original is not None:  # older ones have none
+        if original is not None:  # absent in older versions
             original(e, step=step)
 
     def finish(self) -> None:

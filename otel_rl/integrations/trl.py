@@ -1,4 +1,4 @@
-"""TRL and transformers: a ``TrainerCallback``.
+"""TRL and transformers adapter: a ``TrainerCallback``.
 
 trainer = GRPOTrainer(..., callbacks=[otel_rl.integrations.trl.OtelCallback()])
 """
@@ -9,8 +9,8 @@ from typing import Any, Final
 from transformers import TrainerCallback  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, saying, start
-from otel_rl.worker.naming import Who
+from otel_rl.integrations.recorder import Recorder, logging_errors, start
+from otel_rl.worker.identity.names import WorkerNames
 
 __all__ = ["OtelCallback", "QuietCallback"]
 
@@ -18,7 +18,7 @@ _FLUSH_TIMEOUT_S: Final = 5.0
 
 
 class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
-    """Records what the trainer logs, in the process that has it: the first of the world.
+    """Records the trainer's metrics in the first process of the world, which has them.
 
     Args:
         experiment: Default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
@@ -29,18 +29,18 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
     def __init__(
         self, experiment: str | None = None, trial: str | None = None, role: str | None = None
     ) -> None:
-        self._said = Who(experiment, trial, role)
+        self._given = WorkerNames(experiment, trial, role)
         self._recorder = Recorder("trl")
         self._logged: int | None = None
         self._is_over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
-        """Start the worker, and give the run the training arguments.
+        """Start the worker, and set the training arguments as config.
 
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start(Who(getattr(args, "run_name", None), role="trainer"), self._said)
+        start(WorkerNames(getattr(args, "run_name", None), role="trainer"), self._given)
         if state.is_world_process_zero and hasattr(args, "to_dict"):
             self._recorder.config(args.to_dict())
 
@@ -52,10 +52,10 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         logs: Mapping[str, object] | None = None,
         **_named: Any,
     ) -> None:
-        """Record at the trainer's global step; what comes again at one, by its time.
+        """Record at the trainer's global step; repetitions of a step by their time.
 
-        An evaluation takes longer than a bridge waits for more of a step, and the step in progress
-        is the same.
+        An evaluation takes longer than a bridge waits for more data of a step, and the step in
+        progress is the same.
         """
         if logs and state.is_world_process_zero:
             is_again = state.global_step == self._logged
@@ -74,10 +74,10 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
 
 
 class QuietCallback(OtelCallback):
-    """The callback where no program has asked for it: a wrong setting is said, not raised."""
+    """Variant for automatic use: a wrong setting is logged, not raised."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        """As ``OtelCallback`` does. Never raises."""
-        with saying():
+        """Start the worker as ``OtelCallback`` does. Never raises."""
+        with logging_errors():
             if not self._recorder.is_silent:
                 super().on_train_begin(args, state, control, **named)

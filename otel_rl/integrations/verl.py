@@ -1,9 +1,9 @@
-"""verl: a backend of ``Tracking``.
+"""verl adapter: a backend of ``Tracking``.
 
     VERL_USE_EXTERNAL_MODULES=otel_rl.integrations.verl
     trainer.logger=["console","otel_rl"]
 
-verl imports this module when it is imported itself.
+verl imports this module at its own import.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,13 +11,19 @@ from functools import wraps
 from typing import Final, Protocol
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, automatically, is_instrumented, saying, start
-from otel_rl.worker.naming import Who
+from otel_rl.integrations.recorder import (
+    Recorder,
+    automatically,
+    is_instrumented,
+    logging_errors,
+    start,
+)
+from otel_rl.worker.identity.names import WorkerNames
 
 __all__ = ["NAME", "OtelLogger", "always", "register"]
 
 NAME: Final = "otel_rl"
-"""The backend's name in ``trainer.logger``."""
+"""Name of the backend in ``trainer.logger``."""
 
 _FLUSH_TIMEOUT_S: Final = 5.0
 
@@ -27,13 +33,13 @@ _is_always = False
 
 
 class _Tracking(Protocol):
-    """verl's ``Tracking``, as far as it is needed."""
+    """Used part of verl's ``Tracking``."""
 
     logger: dict[str, object]
 
 
 class OtelLogger:
-    """One of the loggers that ``Tracking`` hands its data to.
+    """Logger backend of ``Tracking``.
 
     Args:
         project: The experiment, if the environment names none.
@@ -47,37 +53,37 @@ class OtelLogger:
     def __init__(
         self, project: str, experiment: str, config: Mapping[str, object] | None = None
     ) -> None:
-        start(Who(project, experiment, "trainer"))
+        start(WorkerNames(project, experiment, "trainer"))
         self._recorder = Recorder("verl")
         if config:
             self._recorder.config(config)
 
-        self._has_news = True
+        self._has_unsent = True
 
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Record a step's metrics."""
         self._recorder.record(data, step)
-        self._has_news = True
+        self._has_unsent = True
 
     def finish(self, exit_code: object = 0) -> None:
-        """Wait for delivery of what was logged since the last call.
+        """Wait for delivery of metrics since the last call.
 
-        verl calls it for the loggers that it knows, so ``register`` does it for this one. Ray ends
+        verl calls it only for its own loggers, so ``register`` adds the call for this one. Ray ends
         the process of verl's trainer without its exit handlers.
 
         Args:
-            exit_code: Other than 0 if the training failed: the run has crashed.
+            exit_code: Non-zero if the training failed: the run has crashed.
         """
         if exit_code:
-            otel_rl.finish("crashed")
-            self._has_news = True
-        if self._has_news:
-            self._has_news = False
+            otel_rl.end_experiment("crashed")
+            self._has_unsent = True
+        if self._has_unsent:
+            self._has_unsent = False
             otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
 
 def register(tracking: type, generations: type | None = None) -> None:
-    """Make ``Tracking`` take the name ``otel_rl``. Idempotent.
+    """Make ``Tracking`` accept the name ``otel_rl``. Idempotent.
 
     Args:
         tracking: verl's class.
@@ -87,8 +93,8 @@ def register(tracking: type, generations: type | None = None) -> None:
     supported: list[str] = tracking.supported_backend  # type: ignore[attr-defined]  # verl's
     if NAME not in supported:
         supported.append(NAME)
-        tracking.__init__ = _joining(tracking.__init__)  # type: ignore[misc]  # that is the point
-        for last in ("finish", "__del__"):  # older ones have the second only
+        tracking.__init__ = _joining(tracking.__init__)  # type: ignore[misc]  # intended
+        for last in ("finish", "__del__"):  # older versions have the second only
             if last in vars(tracking):
                 setattr(tracking, last, _finishing(getattr(tracking, last)))
                 break
@@ -97,19 +103,19 @@ def register(tracking: type, generations: type | None = None) -> None:
 
 
 def always(tracking: type) -> None:
-    """Have every ``Tracking`` report, whatever ``trainer.logger`` names. Nothing is raised then.
+    """Make every ``Tracking`` report, independent of ``trainer.logger``. It never raises then.
 
     Args:
         tracking: verl's class, registered.
     """
-    global _is_always  # of verl, which has one class
+    global _is_always  # per process: verl has one class
     _is_always = True
     setattr(tracking, _ALWAYS, True)
 
 
 def _joining(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def __init__(  # noqa: N807  # it becomes one
+    def __init__(  # noqa: N807  # replaces one
         self: _Tracking,
         project_name: str,
         experiment_name: str,
@@ -123,7 +129,7 @@ def _joining(original: Callable[..., None]) -> Callable[..., None]:
         if NAME in wanted:
             self.logger[NAME] = OtelLogger(project_name, experiment_name, config)
         elif getattr(type(self), _ALWAYS, False) and not is_instrumented():
-            with saying(), automatically():
+            with logging_errors(), automatically():
                 self.logger[NAME] = OtelLogger(project_name, experiment_name, config)
 
     return __init__
@@ -132,7 +138,7 @@ def _joining(original: Callable[..., None]) -> Callable[..., None]:
 def _finishing(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def finish(self: _Tracking, *arguments: object, **named: object) -> None:
-        # One whose __init__ has failed has none.
+        # Missing if __init__ has failed.
         own = getattr(self, "logger", {}).get(NAME)
         if isinstance(own, OtelLogger):
             own.finish(named.get("exit_code", arguments[0] if arguments else 0))
@@ -154,7 +160,7 @@ def _sampling(original: Callable[..., None]) -> Callable[..., None]:
         original(self, loggers, samples, step, *arguments, **named)
         if NAME in loggers or _is_always:
             fields = ("input", "output", "score")
-            otel_rl.log_samples(
+            otel_rl.mlogger.log_samples(
                 (dict(zip(fields, sample, strict=False)) for sample in samples), step, "validation"
             )
 

@@ -1,4 +1,4 @@
-"""vLLM: a stat logger of its asynchronous engine; ``vllm_plugin`` brings it there."""
+"""vLLM adapter: a stat logger of its asynchronous engine; ``vllm_plugin`` installs it."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -12,7 +12,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.integrations.recorder import meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelStatLogger"]
@@ -25,17 +25,17 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
 
     Args:
         vllm_config: Not used.
-        engine_index: Of the process's engines, whose statistics are added up.
+        engine_index: Not used: statistics of the process's engines are added up.
     """
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
         del vllm_config, engine_index
         self._instruments: _Instruments | None = None
         try:
-            start(Who(role="generator"))
+            start(WorkerNames(role="generator"))
             meter = meter_of("vllm")
             self._instruments = None if meter is None else _Instruments(meter)
-        except ConfigError as error:  # nobody asked for it here, so it stops nobody
+        except ConfigError as error:  # installed automatically, so it must not stop vLLM
             GUARD.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
     def record(
@@ -55,20 +55,20 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
                     found.iterated(iteration_stats)
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
     def log(self) -> None:
-        """Nothing: the worker exports by itself."""
+        """Do nothing: the worker exports on its own."""
 
     def record_sleep_state(self, *_arguments: object, **_named: object) -> None:
-        """Nothing: a level that vLLM keeps, not the time spent in it."""
+        """Ignore it: a level kept by vLLM, not the time spent in it."""
 
 
 class _Instruments:
-    """vLLM's statistics are no stable interface, so each is taken only if it is there.
+    """Instruments of vLLM's statistics, an unstable interface: each is read only if present.
 
     Args:
-        meter: Of the worker.
+        meter: Meter of the worker.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -90,7 +90,7 @@ class _Instruments:
         self._max_tokens = make.create_rl_generator_sampling_max_tokens(meter)
 
     def scheduled(self, stats: object) -> None:
-        """Take over a ``SchedulerStats``."""
+        """Record a ``SchedulerStats``."""
         usage = _number(stats, "kv_cache_usage", "gpu_cache_usage")
         if usage is not None:
             self._utilization.set(usage)
@@ -103,7 +103,7 @@ class _Instruments:
             self._hits.add(_number(cache, "hits") or 0)
 
     def iterated(self, stats: object) -> None:
-        """Take over an ``IterationStats``."""
+        """Record an ``IterationStats``."""
         for counter, name in (
             (self._tokens, "num_generation_tokens"),
             (self._preemptions, "num_preempted_reqs"),
@@ -134,7 +134,7 @@ class _Instruments:
 
 
 class _Level:
-    """One engine's part in a level that the process's engines add up to.
+    """One engine's part of a level that is summed over the process's engines.
 
     Args:
         add: Of an up-down counter.
@@ -145,14 +145,14 @@ class _Level:
         self._now: float = 0
 
     def set(self, value: float | None) -> None:
-        """Change the level by how much ``value`` differs from the last one."""
+        """Change the level by the difference to the last value."""
         if value is not None and value != self._now:
             self._add(value - self._now)
             self._now = value
 
 
 def _number(stats: object, *names: str) -> float | None:
-    """The first attribute that is a number."""
+    """Return the first attribute that is a number."""
     for name in names:
         value = getattr(stats, name, None)
         if isinstance(value, int | float):
@@ -161,7 +161,7 @@ def _number(stats: object, *names: str) -> float | None:
 
 
 def _waiting(stats: object) -> float | None:
-    """All requests that wait: since vLLM 0.33 those that the scheduler skips are counted apart."""
+    """Return all waiting requests: since vLLM 0.33 skipped ones are counted separately."""
     waiting = _number(stats, "num_waiting_reqs")
     skipped = _number(stats, "num_skipped_waiting_reqs") or 0
     return None if waiting is None else waiting + skipped

@@ -1,8 +1,8 @@
-"""vLLM's way to the adapter: it calls ``register`` in each of its processes, by an entry point.
+"""Installs the vLLM adapter: vLLM calls ``register`` in each of its processes, by an entry point.
 
-A stat logger that vLLM finds by itself switches its statistics on, wherever otel_rl is installed,
-and vLLM asks none whether it is wanted. A general plugin it only calls. So this one adds the stat
-logger in processes that work for an experiment, and in all others does and imports nothing.
+A stat logger plugin of vLLM would enable statistics wherever otel_rl is installed, without an
+option to decline. A general plugin is only called. So this one adds the stat logger in processes
+that work for an experiment, and in all others does and imports nothing.
 """
 
 import logging
@@ -14,25 +14,25 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from otel_rl.worker.naming import names_an_experiment
+from otel_rl.worker.identity.names import names_an_experiment
 
 __all__ = ["register"]
 
 _log = logging.getLogger("otel_rl")
 
 _LOADER: Final = "load_stat_logger_plugin_factories"
-"""By which an asynchronous engine finds the stat loggers of plugins."""
+"""Function through which an asynchronous engine finds the stat loggers of plugins."""
 
 _HOME: Final = "vllm.v1.metrics.loggers"
 
 _MODULES: Final = (_HOME, "vllm.v1.engine.async_llm")
-"""Where it is defined, and where it is called by a name of its own, if that is loaded already."""
+"""Module that defines it, and the one that imports the function, if loaded already."""
 
 _MARK: Final = "_knows_otel_rl"
 
 
 def register() -> None:
-    """Let engines find ``OtelStatLogger``, if the process works for an experiment.
+    """Make engines find ``OtelStatLogger``, if the process works for an experiment.
 
     Idempotent. Never raises, because vLLM would not start.
     """
@@ -48,7 +48,7 @@ def register() -> None:
 
 
 def _is_worker() -> bool:
-    """Whether ``otel_rl.init`` was called; without loading what has it."""
+    """Report whether ``otel_rl.init`` was called, without loading its module."""
     session = sys.modules.get("otel_rl.worker.session")
     return session is not None and session.running() is not None
 
@@ -70,9 +70,9 @@ def _knowing(original: Callable[[], list[object]]) -> Callable[[], list[object]]
     def load_stat_logger_plugin_factories() -> list[object]:
         found = original()
         try:
-            # Here, because only one of vLLM's processes has engines.
+            # Imported here, because only one of vLLM's processes has engines.
             from otel_rl.integrations.vllm import OtelStatLogger
-        except ImportError as error:  # of what this vLLM calls otherwise
+        except ImportError as error:  # a vLLM version with other names
             _log.warning("vLLM's statistics are not recorded: %s.", error)
             return found
         return [*found, OtelStatLogger]

@@ -1,13 +1,13 @@
-"""W&B's own sampling in worker processes, for a run that another process has begun in shared mode.
+"""W&B's own sampling in worker processes, for a run of another process in shared mode.
 
     # wandb: {mode: shared, system_metrics: {enabled: true, roles: [trainer, generator]}}
     otel_rl.integrations.wandb_system.join(config.wandb, run="entity/project/run_id")
 
-The process that calls ``wandb.init`` is often not one that has a GPU. Then each worker joins the
-run as one more client, which samples its own machine, labels it with its role and index, and never
-finishes or marks the run. Use this where W&B's own figures are wanted, and ``init(gpu=True)`` where
-they should also stand on the axes of the run: that one needs no connection from every worker to
-W&B, and counts a device that several workers share once.
+The process that calls ``wandb.init`` often has no GPU. Each worker then joins the run as an
+additional client, which samples its own machine, labels it with its role and index, and never
+finishes or marks the run. Use it for W&B's own system metrics. ``init(gpu=True)`` also puts them on
+the axes of the run, needs no connection from every worker to W&B, and counts a device shared by
+several workers once.
 """
 
 import logging
@@ -35,12 +35,12 @@ _OPTIONS: Final = ("enabled", "roles", "gpu_device_ids")
 
 @dataclass(frozen=True, slots=True)
 class SystemMetrics:
-    """Which workers W&B samples.
+    """Selection of the workers that W&B samples.
 
     Attributes:
-        enabled: Whether any are.
-        roles: Of the workers that are; None for all.
-        gpu_device_ids: The numbers of the devices that are; None for W&B's own choice.
+        enabled: True if any worker is sampled.
+        roles: Roles of sampled workers; None for all.
+        gpu_device_ids: Numbers of sampled devices; None for W&B's own choice.
     """
 
     enabled: bool = False
@@ -52,7 +52,7 @@ class SystemMetrics:
         """Read ``mode`` and ``system_metrics`` of a W&B section of a configuration.
 
         Raises:
-            ConfigError: Something is wrong, or workers are to join a run that is not shared.
+            ConfigError: An option is wrong, or the run is not in shared mode.
         """
         given = config.get("system_metrics") or {}
         if not isinstance(given, Mapping):
@@ -63,7 +63,7 @@ class SystemMetrics:
         for name in given:
             if name not in _OPTIONS:
                 raise ConfigError(
-                    f"system_metrics.{name}: there is no such option.",
+                    f"system_metrics.{name}: unknown option.",
                     hint=f"Options are {', '.join(_OPTIONS)}.",
                 )
         enabled = given.get("enabled", False)
@@ -86,7 +86,7 @@ class SystemMetrics:
         )
 
     def are_for(self, role: str) -> bool:
-        """Whether a worker of ``role`` joins."""
+        """Report whether a worker of ``role`` joins."""
         return self.enabled and (self.roles is None or role in self.roles)
 
 
@@ -104,20 +104,20 @@ def join(
     interval_s: float = 15.0,
     timeout_s: float = 60.0,
 ) -> bool:
-    """Let W&B sample this process and its machine into a run, if the configuration says so.
+    """Let W&B sample this process and its machine into a run, if configured.
 
-    Idempotent. Blocks while W&B connects. What fails is a warning: training goes on.
+    Idempotent. Blocks while W&B connects. Failures are logged as a warning: training goes on.
 
     Args:
         config: W&B's section of the user's configuration, see ``SystemMetrics.parse``.
         run: The run, as ``[[ENTITY/]PROJECT/]RUN_ID``; default ``WANDB_RUN_ID``.
-        role: Of this worker; default the one that ``otel_rl.init`` was given.
-        index: As ``role``.
+        role: Role of this worker; default from ``otel_rl.init``.
+        index: Index of this worker; default from ``otel_rl.init``.
         interval_s: Between two samples.
-        timeout_s: The longest that W&B may take to connect.
+        timeout_s: Maximum time for the connection to W&B.
 
     Returns:
-        Whether this process is a client of the run now.
+        True if this process is a client of the run now.
 
     Raises:
         ConfigError: The configuration is wrong.
@@ -156,15 +156,14 @@ def leave() -> None:
             try:
                 run.finish()
             except Exception as error:  # noqa: BLE001  # see join
-                _log.warning("W&B did not let this worker go well: %s", error)
+                _log.warning("Leaving the W&B run failed: %s", error)
 
 
 @contextmanager
 def _without_inherited_service() -> Iterator[None]:
     """Let W&B start a service for this process.
 
-    One that the run's owner has started inherits the owner's, which refuses a second client of the
-    same run.
+    A service inherited from the run's owner refuses a second client of the same run.
     """
     inherited = os.environ.pop(_SERVICE, None)
     try:
@@ -188,7 +187,7 @@ def _join(
         id=run_id,
         project=place[-1] if place else None,
         entity=place[0] if len(place) > 1 else None,
-        reinit="create_new",  # a run that the process has besides is another client's
+        reinit="create_new",  # other runs of the process stay separate
         settings=wandb.Settings(
             mode=_SHARED,
             init_timeout=timeout_s,
@@ -218,7 +217,7 @@ def _list(name: str, value: object, kind: type) -> Sequence[object] | None:
 
 
 def _forget() -> None:
-    """After a fork: the client is the parent's."""
+    """Reset after a fork: the client belongs to the parent."""
     global _lock, _joined
     _lock, _joined = threading.Lock(), None
 

@@ -1,6 +1,6 @@
 """Makes the instruments that workers record with.
 
-Generated from ``registry/*.yaml`` by ``python -m otel_rl.semconv.generate``. Do not edit.
+Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do not edit.
 """
 
 from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
@@ -118,31 +118,31 @@ def create_hw_temperature(meter: Meter) -> Gauge:
 
 
 def create_otel_rl_worker_heartbeat(meter: Meter) -> Gauge:
-    """Says that the worker lives, and that it has sent all it recorded up to a time."""
+    """Sign of life of a worker, with the time up to which all its measurements are sent."""
     return meter.create_gauge(
         name=names.OTEL_RL_WORKER_HEARTBEAT,
         unit="1",
         description=(
-            "Says that the worker lives, and that it has sent all it recorded up to a time."
+            "Sign of life of a worker, with the time up to which all its measurements are sent."
         ),
     )
 
 
 def create_otel_rl_worker_measurements_dropped(meter: Meter) -> Counter:
-    """Measurements that a worker could not deliver."""
+    """Measurements dropped by a worker."""
     return meter.create_counter(
         name=names.OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         unit="{measurement}",
-        description="Measurements that a worker could not deliver.",
+        description="Measurements dropped by a worker.",
     )
 
 
 def create_otel_rl_worker_spans_dropped(meter: Meter) -> Counter:
-    """Spans that a worker could not deliver."""
+    """Spans dropped by a worker."""
     return meter.create_counter(
         name=names.OTEL_RL_WORKER_SPANS_DROPPED,
         unit="{span}",
-        description="Spans that a worker could not deliver.",
+        description="Spans dropped by a worker.",
     )
 
 
@@ -156,11 +156,11 @@ def create_process_cpu_time(meter: Meter) -> Counter:
 
 
 def create_process_cpu_utilization(meter: Meter) -> Gauge:
-    """CPU time that the process used, as a share of what was available to it."""
+    """CPU time of the process, as a share of what is available to it."""
     return meter.create_gauge(
         name=names.PROCESS_CPU_UTILIZATION,
         unit="1",
-        description="CPU time that the process used, as a share of what was available to it.",
+        description="CPU time of the process, as a share of what is available to it.",
     )
 
 
@@ -234,11 +234,11 @@ def create_rl_generator_kv_cache_queries(meter: Meter) -> Counter:
 
 
 def create_rl_generator_kv_cache_usage(meter: Meter) -> UpDownCounter:
-    """Tokens that stand in the KV cache."""
+    """Tokens in the KV cache."""
     return meter.create_up_down_counter(
         name=names.RL_GENERATOR_KV_CACHE_USAGE,
         unit="{token}",
-        description="Tokens that stand in the KV cache.",
+        description="Tokens in the KV cache.",
     )
 
 
@@ -252,13 +252,11 @@ def create_rl_generator_kv_cache_utilization(meter: Meter) -> Gauge:
 
 
 def create_rl_generator_preemptions(meter: Meter) -> Counter:
-    """Requests thrown out of the running batch for want of cache, to be computed again."""
+    """Requests evicted from the running batch for lack of cache, to be recomputed."""
     return meter.create_counter(
         name=names.RL_GENERATOR_PREEMPTIONS,
         unit="{request}",
-        description=(
-            "Requests thrown out of the running batch for want of cache, to be computed again."
-        ),
+        description="Requests evicted from the running batch for lack of cache, to be recomputed.",
     )
 
 
@@ -344,11 +342,11 @@ def create_rl_generator_sampling_top_p(meter: Meter) -> Histogram:
 
 
 def create_rl_generator_tokenize_duration(meter: Meter) -> Histogram:
-    """Time to turn one request's text into tokens and its tokens into text."""
+    """Time to tokenize and detokenize one request."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_TOKENIZE_DURATION,
         unit="s",
-        description="Time to turn one request's text into tokens and its tokens into text.",
+        description="Time to tokenize and detokenize one request.",
     )
 
 
@@ -431,14 +429,11 @@ def create_rl_gpu_process_memory_usage(meter: Meter) -> UpDownCounter:
 
 
 def create_rl_gpu_throttled(meter: Meter) -> Gauge:
-    """Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of time."""
+    """Clock lowered for a reason, 0 or 1. Its mean is a share of time."""
     return meter.create_gauge(
         name=names.RL_GPU_THROTTLED,
         unit="1",
-        description=(
-            "Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of "
-            "time."
-        ),
+        description="Clock lowered for a reason, 0 or 1. Its mean is a share of time.",
     )
 
 
@@ -452,11 +447,11 @@ def create_rl_iteration_duration(meter: Meter) -> Gauge:
 
 
 def create_rl_phase_duration(meter: Meter) -> Gauge:
-    """Time that one iteration of the worker spent in a phase."""
+    """Exclusive time of a phase in one iteration of a worker."""
     return meter.create_gauge(
         name=names.RL_PHASE_DURATION,
         unit="s",
-        description="Time that one iteration of the worker spent in a phase.",
+        description="Exclusive time of a phase in one iteration of a worker.",
     )
 
 
@@ -559,7 +554,7 @@ def create_rl_policy_staleness(meter: Meter) -> Histogram:
 
 
 def create_rl_policy_updates(meter: Meter) -> Counter:
-    """Policy versions made by a trainer, or taken up by a generator.
+    """Policy versions made by a trainer or loaded by a generator.
 
     Its rate is the update frequency.
     """
@@ -567,7 +562,7 @@ def create_rl_policy_updates(meter: Meter) -> Counter:
         name=names.RL_POLICY_UPDATES,
         unit="{update}",
         description=(
-            "Policy versions made by a trainer, or taken up by a generator. Its rate is the update "
+            "Policy versions made by a trainer or loaded by a generator. Its rate is the update "
             "frequency."
         ),
     )
@@ -585,11 +580,11 @@ def create_rl_policy_version(meter: Meter) -> Gauge:
 
 
 def create_rl_replay_buffer_evictions(meter: Meter) -> Counter:
-    """Samples thrown out without having been asked for."""
+    """Samples removed without a read."""
     return meter.create_counter(
         name=names.RL_REPLAY_BUFFER_EVICTIONS,
         unit="{sample}",
-        description="Samples thrown out without having been asked for.",
+        description="Samples removed without a read.",
     )
 
 
@@ -621,13 +616,11 @@ def create_rl_replay_buffer_reads(meter: Meter) -> Counter:
 
 
 def create_rl_replay_buffer_retrieval_duration(meter: Meter) -> Histogram:
-    """Time to get one batch out of the buffer, as its reader sees it once the data is there."""
+    """Time to read one batch that is available, as the reader sees it."""
     return meter.create_histogram(
         name=names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
         unit="s",
-        description=(
-            "Time to get one batch out of the buffer, as its reader sees it once the data is there."
-        ),
+        description="Time to read one batch that is available, as the reader sees it.",
     )
 
 
@@ -650,29 +643,29 @@ def create_rl_replay_buffer_writes(meter: Meter) -> Counter:
 
 
 def create_rl_replica_failures(meter: Meter) -> Counter:
-    """Times that the replica was found to have failed."""
+    """Detected failures of the replica."""
     return meter.create_counter(
         name=names.RL_REPLICA_FAILURES,
         unit="{failure}",
-        description="Times that the replica was found to have failed.",
+        description="Detected failures of the replica.",
     )
 
 
 def create_rl_replica_queue_depth(meter: Meter) -> UpDownCounter:
-    """Requests that a router has given to the replica and that are not finished."""
+    """Unfinished requests that a router gave to the replica."""
     return meter.create_up_down_counter(
         name=names.RL_REPLICA_QUEUE_DEPTH,
         unit="{request}",
-        description="Requests that a router has given to the replica and that are not finished.",
+        description="Unfinished requests that a router gave to the replica.",
     )
 
 
 def create_rl_replica_recovery_duration(meter: Meter) -> Histogram:
-    """Time from noticing that the replica failed until it served again."""
+    """Time from the detected failure of a replica until it serves again."""
     return meter.create_histogram(
         name=names.RL_REPLICA_RECOVERY_DURATION,
         unit="s",
-        description="Time from noticing that the replica failed until it served again.",
+        description="Time from the detected failure of a replica until it serves again.",
     )
 
 
@@ -733,29 +726,31 @@ def create_rl_reward_sum(meter: Meter) -> Gauge:
 
 
 def create_rl_sample_age_duration(meter: Meter) -> Gauge:
-    """Time between the making of a sample and its use."""
+    """Time between making and use of a sample."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_DURATION,
         unit="s",
-        description="Time between the making of a sample and its use.",
+        description="Time between making and use of a sample.",
     )
 
 
 def create_rl_sample_age_steps(meter: Meter) -> Gauge:
-    """Training steps between the making of a sample and its use."""
+    """Training steps between making and use of a sample, where its maker knew the step."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_STEPS,
         unit="{step}",
-        description="Training steps between the making of a sample and its use.",
+        description=(
+            "Training steps between making and use of a sample, where its maker knew the step."
+        ),
     )
 
 
 def create_rl_sample_age_versions(meter: Meter) -> Gauge:
-    """Policy versions made between the making of a sample and its use."""
+    """Policy versions between making and use of a sample, its staleness."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_VERSIONS,
         unit="{version}",
-        description="Policy versions made between the making of a sample and its use.",
+        description="Policy versions between making and use of a sample, its staleness.",
     )
 
 
@@ -783,6 +778,24 @@ def create_rl_sample_episodes(meter: Meter) -> Counter:
         name=names.RL_SAMPLE_EPISODES,
         unit="{episode}",
         description="Episodes finished.",
+    )
+
+
+def create_rl_sample_length(meter: Meter) -> Histogram:
+    """Length of each sample produced, whether or not it is trained on."""
+    return meter.create_histogram(
+        name=names.RL_SAMPLE_LENGTH,
+        unit="{token}",
+        description="Length of each sample produced, whether or not it is trained on.",
+    )
+
+
+def create_rl_sample_reward(meter: Meter) -> Gauge:
+    """Reward of each sample produced, whether or not it is trained on."""
+    return meter.create_gauge(
+        name=names.RL_SAMPLE_REWARD,
+        unit="1",
+        description="Reward of each sample produced, whether or not it is trained on.",
     )
 
 
@@ -814,14 +827,11 @@ def create_rl_train_grad_mean_square(meter: Meter) -> Gauge:
 
 
 def create_rl_train_grad_nonfinite(meter: Meter) -> Gauge:
-    """Elements of the worker's own gradient, before it is averaged, that are NaN or infinite."""
+    """NaN or infinite elements of the worker's own gradient, before averaging."""
     return meter.create_gauge(
         name=names.RL_TRAIN_GRAD_NONFINITE,
         unit="{element}",
-        description=(
-            "Elements of the worker's own gradient, before it is averaged, that are NaN or "
-            "infinite."
-        ),
+        description="NaN or infinite elements of the worker's own gradient, before averaging.",
     )
 
 
@@ -892,55 +902,57 @@ def create_rl_train_update_norm(meter: Meter) -> Gauge:
 
 
 def create_rl_worker_gc_time(meter: Meter) -> Counter:
-    """Time for which the garbage collector stopped the worker.
+    """Time in CPython's cyclic garbage collector, which stops all threads.
 
-    Its rate is the share of time lost.
+    Its rate is the lost share.
     """
     return meter.create_counter(
         name=names.RL_WORKER_GC_TIME,
         unit="s",
         description=(
-            "Time for which the garbage collector stopped the worker. Its rate is the share of time"
-            " lost."
+            "Time in CPython's cyclic garbage collector, which stops all threads. Its rate is the "
+            "lost share."
         ),
     )
 
 
 def create_rl_worker_idle_time(meter: Meter) -> Counter:
-    """Time that the worker had nothing to do. Its rate is the share of time spent idle."""
+    """Time without work. Its rate is the idle share."""
     return meter.create_counter(
         name=names.RL_WORKER_IDLE_TIME,
         unit="s",
-        description=(
-            "Time that the worker had nothing to do. Its rate is the share of time spent idle."
-        ),
+        description="Time without work. Its rate is the idle share.",
     )
 
 
 def create_rl_worker_phase_age(meter: Meter) -> Gauge:
-    """Time since the phase that the worker is in began. Grows during a hang."""
+    """Age of the open phase at the export, the oldest of several. Grows during a hang."""
     return meter.create_gauge(
         name=names.RL_WORKER_PHASE_AGE,
         unit="s",
-        description="Time since the phase that the worker is in began. Grows during a hang.",
+        description=(
+            "Age of the open phase at the export, the oldest of several. Grows during a hang."
+        ),
     )
 
 
 def create_rl_worker_step_age(meter: Meter) -> Gauge:
-    """Time since the step that the worker is in began. Grows during a hang."""
+    """Age of the open step at the export, the oldest of several. Grows during a hang."""
     return meter.create_gauge(
         name=names.RL_WORKER_STEP_AGE,
         unit="s",
-        description="Time since the step that the worker is in began. Grows during a hang.",
+        description=(
+            "Age of the open step at the export, the oldest of several. Grows during a hang."
+        ),
     )
 
 
 def create_rl_worker_step_number(meter: Meter) -> Gauge:
-    """The step that the worker is in."""
+    """Open step at the export, the oldest of several."""
     return meter.create_gauge(
         name=names.RL_WORKER_STEP_NUMBER,
         unit="{step}",
-        description="The step that the worker is in.",
+        description="Open step at the export, the oldest of several.",
     )
 
 

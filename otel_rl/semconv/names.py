@@ -1,6 +1,6 @@
 """Every name of the registry, and what it says about each.
 
-Generated from ``registry/*.yaml`` by ``python -m otel_rl.semconv.generate``. Do not edit.
+Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do not edit.
 """
 
 from collections.abc import Mapping
@@ -8,12 +8,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction
+from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction, Summary, Tier
 
 SCHEMA_URL: Final = "https://otel-rl.invalid/schemas/0.1.0"
 """Schema URL of the registry that these are from."""
 
 ERROR_TYPE: Final = "error.type"
+"""Attribute, OpenTelemetry's own."""
+
+EXCEPTION_MESSAGE: Final = "exception.message"
 """Attribute, OpenTelemetry's own."""
 
 GEN_AI_SERVER_REQUEST_DURATION: Final = "gen_ai.server.request.duration"
@@ -52,131 +55,152 @@ HW_POWER: Final = "hw.power"
 HW_TEMPERATURE: Final = "hw.temperature"
 """Metric (gauge, Cel). Temperature."""
 
+LOG_IOSTREAM: Final = "log.iostream"
+"""Attribute, OpenTelemetry's own."""
+
 LOG_RECORD_UID: Final = "log.record.uid"
 """Attribute, OpenTelemetry's own."""
 
+OS_DESCRIPTION: Final = "os.description"
+"""Attribute, OpenTelemetry's own."""
+
+OTEL_RL_BRIDGE_ARCHIVE_DROPPED: Final = "otel_rl.bridge.archive.dropped"
+"""Metric (counter, {value}). Accepted values left out of the archive."""
+
+OTEL_RL_BRIDGE_ARCHIVE_WRITTEN: Final = "otel_rl.bridge.archive.written"
+"""Metric (counter, {value}). Values written to files of the archive."""
+
 OTEL_RL_BRIDGE_BATCHES_SPOOLED: Final = "otel_rl.bridge.batches.spooled"
-"""Metric (counter, {batch}). Requests made durable before they were acknowledged."""
+"""Metric (counter, {batch}). Batches stored in the journal before they were acknowledged."""
+
+OTEL_RL_BRIDGE_COMMITS_REFUSED: Final = "otel_rl.bridge.commits.refused"
+"""Metric (counter, {transaction}). Transactions with rows that were undone, to be retried."""
 
 OTEL_RL_BRIDGE_EXCEPTIONS: Final = "otel_rl.bridge.exceptions"
-"""Metric (counter, {exception}). Unexpected exceptions, by the edge that caught them."""
+"""Metric (counter, {exception}). Unexpected exceptions, by the place that caught them."""
 
 OTEL_RL_BRIDGE_EXEMPLARS_REFUSED: Final = "otel_rl.bridge.exemplars.refused"
-"""Metric (counter, {measurement}).
-
-Single measurements refused while the point that carried them was taken.
-"""
+"""Metric (counter, {measurement}). Single measurements refused from accepted points."""
 
 OTEL_RL_BRIDGE_JOURNAL_SIZE: Final = "otel_rl.bridge.journal.size"
-"""Metric (gauge, By). What the journal holds, of journal.max_bytes."""
+"""Metric (gauge, By). Size of the journal, bounded by journal.max_bytes."""
 
 OTEL_RL_BRIDGE_LOGS_ACCEPTED: Final = "otel_rl.bridge.logs.accepted"
-"""Metric (counter, {record}).
-
-Log records acknowledged to the sender that are events of otel_rl.
-"""
+"""Metric (counter, {record}). Log events acknowledged to the sender."""
 
 OTEL_RL_BRIDGE_LOGS_IGNORED: Final = "otel_rl.bridge.logs.ignored"
-"""Metric (counter, {record}).
-
-Log records acknowledged and not kept, because they are no events of otel_rl.
-"""
+"""Metric (counter, {record}). Other log records, acknowledged and not kept."""
 
 OTEL_RL_BRIDGE_LOGS_REFUSED: Final = "otel_rl.bridge.logs.refused"
-"""Metric (counter, {record}). Log records refused by partial success; the sender was told why."""
+"""Metric (counter, {record}). Log events refused by partial success."""
 
 OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
 """Metric (counter, {point}). Data points acknowledged to the sender."""
 
 OTEL_RL_BRIDGE_POINTS_REFUSED: Final = "otel_rl.bridge.points.refused"
-"""Metric (counter, {point}). Data points refused by partial success; the sender was told why."""
+"""Metric (counter, {point}). Data points refused by partial success."""
 
 OTEL_RL_BRIDGE_REQUESTS: Final = "otel_rl.bridge.requests"
-"""Metric (counter, {request}). Export requests answered, by how they ended."""
+"""Metric (counter, {request}). Export requests answered, by outcome."""
 
 OTEL_RL_BRIDGE_ROWS_CONFIRMED: Final = "otel_rl.bridge.rows.confirmed"
-"""Metric (counter, {row}). Rows that the tracker said it has."""
+"""Metric (counter, {row}). Rows confirmed by the tracker."""
 
 OTEL_RL_BRIDGE_ROWS_CREATED: Final = "otel_rl.bridge.rows.created"
-"""Metric (counter, {row}). Rows numbered and kept for delivery."""
+"""Metric (counter, {row}). Rows numbered and stored for delivery."""
 
 OTEL_RL_BRIDGE_ROWS_PENDING: Final = "otel_rl.bridge.rows.pending"
-"""Metric (gauge, {row}).
-
-Rows that wait to be handed to the tracker, by experiment: how far it lags.
-"""
+"""Metric (gauge, {row}). Rows not yet handed to the tracker, by experiment."""
 
 OTEL_RL_BRIDGE_ROWS_WRITTEN: Final = "otel_rl.bridge.rows.written"
-"""Metric (counter, {row}). Rows handed to a tracker, repeats included."""
+"""Metric (counter, {row}). Rows handed to the tracker, repeats included."""
+
+OTEL_RL_BRIDGE_RUNS_REMOVED: Final = "otel_rl.bridge.runs.removed"
+"""Metric (counter, {run}). Ended runs removed from the journal, with their history."""
 
 OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
-"""Metric (counter, {sample}). Accepted samples that cannot become part of a row."""
+"""Metric (counter, {sample}). Accepted samples that could not be put in a row."""
 
 OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: Final = "otel_rl.bridge.samples.duplicate"
 """Metric (counter, {sample}).
 
-Samples that came again, or were overtaken by a later total, and were left out.
+Samples left out as repeated, or as older than a counter's last total.
 """
 
 OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
-"""Metric (counter, {sample}). Samples that came after their row and made one of their own."""
+"""Metric (counter, {sample}). Samples that arrived after their row and made a row of their own."""
 
 OTEL_RL_BRIDGE_SAMPLES_TAKEN: Final = "otel_rl.bridge.samples.taken"
-"""Metric (counter, {sample}). Samples that stand in a row, or will; each counted once."""
+"""Metric (counter, {sample}). Samples in rows, written or open; each counted once."""
 
 OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 """Metric (counter, {span}). Spans acknowledged to the sender."""
 
 OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
-"""Metric (counter, {span}). Spans refused by partial success; the sender was told why."""
+"""Metric (counter, {span}). Spans refused by partial success."""
 
 OTEL_RL_BRIDGE_SPANS_TOO_OLD: Final = "otel_rl.bridge.spans.too_old"
-"""Metric (counter, {span}).
-
-Spans that came too late to explain a step, or made room for newer ones.
-"""
+"""Metric (counter, {span}). Spans left out of step analysis, too late or without room."""
 
 OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
-"""Metric (gauge, By). What is acknowledged and not yet made into rows, by experiment."""
+"""Metric (gauge, By). Acknowledged batches not yet made into rows, by experiment."""
 
 OTEL_RL_BRIDGE_STATES_LOST: Final = "otel_rl.bridge.states.lost"
 """Metric (counter, {state}).
 
-States of runs, and parts of their logs of spans, that could not be gone on from.
+Stored states of runs, or parts of their span logs, that were unusable.
 """
 
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
-"""Metric (counter, {retry}). Deliveries tried again because the tracker took no rows."""
+"""Metric (counter, {retry}). Retried deliveries."""
+
+OTEL_RL_BRIDGE_VALUES_FOLDED: Final = "otel_rl.bridge.values.folded"
+"""Metric (counter, {value}). Values left out of the tracker because they were too many for it."""
+
+OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
+"""Attribute. Metric's name in its framework, where an adapter records it under the registry's."""
+
+OTEL_RL_FRAMEWORK_SCALE: Final = "otel_rl.framework.scale"
+"""Attribute. Factor from the framework's value to this one. Absent for 1."""
+
+OTEL_RL_STEP_SHARE: Final = "otel_rl.step.share"
+"""Attribute. Marks what a counter or histogram counted during one step."""
 
 OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
 """Metric (gauge, 1).
 
-Says that the worker lives, and that it has sent all it recorded up to a time.
+Sign of life of a worker, with the time up to which all its measurements are sent.
 """
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
-"""Metric (counter, {measurement}). Measurements that a worker could not deliver."""
+"""Metric (counter, {measurement}). Measurements dropped by a worker."""
 
 OTEL_RL_WORKER_SPANS_DROPPED: Final = "otel_rl.worker.spans.dropped"
-"""Metric (counter, {span}). Spans that a worker could not deliver."""
+"""Metric (counter, {span}). Spans dropped by a worker."""
+
+PROCESS_COMMAND_ARGS: Final = "process.command_args"
+"""Attribute, OpenTelemetry's own."""
 
 PROCESS_CPU_TIME: Final = "process.cpu.time"
 """Metric (counter, s). CPU time that the process used. Its rate is the number of busy cores."""
 
 PROCESS_CPU_UTILIZATION: Final = "process.cpu.utilization"
-"""Metric (gauge, 1). CPU time that the process used, as a share of what was available to it."""
+"""Metric (gauge, 1). CPU time of the process, as a share of what is available to it."""
+
+PROCESS_EXECUTABLE_PATH: Final = "process.executable.path"
+"""Attribute, OpenTelemetry's own."""
 
 PROCESS_MEMORY_USAGE: Final = "process.memory.usage"
 """Metric (updowncounter, By). Physical memory of the process."""
+
+PROCESS_RUNTIME_VERSION: Final = "process.runtime.version"
+"""Attribute, OpenTelemetry's own."""
 
 PROCESS_THREAD_COUNT: Final = "process.thread.count"
 """Metric (updowncounter, {thread}). Threads of the process."""
 
 RL_CRITICAL_PATH_DURATION: Final = "rl.critical_path.duration"
-"""Metric (gauge, s).
-
-Time of a step that a phase of a role decided. The parts of a step add up to it.
-"""
+"""Metric (gauge, s). Critical-path time of a phase. The parts add up to the step."""
 
 RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
 """Metric (histogram, s). Time of one environment step."""
@@ -188,31 +212,31 @@ Mean length of the batch's episodes, in actions taken. For a language model, tok
 """
 
 RL_EXPERIMENT_CONFIG: Final = "rl.experiment.config"
-"""Attribute. Settings of the experiment, its hyper-parameters, as a map that may be nested."""
+"""Attribute. Hyper-parameters, as a map that may be nested."""
 
 RL_EXPERIMENT_END: Final = "rl.experiment.end"
-"""Event. The run has ended."""
+"""Event. End of the run."""
 
 RL_EXPERIMENT_GROUP: Final = "rl.experiment.group"
-"""Attribute. Name that several runs share, to be seen together. What was said last counts."""
+"""Attribute. Group of runs. The last writer wins."""
 
 RL_EXPERIMENT_JOB_TYPE: Final = "rl.experiment.job_type"
-"""Attribute. What kind of run it is within its group. What was said last counts."""
+"""Attribute. Kind of run within its group. The last writer wins."""
 
 RL_EXPERIMENT_NAME: Final = "rl.experiment.name"
-"""Attribute. Name of the experiment. Groups everything; data without it is refused."""
+"""Attribute. Name of the experiment. Data without it is refused."""
 
 RL_EXPERIMENT_NOTES: Final = "rl.experiment.notes"
-"""Attribute. What a person says of the run, in prose. What was said last counts."""
+"""Attribute. Notes in prose. The last writer wins."""
 
 RL_EXPERIMENT_START: Final = "rl.experiment.start"
-"""Event. The run is running, and what is said of it. Sent again whenever more is said."""
+"""Event. Start of the run, with its metadata. Sent again with more metadata."""
 
 RL_EXPERIMENT_STATUS: Final = "rl.experiment.status"
-"""Attribute. How the experiment ended."""
+"""Attribute. End of the experiment."""
 
 RL_EXPERIMENT_TAGS: Final = "rl.experiment.tags"
-"""Attribute. Words to find the run by. What several workers say is united."""
+"""Attribute. Tags, united over workers."""
 
 RL_GENERATOR_KV_CACHE_HITS: Final = "rl.generator.kv_cache.hits"
 """Metric (counter, {token}). Tokens found in the KV cache."""
@@ -221,16 +245,13 @@ RL_GENERATOR_KV_CACHE_LIMIT: Final = "rl.generator.kv_cache.limit"
 """Metric (updowncounter, {token}). Tokens that fit into the KV cache."""
 
 RL_GENERATOR_KV_CACHE_MISS_RATIO: Final = "rl.generator.kv_cache.miss.ratio"
-"""Metric (gauge, 1).
-
-Share of looked-up tokens that were not in the KV cache, pooled over the generators.
-"""
+"""Metric (gauge, 1). Share of queried tokens not in the KV cache, pooled over generators."""
 
 RL_GENERATOR_KV_CACHE_QUERIES: Final = "rl.generator.kv_cache.queries"
 """Metric (counter, {token}). Tokens looked up in the KV cache."""
 
 RL_GENERATOR_KV_CACHE_USAGE: Final = "rl.generator.kv_cache.usage"
-"""Metric (updowncounter, {token}). Tokens that stand in the KV cache."""
+"""Metric (updowncounter, {token}). Tokens in the KV cache."""
 
 RL_GENERATOR_KV_CACHE_UTILIZATION: Final = "rl.generator.kv_cache.utilization"
 """Metric (gauge, 1). Share of the KV cache in use, between 0 and 1."""
@@ -238,7 +259,7 @@ RL_GENERATOR_KV_CACHE_UTILIZATION: Final = "rl.generator.kv_cache.utilization"
 RL_GENERATOR_PREEMPTIONS: Final = "rl.generator.preemptions"
 """Metric (counter, {request}).
 
-Requests thrown out of the running batch for want of cache, to be computed again.
+Requests evicted from the running batch for lack of cache, to be recomputed.
 """
 
 RL_GENERATOR_PROMPT_TOKENS: Final = "rl.generator.prompt.tokens"
@@ -269,13 +290,13 @@ RL_GENERATOR_SAMPLING_TOP_P: Final = "rl.generator.sampling.top_p"
 """Metric (histogram, 1). Nucleus-sampling probability of requests."""
 
 RL_GENERATOR_TOKENIZE_DURATION: Final = "rl.generator.tokenize.duration"
-"""Metric (histogram, s). Time to turn one request's text into tokens and its tokens into text."""
+"""Metric (histogram, s). Time to tokenize and detokenize one request."""
 
 RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
 """Metric (counter, {token}). Tokens generated."""
 
 RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
-"""Attribute. Which clock of a GPU."""
+"""Attribute. Clock of a GPU."""
 
 RL_GPU_CLOCK_FREQUENCY: Final = "rl.gpu.clock.frequency"
 """Metric (gauge, Hz). Clock of the GPU now."""
@@ -284,10 +305,10 @@ RL_GPU_COUNT: Final = "rl.gpu.count"
 """Metric (gauge, {device}). Devices that were reported, each counted once."""
 
 RL_GPU_LINK: Final = "rl.gpu.link"
-"""Attribute. What the bytes of a GPU went over."""
+"""Attribute. Link of a GPU transfer."""
 
 RL_GPU_OWNER: Final = "rl.gpu.owner"
-"""Attribute. What the process holds its GPUs for, where several processes take turns on them."""
+"""Attribute. Use of GPUs that several processes share in turns."""
 
 RL_GPU_OWNER_BUSY_TIME: Final = "rl.gpu.owner.busy_time"
 """Metric (counter, s).
@@ -299,19 +320,13 @@ RL_GPU_OWNER_ENERGY: Final = "rl.gpu.owner.energy"
 """Metric (counter, J). Electric energy that the GPU used while a phase held it."""
 
 RL_GPU_OWNER_IDLE: Final = "rl.gpu.owner.idle"
-"""Metric (gauge, 1).
-
-Share of time in which nobody held the GPU, of a window in which nobody shared it.
-"""
+"""Metric (gauge, 1). Share of time without a holder, of a window without sharing."""
 
 RL_GPU_OWNER_MEMORY_USAGE: Final = "rl.gpu.owner.memory.usage"
 """Metric (gauge, By). GPU memory in use, by all, while a phase held the GPU."""
 
 RL_GPU_OWNER_OVERLAP: Final = "rl.gpu.owner.overlap"
-"""Metric (gauge, 1).
-
-By how much more than all of the time the GPU was held, because several held it at once.
-"""
+"""Metric (gauge, 1). Time held beyond the whole, because several phases held the GPU at once."""
 
 RL_GPU_OWNER_TIME: Final = "rl.gpu.owner.time"
 """Metric (counter, s). Time for which a phase held the GPU. Its rate is the share of time."""
@@ -323,100 +338,64 @@ RL_GPU_PROCESS_MEMORY_USAGE: Final = "rl.gpu.process.memory.usage"
 """Metric (updowncounter, By). GPU memory that the worker's own process holds."""
 
 RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
-"""Metric (gauge, 1).
-
-Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of time.
-"""
+"""Metric (gauge, 1). Clock lowered for a reason, 0 or 1. Its mean is a share of time."""
 
 RL_GPU_THROTTLE_REASON: Final = "rl.gpu.throttle.reason"
-"""Attribute.
-
-Why the clock of a GPU is held down. Idleness and clocks that a person has set are no reasons.
-"""
+"""Attribute. Reason for a lowered GPU clock. Idleness and clocks set by a person do not count."""
 
 RL_HEALTH_BOUND: Final = "rl.health.bound"
-"""Metric (gauge, 1).
-
-Share of the critical path of a step that a part of the pipeline has. The shares add up to 1.
-"""
+"""Metric (gauge, 1). Share of a stage in the critical path. The shares add up to 1."""
 
 RL_HEALTH_BUBBLE: Final = "rl.health.bubble"
-"""Metric (gauge, s).
-
-Time of a step in which a worker of the role waited for others: mean over its workers.
-"""
+"""Metric (gauge, s). Time of a step in which a worker of the role waits, mean over workers."""
 
 RL_HEALTH_BUSY: Final = "rl.health.busy"
-"""Metric (gauge, s).
-
-Time of a step in which a worker of the role did something itself: mean over its workers.
-"""
+"""Metric (gauge, s). Time of a step in which a worker of the role works, mean over workers."""
 
 RL_HEALTH_EFFICIENCY: Final = "rl.health.efficiency"
-"""Metric (gauge, 1).
-
-Effective over ideal throughput, which is rl.health.ideal over the length of the step.
-"""
+"""Metric (gauge, 1). rl.health.ideal over the length of the step."""
 
 RL_HEALTH_IDEAL: Final = "rl.health.ideal"
-"""Metric (gauge, s).
-
-How long the step would have taken had all roles worked at the same time without waiting.
-"""
+"""Metric (gauge, s). Length of the step if all roles worked in parallel without waiting."""
 
 RL_HEALTH_IDLE: Final = "rl.health.idle"
 """Metric (gauge, s).
 
-Time of a step in which a worker of the role was in no phase: mean over its workers.
+Time of a step in which a worker of the role is in no phase, mean over workers.
 """
 
 RL_HEALTH_OVERLAP: Final = "rl.health.overlap"
-"""Metric (gauge, s).
-
-Time of a step in which samples were made and learned from at the same time.
-"""
+"""Metric (gauge, s). Time of a step with generation and training at once."""
 
 RL_HEALTH_SLACK: Final = "rl.health.slack"
-"""Metric (gauge, s).
-
-How much later the work of the role could have ended without making the step longer.
-"""
+"""Metric (gauge, s). Delay of the role that would not lengthen the step."""
 
 RL_HEALTH_STRAGGLER_EXCESS: Final = "rl.health.straggler.excess"
-"""Metric (gauge, s).
-
-Time of a step that the slowest worker of a role took more than its peers would have.
-"""
+"""Metric (gauge, s). Time by which the slowest worker of a role exceeds its peers."""
 
 RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 """Metric (gauge, s). Wall time of one iteration."""
 
 RL_LOOP_ITERATION: Final = "rl.loop.iteration"
-"""Attribute. The training step that the measurement belongs to."""
+"""Attribute. Training step of the measurement."""
 
 RL_LOSS_TYPE: Final = "rl.loss.type"
-"""Attribute. Which part of the loss. Absent on the total loss."""
+"""Attribute. Part of the loss. Absent on the total."""
 
 RL_OPEN: Final = "rl.open"
-"""Attribute.
-
-Whether the span shows a step or phase, which is its parent, as it stands before its end.
-"""
+"""Attribute. The span shows an open step or phase, which is its parent."""
 
 RL_OUTCOME: Final = "rl.outcome"
-"""Attribute. How it ended."""
+"""Attribute. Outcome."""
 
 RL_PHASE: Final = "rl.phase"
-"""Attribute. What the worker's time was spent on."""
+"""Attribute. Phase of the worker's time."""
 
 RL_PHASE_CLASS: Final = "rl.phase_class"
-"""Attribute.
-
-What kind of time the phase is. Needed only for a phase that is not in the registry.
-"""
+"""Attribute. Kind of time of a phase outside of the registry."""
 
 RL_PHASE_DURATION: Final = "rl.phase.duration"
-"""Metric (gauge, s). Time that one iteration of the worker spent in a phase."""
+"""Metric (gauge, s). Exclusive time of a phase in one iteration of a worker."""
 
 RL_PIPELINE_DURATION: Final = "rl.pipeline.duration"
 """Metric (gauge, s).
@@ -469,24 +448,24 @@ Age of a sample when it is trained on, in versions made since the one that produ
 RL_POLICY_UPDATES: Final = "rl.policy.updates"
 """Metric (counter, {update}).
 
-Policy versions made by a trainer, or taken up by a generator. Its rate is the update frequency.
+Policy versions made by a trainer or loaded by a generator. Its rate is the update frequency.
 """
 
 RL_POLICY_VERSION: Final = "rl.policy.version"
 """Attribute.
 
-Version of the policy weights that produced what is measured. Not the training step. Metric (gauge,
+Version of the policy weights behind the measurement. Not the training step. Metric (gauge,
 {version}). Newest policy version that the worker has. It becomes the run's policy_version axis.
 """
 
 RL_REASON: Final = "rl.reason"
-"""Attribute. Why it happened, as one word from a small closed set."""
+"""Attribute. Reason, from a small closed set."""
 
 RL_REDUCE: Final = "rl.reduce"
-"""Attribute. How the values of several workers become one. Overrides the registry."""
+"""Attribute. Reduction over workers. Overrides the registry."""
 
 RL_REPLAY_BUFFER_EVICTIONS: Final = "rl.replay_buffer.evictions"
-"""Metric (counter, {sample}). Samples thrown out without having been asked for."""
+"""Metric (counter, {sample}). Samples removed without a read."""
 
 RL_REPLAY_BUFFER_LIMIT: Final = "rl.replay_buffer.limit"
 """Metric (updowncounter, {sample}). Samples that the buffer can hold."""
@@ -498,10 +477,7 @@ RL_REPLAY_BUFFER_READS: Final = "rl.replay_buffer.reads"
 """Metric (counter, {sample}). Samples read."""
 
 RL_REPLAY_BUFFER_RETRIEVAL_DURATION: Final = "rl.replay_buffer.retrieval.duration"
-"""Metric (histogram, s).
-
-Time to get one batch out of the buffer, as its reader sees it once the data is there.
-"""
+"""Metric (histogram, s). Time to read one batch that is available, as the reader sees it."""
 
 RL_REPLAY_BUFFER_SIZE: Final = "rl.replay_buffer.size"
 """Metric (updowncounter, {sample}). Samples in the buffer."""
@@ -510,22 +486,16 @@ RL_REPLAY_BUFFER_WRITES: Final = "rl.replay_buffer.writes"
 """Metric (counter, {sample}). Samples written."""
 
 RL_REPLICA: Final = "rl.replica"
-"""Attribute.
-
-The replica of a service that is spoken of, which need not be the process that reports.
-"""
+"""Attribute. Measured replica of a service; another process may report it."""
 
 RL_REPLICA_FAILURES: Final = "rl.replica.failures"
-"""Metric (counter, {failure}). Times that the replica was found to have failed."""
+"""Metric (counter, {failure}). Detected failures of the replica."""
 
 RL_REPLICA_QUEUE_DEPTH: Final = "rl.replica.queue.depth"
-"""Metric (updowncounter, {request}).
-
-Requests that a router has given to the replica and that are not finished.
-"""
+"""Metric (updowncounter, {request}). Unfinished requests that a router gave to the replica."""
 
 RL_REPLICA_RECOVERY_DURATION: Final = "rl.replica.recovery.duration"
-"""Metric (histogram, s). Time from noticing that the replica failed until it served again."""
+"""Metric (histogram, s). Time from the detected failure of a replica until it serves again."""
 
 RL_REWARD_DURATION: Final = "rl.reward.duration"
 """Metric (histogram, s). Time to score one request."""
@@ -549,22 +519,25 @@ RL_REWARD_SUM: Final = "rl.reward.sum"
 """Metric (gauge, 1). Sum of the rewards of the batch."""
 
 RL_ROLLOUT_SAMPLE: Final = "rl.rollout.sample"
-"""Event. One sample of text to be read, such as a prompt and its completion."""
+"""Event. Text sample, such as a prompt and its completion."""
 
 RL_RUN_ID: Final = "rl.run.id"
-"""Attribute. Id of the run; a stable digest of experiment and trial unless given."""
+"""Attribute. Id of the run, by default a digest of experiment and trial."""
 
 RL_SAMPLE_AGE_DURATION: Final = "rl.sample.age.duration"
-"""Metric (gauge, s). Time between the making of a sample and its use."""
+"""Metric (gauge, s). Time between making and use of a sample."""
 
 RL_SAMPLE_AGE_STEPS: Final = "rl.sample.age.steps"
-"""Metric (gauge, {step}). Training steps between the making of a sample and its use."""
+"""Metric (gauge, {step}).
+
+Training steps between making and use of a sample, where its maker knew the step.
+"""
 
 RL_SAMPLE_AGE_VERSIONS: Final = "rl.sample.age.versions"
-"""Metric (gauge, {version}). Policy versions made between the making of a sample and its use."""
+"""Metric (gauge, {version}). Policy versions between making and use of a sample, its staleness."""
 
 RL_SAMPLE_COUNT: Final = "rl.sample.count"
-"""Attribute. Samples that the span's work uses."""
+"""Attribute. Samples used by the span."""
 
 RL_SAMPLE_DROPPED: Final = "rl.sample.dropped"
 """Metric (counter, {sample}). Samples produced and then not trained on."""
@@ -575,56 +548,53 @@ RL_SAMPLE_DURATION: Final = "rl.sample.duration"
 RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
 """Metric (counter, {episode}). Episodes finished."""
 
+RL_SAMPLE_LENGTH: Final = "rl.sample.length"
+"""Metric (histogram, {token}). Length of each sample produced, whether or not it is trained on."""
+
 RL_SAMPLE_ORIGINS: Final = "rl.sample.origins"
-"""Attribute. Different spans in which these samples were made. Not all of them need be linked."""
+"""Attribute. Distinct spans that made these samples; not all need links."""
+
+RL_SAMPLE_REWARD: Final = "rl.sample.reward"
+"""Metric (gauge, 1). Reward of each sample produced, whether or not it is trained on."""
 
 RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 """Metric (counter, {sample}). Samples produced."""
 
 RL_SAMPLE_TABLE: Final = "rl.sample.table"
-"""Attribute. Name of the table that the sample belongs to."""
+"""Attribute. Table of the sample."""
 
 RL_SERVICE_ALIVE: Final = "rl.service.alive"
-"""Metric (gauge, {worker}). Workers of the role that have exported lately."""
+"""Metric (gauge, {worker}). Workers of the role within their timeout."""
 
 RL_SERVICE_EXPECTED: Final = "rl.service.expected"
-"""Metric (gauge, {worker}). Workers of the role that should be there."""
+"""Metric (gauge, {worker}). Workers of the role that should exist."""
 
 RL_SERVICE_FAILURES: Final = "rl.service.failures"
-"""Metric (gauge, {failure}).
-
-Workers of the role that fell silent without a goodbye or ended with an error, in all.
-"""
+"""Metric (gauge, {failure}). Workers of the role that timed out or ended with an error, in all."""
 
 RL_SERVICE_RECOVERY: Final = "rl.service.recovery"
-"""Metric (gauge, s). Time for which the place of the worker that was replaced last was empty."""
+"""Metric (gauge, s). Time without the last replaced worker."""
 
 RL_SERVICE_SILENT: Final = "rl.service.silent"
 """Metric (gauge, {worker}).
 
-Workers of the role that ended without a goodbye in a run that ended well.
+Workers of the role that ended without an exit report in a run that ended well.
 """
 
 RL_SERVICE_STEP_EXPECTED: Final = "rl.service.step.expected"
-"""Metric (gauge, {worker}). Workers that the row should be of, where some are missing."""
+"""Metric (gauge, {worker}). Workers that an incomplete row should have."""
 
 RL_SERVICE_STEP_REPORTED: Final = "rl.service.step.reported"
-"""Metric (gauge, {worker}).
-
-Workers that a row of a step is of. Absent from rows that all are in.
-"""
+"""Metric (gauge, {worker}). Workers in the row of a step. Absent from complete rows."""
 
 RL_STAGE: Final = "rl.stage"
-"""Attribute. The part of the pipeline that work is of, whatever its role and phase are called."""
+"""Attribute. Part of the pipeline, independent of role and phase names."""
 
 RL_STALENESS_PART: Final = "rl.staleness.part"
-"""Attribute. Which part of the staleness. Absent on the total, which is the sum of the parts."""
+"""Attribute. Part of the staleness. Absent on the total, their sum."""
 
 RL_STATISTIC: Final = "rl.statistic"
-"""Attribute.
-
-Which statistic of its own samples the value is, where a worker sends no more than that.
-"""
+"""Attribute. Statistic over the samples or tokens of one worker at one step."""
 
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
 """Metric (gauge, 1). Largest absolute value of any element of the gradient."""
@@ -635,7 +605,7 @@ RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
 RL_TRAIN_GRAD_NONFINITE: Final = "rl.train.grad.nonfinite"
 """Metric (gauge, {element}).
 
-Elements of the worker's own gradient, before it is averaged, that are NaN or infinite.
+NaN or infinite elements of the worker's own gradient, before averaging.
 """
 
 RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
@@ -663,49 +633,64 @@ RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
 """Metric (gauge, 1). Euclidean norm of the change that one update made to the parameters."""
 
 RL_TRIAL_NAME: Final = "rl.trial.name"
-"""Attribute. One attempt at the experiment. Experiment and trial together name one tracker run."""
+"""Attribute. One attempt at the experiment. Experiment and trial name one tracker run."""
+
+RL_WORKER_CONSOLE: Final = "rl.worker.console"
+"""Event. Lines that a worker wrote to its console."""
 
 RL_WORKER_COUNT: Final = "rl.worker.count"
-"""Attribute. Number of workers of the role. Absent if the process does not know it."""
+"""Attribute. Number of workers of the role, if known."""
+
+RL_WORKER_DIFF: Final = "rl.worker.diff"
+"""Attribute. Difference of the working tree to its commit, without secrets, cut if it is long."""
 
 RL_WORKER_END: Final = "rl.worker.end"
-"""Event. The worker has ended by itself, and this is the last thing that it says."""
+"""Event. Clean end of a worker, its last record."""
+
+RL_WORKER_ERROR: Final = "rl.worker.error"
+"""Event. An exception has left a step. The worker may go on."""
 
 RL_WORKER_GC_TIME: Final = "rl.worker.gc.time"
 """Metric (counter, s).
 
-Time for which the garbage collector stopped the worker. Its rate is the share of time lost.
+Time in CPython's cyclic garbage collector, which stops all threads. Its rate is the lost share.
 """
 
 RL_WORKER_IDLE_TIME: Final = "rl.worker.idle.time"
-"""Metric (counter, s).
-
-Time that the worker had nothing to do. Its rate is the share of time spent idle.
-"""
+"""Metric (counter, s). Time without work. Its rate is the idle share."""
 
 RL_WORKER_INDEX: Final = "rl.worker.index"
-"""Attribute.
+"""Attribute. Index among the workers of the role, from 0, if known."""
 
-Place among the workers of the role, from 0. Absent if the process does not know it.
-"""
+RL_WORKER_PACKAGES: Final = "rl.worker.packages"
+"""Attribute. Installed packages of the process, with their versions."""
 
 RL_WORKER_PHASE_AGE: Final = "rl.worker.phase.age"
-"""Metric (gauge, s). Time since the phase that the worker is in began. Grows during a hang."""
+"""Metric (gauge, s).
+
+Age of the open phase at the export, the oldest of several. Grows during a hang.
+"""
 
 RL_WORKER_ROLE: Final = "rl.worker.role"
-"""Attribute. What the process does in the training loop."""
+"""Attribute. Role of the process in the training loop."""
+
+RL_WORKER_START: Final = "rl.worker.start"
+"""Event. What a worker runs, and where."""
 
 RL_WORKER_STATUS: Final = "rl.worker.status"
-"""Attribute. How the worker ended."""
+"""Attribute. End of the worker."""
 
 RL_WORKER_STEP_AGE: Final = "rl.worker.step.age"
-"""Metric (gauge, s). Time since the step that the worker is in began. Grows during a hang."""
+"""Metric (gauge, s).
+
+Age of the open step at the export, the oldest of several. Grows during a hang.
+"""
 
 RL_WORKER_STEP_NUMBER: Final = "rl.worker.step.number"
-"""Metric (gauge, {step}). The step that the worker is in."""
+"""Metric (gauge, {step}). Open step at the export, the oldest of several."""
 
 RL_WORKER_TAG: Final = "rl.worker.tag"
-"""Attribute. Whether the worker trains or evaluates."""
+"""Attribute. Purpose of the worker."""
 
 RPC_CLIENT_CALL_DURATION: Final = "rpc.client.call.duration"
 """Metric (histogram, s). Time of a call to another process, as its caller sees it."""
@@ -727,6 +712,12 @@ SYSTEM_MEMORY_UTILIZATION: Final = "system.memory.utilization"
 
 SYSTEM_NETWORK_IO: Final = "system.network.io"
 """Metric (counter, By). Bytes that the host received and sent."""
+
+VCS_REF_HEAD_REVISION: Final = "vcs.ref.head.revision"
+"""Attribute, OpenTelemetry's own."""
+
+VCS_REPOSITORY_URL_FULL: Final = "vcs.repository.url.full"
+"""Attribute, OpenTelemetry's own."""
 
 
 class RlExperimentStatusValues(StrEnum):
@@ -823,7 +814,7 @@ class RlOutcomeValues(StrEnum):
     """Failed."""
 
     CANCELLED = "cancelled"
-    """Given up by the caller, for example because it became stale."""
+    """Cancelled by the caller, for example as stale."""
 
     TIMEOUT = "timeout"
     """Took longer than allowed."""
@@ -833,58 +824,58 @@ class RlPhaseValues(StrEnum):
     """Known values of ``rl.phase``; others are allowed."""
 
     COLLECTOR_WAIT = "collector_wait"
-    """The learner is blocked because the collectors have not delivered enough data yet."""
+    """Waiting until the collectors have delivered enough data."""
 
     REPLAY_BATCH_WAIT = "replay_batch_wait"
-    """The data is there, but the batch made of it is not ready on the device yet."""
+    """Waiting with data until the batch is ready on the device."""
 
     RANK_BARRIER = "rank_barrier"
-    """Waiting for the other ranks at barriers, at the start and at the end of an iteration."""
+    """Waiting for other ranks at explicit barriers."""
 
     SYNC_COORDINATION = "sync_coordination"
-    """Handshake between learner and collectors about who may go on, without data or weights."""
+    """Handshake between learner and collectors, without data or weights."""
 
     H2D_COPY = "h2d_copy"
-    """Copying training data from host to device, as far as the learner waits for it."""
+    """Copying training data from host to device, as far as the learner waits."""
 
     TRAIN = "train"
     """Computing the update: forward, backward, optimizer step."""
 
     PARAM_SYNC = "param_sync"
-    """Averaging gradients or parameters over the ranks."""
+    """Averaging gradients or parameters over ranks."""
 
     WEIGHT_SYNC = "weight_sync"
-    """All that an iteration spends on getting new weights from the learner to the collectors."""
+    """Getting new weights from the learner to the collectors."""
 
     WEIGHT_PUSH = "weight_push"
-    """The learner's transfer of weights to the generators."""
+    """Transfer of weights by the learner."""
 
     BATCH_CREATE = "batch_create"
-    """Making a training batch of samples: advantages, padding, packing."""
+    """Making a training batch: advantages, padding, packing."""
 
     CHECKPOINT = "checkpoint"
-    """Writing a checkpoint, as far as the worker is blocked by it."""
+    """Writing a checkpoint, as far as the worker is blocked."""
 
     WEIGHT_PULL = "weight_pull"
-    """The generator's transfer of weights from the trainer."""
+    """Transfer of weights by the generator."""
 
     ACTION_SELECT = "action_select"
-    """Choosing the next action with the policy, observation to action."""
+    """Choosing an action with the policy."""
 
     ENV_STEP = "env_step"
     """Stepping the environment, action to observation."""
 
     REPLAY = "replay"
-    """Writing what was collected to the replay buffer."""
+    """Writing to the replay buffer, waiting for room included."""
 
     ENV_STEP_TOTAL = "env_step_total"
-    """One whole environment step of a collector that does not split it further."""
+    """Whole environment step of an asynchronous collector (APPO)."""
 
     MLP_INFER = "mlp_infer"
-    """The policy network's forward pass of a collector that does not split it further."""
+    """Forward pass of the policy in an asynchronous collector (APPO)."""
 
     TOKENIZE = "tokenize"
-    """Turning text into tokens and tokens into text."""
+    """Tokenizing and detokenizing."""
 
     MODEL_LOAD = "model_load"
     """Loading the model when a worker starts, until it can serve."""
@@ -899,10 +890,10 @@ class RlPhaseValues(StrEnum):
     """Computing log-probabilities under the reference policy."""
 
     IDLE = "idle"
-    """Nothing to do, for a reason that no other phase names."""
+    """Nothing to do, for no reason of another phase."""
 
     UNACCOUNTED = "unaccounted"
-    """Inside the iteration and inside none of its phases."""
+    """Time of the iteration outside of all phases."""
 
 
 class RlPhaseClassValues(StrEnum):
@@ -912,19 +903,19 @@ class RlPhaseClassValues(StrEnum):
     """Useful work of the worker itself."""
 
     WAIT = "wait"
-    """Blocked, for want of something that another worker makes."""
+    """Blocked on another worker."""
 
     TRANSFER = "transfer"
     """Moving data."""
 
     SYNC = "sync"
-    """Agreeing with other workers on weights or on order."""
+    """Synchronising weights or order with other workers."""
 
     IO = "io"
     """Reading or writing storage."""
 
     OTHER = "other"
-    """Nobody said what it was."""
+    """Unclassified."""
 
 
 class RlReduceValues(StrEnum):
@@ -953,7 +944,7 @@ class RlStageValues(StrEnum):
     """Known values of ``rl.stage``; others are allowed."""
 
     TRAINER = "trainer"
-    """Learning from samples, waits of the ranks for each other included."""
+    """Learning from samples, waits between ranks included."""
 
     GENERATOR = "generator"
     """Making samples: generating, acting, stepping environments."""
@@ -962,13 +953,13 @@ class RlStageValues(StrEnum):
     """Scoring samples."""
 
     SYNC = "sync"
-    """Getting new weights to those that make samples, and agreeing on who goes on."""
+    """Distributing weights and coordinating."""
 
     BUFFER = "buffer"
-    """Writing samples to the replay buffer, keeping them, and reading them."""
+    """Writing, keeping and reading samples in the replay buffer."""
 
     IDLE = "idle"
-    """Nothing that any span tells of."""
+    """No span."""
 
 
 class RlStalenessPartValues(StrEnum):
@@ -991,7 +982,7 @@ class RlWorkerRoleValues(StrEnum):
     """Runs the policy to produce samples: a rollout or inference worker."""
 
     REPLAY_BUFFER = "replay_buffer"
-    """Keeps samples between the workers that make them and those that use them."""
+    """Keeps samples between their producers and consumers."""
 
     ENV = "env"
     """Steps environments."""
@@ -1016,7 +1007,7 @@ class RlWorkerStatusValues(StrEnum):
     """The process came to its end."""
 
     FAILED = "failed"
-    """An exception that nobody caught ended the process."""
+    """An uncaught exception ended the process."""
 
 
 class RlWorkerTagValues(StrEnum):
@@ -1039,6 +1030,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="machine",
+            tier=Tier.BASIC,
         ),
         GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN: MetricSpec(
             name=GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
@@ -1048,6 +1040,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="machine",
+            tier=Tier.BASIC,
         ),
         GEN_AI_SERVER_TIME_TO_FIRST_TOKEN: MetricSpec(
             name=GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
@@ -1057,6 +1050,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="machine",
+            tier=Tier.BASIC,
         ),
         HW_ENERGY: MetricSpec(
             name=HW_ENERGY,
@@ -1129,6 +1123,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             per_worker=True,
             attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent"),
             group="machine",
+            tier=Tier.BASIC,
+            summary=Summary.MAX,
         ),
         HW_GPU_UTILIZATION: MetricSpec(
             name=HW_GPU_UTILIZATION,
@@ -1140,6 +1136,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             per_worker=True,
             attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.gpu.task"),
             group="machine",
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         HW_POWER: MetricSpec(
             name=HW_POWER,
@@ -1161,12 +1159,42 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             attributes=("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent", "hw.type"),
             group="machine",
         ),
+        OTEL_RL_BRIDGE_ARCHIVE_DROPPED: MetricSpec(
+            name=OTEL_RL_BRIDGE_ARCHIVE_DROPPED,
+            instrument=Instrument.COUNTER,
+            unit="{value}",
+            brief="Accepted values left out of the archive.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+            tiers=(("total", Tier.BASIC),),
+        ),
+        OTEL_RL_BRIDGE_ARCHIVE_WRITTEN: MetricSpec(
+            name=OTEL_RL_BRIDGE_ARCHIVE_WRITTEN,
+            instrument=Instrument.COUNTER,
+            unit="{value}",
+            brief="Values written to files of the archive.",
+            reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
         OTEL_RL_BRIDGE_BATCHES_SPOOLED: MetricSpec(
             name=OTEL_RL_BRIDGE_BATCHES_SPOOLED,
             instrument=Instrument.COUNTER,
             unit="{batch}",
-            brief="Requests made durable before they were acknowledged.",
+            brief="Batches stored in the journal before they were acknowledged.",
             reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_COMMITS_REFUSED: MetricSpec(
+            name=OTEL_RL_BRIDGE_COMMITS_REFUSED,
+            instrument=Instrument.COUNTER,
+            unit="{transaction}",
+            brief="Transactions with rows that were undone, to be retried.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),
@@ -1174,7 +1202,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_EXCEPTIONS,
             instrument=Instrument.COUNTER,
             unit="{exception}",
-            brief="Unexpected exceptions, by the edge that caught them.",
+            brief="Unexpected exceptions, by the place that caught them.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1184,7 +1212,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_EXEMPLARS_REFUSED,
             instrument=Instrument.COUNTER,
             unit="{measurement}",
-            brief="Single measurements refused while the point that carried them was taken.",
+            brief="Single measurements refused from accepted points.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1194,7 +1222,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_JOURNAL_SIZE,
             instrument=Instrument.GAUGE,
             unit="By",
-            brief="What the journal holds, of journal.max_bytes.",
+            brief="Size of the journal, bounded by journal.max_bytes.",
             reduction=Reduction.MAX,
             group="otel_rl",
             derived=True,
@@ -1203,7 +1231,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_LOGS_ACCEPTED,
             instrument=Instrument.COUNTER,
             unit="{record}",
-            brief="Log records acknowledged to the sender that are events of otel_rl.",
+            brief="Log events acknowledged to the sender.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1212,7 +1240,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_LOGS_IGNORED,
             instrument=Instrument.COUNTER,
             unit="{record}",
-            brief="Log records acknowledged and not kept, because they are no events of otel_rl.",
+            brief="Other log records, acknowledged and not kept.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1221,7 +1249,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_LOGS_REFUSED,
             instrument=Instrument.COUNTER,
             unit="{record}",
-            brief="Log records refused by partial success; the sender was told why.",
+            brief="Log events refused by partial success.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1240,7 +1268,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_POINTS_REFUSED,
             instrument=Instrument.COUNTER,
             unit="{point}",
-            brief="Data points refused by partial success; the sender was told why.",
+            brief="Data points refused by partial success.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1250,7 +1278,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_REQUESTS,
             instrument=Instrument.COUNTER,
             unit="{request}",
-            brief="Export requests answered, by how they ended.",
+            brief="Export requests answered, by outcome.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1260,7 +1288,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_ROWS_CONFIRMED,
             instrument=Instrument.COUNTER,
             unit="{row}",
-            brief="Rows that the tracker said it has.",
+            brief="Rows confirmed by the tracker.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1269,7 +1297,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_ROWS_CREATED,
             instrument=Instrument.COUNTER,
             unit="{row}",
-            brief="Rows numbered and kept for delivery.",
+            brief="Rows numbered and stored for delivery.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1278,7 +1306,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_ROWS_PENDING,
             instrument=Instrument.GAUGE,
             unit="{row}",
-            brief="Rows that wait to be handed to the tracker, by experiment: how far it lags.",
+            brief="Rows not yet handed to the tracker, by experiment.",
             reduction=Reduction.MAX,
             group="otel_rl",
             derived=True,
@@ -1287,8 +1315,18 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_ROWS_WRITTEN,
             instrument=Instrument.COUNTER,
             unit="{row}",
-            brief="Rows handed to a tracker, repeats included.",
+            brief="Rows handed to the tracker, repeats included.",
             reduction=Reduction.SUM,
+            group="otel_rl",
+            derived=True,
+        ),
+        OTEL_RL_BRIDGE_RUNS_REMOVED: MetricSpec(
+            name=OTEL_RL_BRIDGE_RUNS_REMOVED,
+            instrument=Instrument.COUNTER,
+            unit="{run}",
+            brief="Ended runs removed from the journal, with their history.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),
@@ -1296,17 +1334,18 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Accepted samples that cannot become part of a row.",
+            brief="Accepted samples that could not be put in a row.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
+            tiers=(("total", Tier.BASIC),),
         ),
         OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: MetricSpec(
             name=OTEL_RL_BRIDGE_SAMPLES_DUPLICATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that came again, or were overtaken by a later total, and were left out.",
+            brief="Samples left out as repeated, or as older than a counter's last total.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1315,7 +1354,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_LATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that came after their row and made one of their own.",
+            brief="Samples that arrived after their row and made a row of their own.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1324,7 +1363,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_TAKEN,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that stand in a row, or will; each counted once.",
+            brief="Samples in rows, written or open; each counted once.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1342,7 +1381,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SPANS_REFUSED,
             instrument=Instrument.COUNTER,
             unit="{span}",
-            brief="Spans refused by partial success; the sender was told why.",
+            brief="Spans refused by partial success.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1352,7 +1391,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SPANS_TOO_OLD,
             instrument=Instrument.COUNTER,
             unit="{span}",
-            brief="Spans that came too late to explain a step, or made room for newer ones.",
+            brief="Spans left out of step analysis, too late or without room.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1361,7 +1400,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SPOOL_SIZE,
             instrument=Instrument.GAUGE,
             unit="By",
-            brief="What is acknowledged and not yet made into rows, by experiment.",
+            brief="Acknowledged batches not yet made into rows, by experiment.",
             reduction=Reduction.MAX,
             group="otel_rl",
             derived=True,
@@ -1370,9 +1409,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_STATES_LOST,
             instrument=Instrument.COUNTER,
             unit="{state}",
-            brief=(
-                "States of runs, and parts of their logs of spans, that could not be gone on from."
-            ),
+            brief="Stored states of runs, or parts of their span logs, that were unusable.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1382,17 +1419,30 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_TRACKER_RETRIES,
             instrument=Instrument.COUNTER,
             unit="{retry}",
-            brief="Deliveries tried again because the tracker took no rows.",
+            brief="Retried deliveries.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
             derived=True,
         ),
+        OTEL_RL_BRIDGE_VALUES_FOLDED: MetricSpec(
+            name=OTEL_RL_BRIDGE_VALUES_FOLDED,
+            instrument=Instrument.COUNTER,
+            unit="{value}",
+            brief="Values left out of the tracker because they were too many for it.",
+            reduction=Reduction.SUM,
+            attributes=(RL_REASON,),
+            group="otel_rl",
+            derived=True,
+            tiers=(("total", Tier.BASIC),),
+        ),
         OTEL_RL_WORKER_HEARTBEAT: MetricSpec(
             name=OTEL_RL_WORKER_HEARTBEAT,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Says that the worker lives, and that it has sent all it recorded up to a time.",
+            brief=(
+                "Sign of life of a worker, with the time up to which all its measurements are sent."
+            ),
             reduction=Reduction.LAST,
             group="otel_rl",
         ),
@@ -1400,16 +1450,17 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{measurement}",
-            brief="Measurements that a worker could not deliver.",
+            brief="Measurements dropped by a worker.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
+            tiers=(("total", Tier.BASIC),),
         ),
         OTEL_RL_WORKER_SPANS_DROPPED: MetricSpec(
             name=OTEL_RL_WORKER_SPANS_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{span}",
-            brief="Spans that a worker could not deliver.",
+            brief="Spans dropped by a worker.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1427,7 +1478,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=PROCESS_CPU_UTILIZATION,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="CPU time that the process used, as a share of what was available to it.",
+            brief="CPU time of the process, as a share of what is available to it.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="machine",
@@ -1452,9 +1503,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_CRITICAL_PATH_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Time of a step that a phase of a role decided. The parts of a step add up to it."
-            ),
+            brief="Critical-path time of a phase. The parts add up to the step.",
             reduction=Reduction.LAST,
             attributes=(RL_PHASE,),
             group="wait",
@@ -1468,6 +1517,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="environment",
+            tier=Tier.BASIC,
         ),
         RL_EPISODE_LENGTH: MetricSpec(
             name=RL_EPISODE_LENGTH,
@@ -1480,6 +1530,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="environment",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_KV_CACHE_HITS: MetricSpec(
             name=RL_GENERATOR_KV_CACHE_HITS,
@@ -1501,13 +1552,11 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_KV_CACHE_MISS_RATIO,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Share of looked-up tokens that were not in the KV cache, pooled over the "
-                "generators."
-            ),
+            brief="Share of queried tokens not in the KV cache, pooled over generators.",
             reduction=Reduction.MEAN,
             group="generator",
             derived=True,
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_KV_CACHE_QUERIES: MetricSpec(
             name=RL_GENERATOR_KV_CACHE_QUERIES,
@@ -1521,7 +1570,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_KV_CACHE_USAGE,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{token}",
-            brief="Tokens that stand in the KV cache.",
+            brief="Tokens in the KV cache.",
             reduction=Reduction.SUM,
             group="generator",
         ),
@@ -1533,16 +1582,17 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
             group="generator",
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_GENERATOR_PREEMPTIONS: MetricSpec(
             name=RL_GENERATOR_PREEMPTIONS,
             instrument=Instrument.COUNTER,
             unit="{request}",
-            brief=(
-                "Requests thrown out of the running batch for want of cache, to be computed again."
-            ),
+            brief="Requests evicted from the running batch for lack of cache, to be recomputed.",
             reduction=Reduction.SUM,
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_PROMPT_TOKENS: MetricSpec(
             name=RL_GENERATOR_PROMPT_TOKENS,
@@ -1552,6 +1602,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
+            tier=Tier.BASIC,
+            tiers=(("p50", Tier.FULL), ("p99", Tier.FULL)),
         ),
         RL_GENERATOR_QUEUE_DEPTH: MetricSpec(
             name=RL_GENERATOR_QUEUE_DEPTH,
@@ -1561,6 +1613,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.SUM,
             per_worker=True,
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_QUEUE_DURATION: MetricSpec(
             name=RL_GENERATOR_QUEUE_DURATION,
@@ -1570,6 +1623,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_REQUESTS: MetricSpec(
             name=RL_GENERATOR_REQUESTS,
@@ -1580,6 +1634,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             per_worker=True,
             attributes=(RL_OUTCOME,),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_REQUESTS_RUNNING: MetricSpec(
             name=RL_GENERATOR_REQUESTS_RUNNING,
@@ -1588,6 +1643,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Requests being generated.",
             reduction=Reduction.SUM,
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_RESPONSE_TOKENS: MetricSpec(
             name=RL_GENERATOR_RESPONSE_TOKENS,
@@ -1597,6 +1653,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GENERATOR_SAMPLING_MAX_TOKENS: MetricSpec(
             name=RL_GENERATOR_SAMPLING_MAX_TOKENS,
@@ -1629,7 +1686,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_TOKENIZE_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time to turn one request's text into tokens and its tokens into text.",
+            brief="Time to tokenize and detokenize one request.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1641,6 +1698,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Tokens generated.",
             reduction=Reduction.SUM,
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_GPU_CLOCK_FREQUENCY: MetricSpec(
             name=RL_GPU_CLOCK_FREQUENCY,
@@ -1686,9 +1744,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_IDLE,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Share of time in which nobody held the GPU, of a window in which nobody shared it."
-            ),
+            brief="Share of time without a holder, of a window without sharing.",
             reduction=Reduction.MEAN,
             group="machine",
             derived=True,
@@ -1707,10 +1763,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_OVERLAP,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "By how much more than all of the time the GPU was held, because several held it at"
-                " once."
-            ),
+            brief="Time held beyond the whole, because several phases held the GPU at once.",
             reduction=Reduction.MEAN,
             group="machine",
             derived=True,
@@ -1745,10 +1798,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_THROTTLED,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Whether the GPU's clock is held down for a reason, 0 or 1. Its mean is a share of "
-                "time."
-            ),
+            brief="Clock lowered for a reason, 0 or 1. Its mean is a share of time.",
             reduction=Reduction.MEAN,
             attributes=(RL_GPU_THROTTLE_REASON,),
             group="machine",
@@ -1757,23 +1807,19 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_BOUND,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Share of the critical path of a step that a part of the pipeline has. The shares "
-                "add up to 1."
-            ),
+            brief="Share of a stage in the critical path. The shares add up to 1.",
             reduction=Reduction.LAST,
             attributes=(RL_STAGE,),
             group="wait",
             derived=True,
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_HEALTH_BUBBLE: MetricSpec(
             name=RL_HEALTH_BUBBLE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Time of a step in which a worker of the role waited for others: mean over its "
-                "workers."
-            ),
+            brief="Time of a step in which a worker of the role waits, mean over workers.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1782,10 +1828,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_BUSY,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Time of a step in which a worker of the role did something itself: mean over its "
-                "workers."
-            ),
+            brief="Time of a step in which a worker of the role works, mean over workers.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1794,22 +1837,18 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_EFFICIENCY,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Effective over ideal throughput, which is rl.health.ideal over the length of the "
-                "step."
-            ),
+            brief="rl.health.ideal over the length of the step.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_HEALTH_IDEAL: MetricSpec(
             name=RL_HEALTH_IDEAL,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "How long the step would have taken had all roles worked at the same time without "
-                "waiting."
-            ),
+            brief="Length of the step if all roles worked in parallel without waiting.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1818,10 +1857,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_IDLE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Time of a step in which a worker of the role was in no phase: mean over its "
-                "workers."
-            ),
+            brief="Time of a step in which a worker of the role is in no phase, mean over workers.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1830,7 +1866,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_OVERLAP,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time of a step in which samples were made and learned from at the same time.",
+            brief="Time of a step with generation and training at once.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1839,10 +1875,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_SLACK,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "How much later the work of the role could have ended without making the step "
-                "longer."
-            ),
+            brief="Delay of the role that would not lengthen the step.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1851,10 +1884,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_HEALTH_STRAGGLER_EXCESS,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Time of a step that the slowest worker of a role took more than its peers would "
-                "have."
-            ),
+            brief="Time by which the slowest worker of a role exceeds its peers.",
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
@@ -1867,16 +1897,20 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="wait",
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_PHASE_DURATION: MetricSpec(
             name=RL_PHASE_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time that one iteration of the worker spent in a phase.",
+            brief="Exclusive time of a phase in one iteration of a worker.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             attributes=(RL_PHASE, RL_PHASE_CLASS),
             group="wait",
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_PIPELINE_DURATION: MetricSpec(
             name=RL_PIPELINE_DURATION,
@@ -1902,6 +1936,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Mean advantage of the batch.",
             reduction=Reduction.MEAN,
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_ADVANTAGE_MIN: MetricSpec(
             name=RL_POLICY_ADVANTAGE_MIN,
@@ -1918,6 +1953,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Share of tokens or actions whose importance ratio was clipped.",
             reduction=Reduction.MEAN,
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_ENTROPY: MetricSpec(
             name=RL_POLICY_ENTROPY,
@@ -1927,6 +1963,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("min",),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_IMPORTANCE_RATIO: MetricSpec(
             name=RL_POLICY_IMPORTANCE_RATIO,
@@ -1936,6 +1973,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_KL_REFERENCE: MetricSpec(
             name=RL_POLICY_KL_REFERENCE,
@@ -1945,6 +1983,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_KL_ROLLOUT: MetricSpec(
             name=RL_POLICY_KL_ROLLOUT,
@@ -1957,6 +1996,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_KL_UPDATE: MetricSpec(
             name=RL_POLICY_KL_UPDATE,
@@ -1966,6 +2006,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_STALENESS: MetricSpec(
             name=RL_POLICY_STALENESS,
@@ -1979,14 +2020,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("p50", "p90", "p99", "min", "max"),
             attributes=(RL_STALENESS_PART,),
             group="policy",
+            tier=Tier.BASIC,
         ),
         RL_POLICY_UPDATES: MetricSpec(
             name=RL_POLICY_UPDATES,
             instrument=Instrument.COUNTER,
             unit="{update}",
             brief=(
-                "Policy versions made by a trainer, or taken up by a generator. Its rate is the "
-                "update frequency."
+                "Policy versions made by a trainer or loaded by a generator. Its rate is the update"
+                " frequency."
             ),
             reduction=Reduction.MEAN,
             group="policy",
@@ -2007,7 +2049,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLAY_BUFFER_EVICTIONS,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples thrown out without having been asked for.",
+            brief="Samples removed without a read.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="replay_buffer",
@@ -2035,15 +2077,13 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Samples read.",
             reduction=Reduction.SUM,
             group="replay_buffer",
+            tier=Tier.BASIC,
         ),
         RL_REPLAY_BUFFER_RETRIEVAL_DURATION: MetricSpec(
             name=RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief=(
-                "Time to get one batch out of the buffer, as its reader sees it once the data is "
-                "there."
-            ),
+            brief="Time to read one batch that is available, as the reader sees it.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="replay_buffer",
@@ -2055,6 +2095,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Samples in the buffer.",
             reduction=Reduction.SUM,
             group="replay_buffer",
+            tier=Tier.BASIC,
         ),
         RL_REPLAY_BUFFER_WRITES: MetricSpec(
             name=RL_REPLAY_BUFFER_WRITES,
@@ -2063,12 +2104,13 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Samples written.",
             reduction=Reduction.SUM,
             group="replay_buffer",
+            tier=Tier.BASIC,
         ),
         RL_REPLICA_FAILURES: MetricSpec(
             name=RL_REPLICA_FAILURES,
             instrument=Instrument.COUNTER,
             unit="{failure}",
-            brief="Times that the replica was found to have failed.",
+            brief="Detected failures of the replica.",
             reduction=Reduction.SUM,
             attributes=(RL_REPLICA, RL_REASON),
             group="service",
@@ -2077,7 +2119,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLICA_QUEUE_DEPTH,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{request}",
-            brief="Requests that a router has given to the replica and that are not finished.",
+            brief="Unfinished requests that a router gave to the replica.",
             reduction=Reduction.SUM,
             attributes=(RL_REPLICA,),
             group="service",
@@ -2086,7 +2128,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLICA_RECOVERY_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time from noticing that the replica failed until it served again.",
+            brief="Time from the detected failure of a replica until it serves again.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             attributes=(RL_REPLICA,),
@@ -2100,6 +2142,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="reward",
+            tier=Tier.BASIC,
         ),
         RL_REWARD_MAX: MetricSpec(
             name=RL_REWARD_MAX,
@@ -2108,6 +2151,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Largest reward of a sample in the batch.",
             reduction=Reduction.MAX,
             group="reward",
+            tier=Tier.BASIC,
+            summary=Summary.MAX,
         ),
         RL_REWARD_MEAN: MetricSpec(
             name=RL_REWARD_MEAN,
@@ -2118,6 +2163,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("min", "max"),
             per_worker=True,
             group="reward",
+            tier=Tier.BASIC,
+            summary=Summary.MAX,
         ),
         RL_REWARD_MIN: MetricSpec(
             name=RL_REWARD_MIN,
@@ -2126,6 +2173,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Smallest reward of a sample in the batch.",
             reduction=Reduction.MIN,
             group="reward",
+            tier=Tier.BASIC,
         ),
         RL_REWARD_STD: MetricSpec(
             name=RL_REWARD_STD,
@@ -2136,6 +2184,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             ),
             reduction=Reduction.MEAN,
             group="reward",
+            tier=Tier.BASIC,
         ),
         RL_REWARD_SUM: MetricSpec(
             name=RL_REWARD_SUM,
@@ -2144,21 +2193,25 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Sum of the rewards of the batch.",
             reduction=Reduction.SUM,
             group="reward",
+            summary=Summary.MAX,
         ),
         RL_SAMPLE_AGE_DURATION: MetricSpec(
             name=RL_SAMPLE_AGE_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time between the making of a sample and its use.",
+            brief="Time between making and use of a sample.",
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_SAMPLE_AGE_STEPS: MetricSpec(
             name=RL_SAMPLE_AGE_STEPS,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief="Training steps between the making of a sample and its use.",
+            brief=(
+                "Training steps between making and use of a sample, where its maker knew the step."
+            ),
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
@@ -2167,7 +2220,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_AGE_VERSIONS,
             instrument=Instrument.GAUGE,
             unit="{version}",
-            brief="Policy versions made between the making of a sample and its use.",
+            brief="Policy versions between making and use of a sample, its staleness.",
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
@@ -2180,6 +2233,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_SAMPLE_DURATION: MetricSpec(
             name=RL_SAMPLE_DURATION,
@@ -2189,6 +2243,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_SAMPLE_EPISODES: MetricSpec(
             name=RL_SAMPLE_EPISODES,
@@ -2199,6 +2254,25 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             attributes=(RL_OUTCOME,),
             group="environment",
         ),
+        RL_SAMPLE_LENGTH: MetricSpec(
+            name=RL_SAMPLE_LENGTH,
+            instrument=Instrument.HISTOGRAM,
+            unit="{token}",
+            brief="Length of each sample produced, whether or not it is trained on.",
+            reduction=Reduction.MEAN,
+            statistics=("p50", "p90", "p99", "min", "max"),
+            group="reward",
+        ),
+        RL_SAMPLE_REWARD: MetricSpec(
+            name=RL_SAMPLE_REWARD,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Reward of each sample produced, whether or not it is trained on.",
+            reduction=Reduction.MEAN,
+            statistics=("min", "max"),
+            group="reward",
+            tier=Tier.BASIC,
+        ),
         RL_SAMPLE_SAMPLES: MetricSpec(
             name=RL_SAMPLE_SAMPLES,
             instrument=Instrument.COUNTER,
@@ -2206,42 +2280,44 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Samples produced.",
             reduction=Reduction.SUM,
             group="generator",
+            tier=Tier.BASIC,
         ),
         RL_SERVICE_ALIVE: MetricSpec(
             name=RL_SERVICE_ALIVE,
             instrument=Instrument.GAUGE,
             unit="{worker}",
-            brief="Workers of the role that have exported lately.",
+            brief="Workers of the role within their timeout.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
+            tier=Tier.BASIC,
+            summary=Summary.PEAK,
         ),
         RL_SERVICE_EXPECTED: MetricSpec(
             name=RL_SERVICE_EXPECTED,
             instrument=Instrument.GAUGE,
             unit="{worker}",
-            brief="Workers of the role that should be there.",
+            brief="Workers of the role that should exist.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
+            summary=Summary.PEAK,
         ),
         RL_SERVICE_FAILURES: MetricSpec(
             name=RL_SERVICE_FAILURES,
             instrument=Instrument.GAUGE,
             unit="{failure}",
-            brief=(
-                "Workers of the role that fell silent without a goodbye or ended with an error, in "
-                "all."
-            ),
+            brief="Workers of the role that timed out or ended with an error, in all.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
+            tier=Tier.BASIC,
         ),
         RL_SERVICE_RECOVERY: MetricSpec(
             name=RL_SERVICE_RECOVERY,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time for which the place of the worker that was replaced last was empty.",
+            brief="Time without the last replaced worker.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
@@ -2250,7 +2326,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SERVICE_SILENT,
             instrument=Instrument.GAUGE,
             unit="{worker}",
-            brief="Workers of the role that ended without a goodbye in a run that ended well.",
+            brief="Workers of the role that ended without an exit report in a run that ended well.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
@@ -2259,7 +2335,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SERVICE_STEP_EXPECTED,
             instrument=Instrument.GAUGE,
             unit="{worker}",
-            brief="Workers that the row should be of, where some are missing.",
+            brief="Workers that an incomplete row should have.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
@@ -2268,7 +2344,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SERVICE_STEP_REPORTED,
             instrument=Instrument.GAUGE,
             unit="{worker}",
-            brief="Workers that a row of a step is of. Absent from rows that all are in.",
+            brief="Workers in the row of a step. Absent from complete rows.",
             reduction=Reduction.LAST,
             group="service",
             derived=True,
@@ -2294,10 +2370,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_GRAD_NONFINITE,
             instrument=Instrument.GAUGE,
             unit="{element}",
-            brief=(
-                "Elements of the worker's own gradient, before it is averaged, that are NaN or "
-                "infinite."
-            ),
+            brief="NaN or infinite elements of the worker's own gradient, before averaging.",
             reduction=Reduction.SUM,
             statistics=("max",),
             per_worker=True,
@@ -2311,6 +2384,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="trainer",
+            tier=Tier.BASIC,
         ),
         RL_TRAIN_LEARNING_RATE: MetricSpec(
             name=RL_TRAIN_LEARNING_RATE,
@@ -2319,6 +2393,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Learning rate that the update was made with.",
             reduction=Reduction.MEAN,
             group="trainer",
+            tier=Tier.BASIC,
         ),
         RL_TRAIN_LOSS: MetricSpec(
             name=RL_TRAIN_LOSS,
@@ -2329,6 +2404,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             statistics=("min", "max"),
             attributes=(RL_LOSS_TYPE,),
             group="trainer",
+            tier=Tier.BASIC,
         ),
         RL_TRAIN_MFU: MetricSpec(
             name=RL_TRAIN_MFU,
@@ -2338,6 +2414,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("min",),
             group="trainer",
+            tier=Tier.BASIC,
+            summary=Summary.MEAN,
         ),
         RL_TRAIN_STEPS: MetricSpec(
             name=RL_TRAIN_STEPS,
@@ -2357,6 +2435,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Tokens trained on.",
             reduction=Reduction.SUM,
             group="trainer",
+            tier=Tier.BASIC,
         ),
         RL_TRAIN_UPDATE_NORM: MetricSpec(
             name=RL_TRAIN_UPDATE_NORM,
@@ -2366,14 +2445,15 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="trainer",
+            tier=Tier.BASIC,
         ),
         RL_WORKER_GC_TIME: MetricSpec(
             name=RL_WORKER_GC_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
             brief=(
-                "Time for which the garbage collector stopped the worker. Its rate is the share of "
-                "time lost."
+                "Time in CPython's cyclic garbage collector, which stops all threads. Its rate is "
+                "the lost share."
             ),
             reduction=Reduction.MEAN,
             statistics=("max",),
@@ -2383,18 +2463,19 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_IDLE_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
-            brief=(
-                "Time that the worker had nothing to do. Its rate is the share of time spent idle."
-            ),
+            brief="Time without work. Its rate is the idle share.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="wait",
+            tier=Tier.BASIC,
         ),
         RL_WORKER_PHASE_AGE: MetricSpec(
             name=RL_WORKER_PHASE_AGE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time since the phase that the worker is in began. Grows during a hang.",
+            brief=(
+                "Age of the open phase at the export, the oldest of several. Grows during a hang."
+            ),
             reduction=Reduction.MAX,
             attributes=(RL_PHASE,),
             group="wait",
@@ -2403,7 +2484,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_STEP_AGE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time since the step that the worker is in began. Grows during a hang.",
+            brief="Age of the open step at the export, the oldest of several. Grows during a hang.",
             reduction=Reduction.MAX,
             per_worker=True,
             group="wait",
@@ -2412,7 +2493,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_STEP_NUMBER,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief="The step that the worker is in.",
+            brief="Open step at the export, the oldest of several.",
             reduction=Reduction.MIN,
             statistics=("max",),
             per_worker=True,
@@ -2493,35 +2574,27 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
         RlPhaseValues.COLLECTOR_WAIT: PhaseSpec(
             name=RlPhaseValues.COLLECTOR_WAIT,
             phase_class=RlPhaseClassValues.WAIT,
-            brief=(
-                "The learner is blocked because the collectors have not delivered enough data yet."
-            ),
+            brief="Waiting until the collectors have delivered enough data.",
         ),
         RlPhaseValues.REPLAY_BATCH_WAIT: PhaseSpec(
             name=RlPhaseValues.REPLAY_BATCH_WAIT,
             phase_class=RlPhaseClassValues.WAIT,
-            brief="The data is there, but the batch made of it is not ready on the device yet.",
+            brief="Waiting with data until the batch is ready on the device.",
         ),
         RlPhaseValues.RANK_BARRIER: PhaseSpec(
             name=RlPhaseValues.RANK_BARRIER,
             phase_class=RlPhaseClassValues.WAIT,
-            brief=(
-                "Waiting for the other ranks at barriers, at the start and at the end of an "
-                "iteration."
-            ),
+            brief="Waiting for other ranks at explicit barriers.",
         ),
         RlPhaseValues.SYNC_COORDINATION: PhaseSpec(
             name=RlPhaseValues.SYNC_COORDINATION,
             phase_class=RlPhaseClassValues.SYNC,
-            brief=(
-                "Handshake between learner and collectors about who may go on, without data or "
-                "weights."
-            ),
+            brief="Handshake between learner and collectors, without data or weights.",
         ),
         RlPhaseValues.H2D_COPY: PhaseSpec(
             name=RlPhaseValues.H2D_COPY,
             phase_class=RlPhaseClassValues.TRANSFER,
-            brief="Copying training data from host to device, as far as the learner waits for it.",
+            brief="Copying training data from host to device, as far as the learner waits.",
             pipeline=True,
         ),
         RlPhaseValues.TRAIN: PhaseSpec(
@@ -2534,45 +2607,42 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
         RlPhaseValues.PARAM_SYNC: PhaseSpec(
             name=RlPhaseValues.PARAM_SYNC,
             phase_class=RlPhaseClassValues.SYNC,
-            brief="Averaging gradients or parameters over the ranks.",
+            brief="Averaging gradients or parameters over ranks.",
             pipeline=True,
         ),
         RlPhaseValues.WEIGHT_SYNC: PhaseSpec(
             name=RlPhaseValues.WEIGHT_SYNC,
             phase_class=RlPhaseClassValues.SYNC,
-            brief=(
-                "All that an iteration spends on getting new weights from the learner to the "
-                "collectors."
-            ),
+            brief="Getting new weights from the learner to the collectors.",
             pipeline=True,
             span="rl.sync",
         ),
         RlPhaseValues.WEIGHT_PUSH: PhaseSpec(
             name=RlPhaseValues.WEIGHT_PUSH,
             phase_class=RlPhaseClassValues.TRANSFER,
-            brief="The learner's transfer of weights to the generators.",
+            brief="Transfer of weights by the learner.",
             part_of=RlPhaseValues.WEIGHT_SYNC,
         ),
         RlPhaseValues.BATCH_CREATE: PhaseSpec(
             name=RlPhaseValues.BATCH_CREATE,
             phase_class=RlPhaseClassValues.COMPUTE,
-            brief="Making a training batch of samples: advantages, padding, packing.",
+            brief="Making a training batch: advantages, padding, packing.",
         ),
         RlPhaseValues.CHECKPOINT: PhaseSpec(
             name=RlPhaseValues.CHECKPOINT,
             phase_class=RlPhaseClassValues.IO,
-            brief="Writing a checkpoint, as far as the worker is blocked by it.",
+            brief="Writing a checkpoint, as far as the worker is blocked.",
         ),
         RlPhaseValues.WEIGHT_PULL: PhaseSpec(
             name=RlPhaseValues.WEIGHT_PULL,
             phase_class=RlPhaseClassValues.TRANSFER,
-            brief="The generator's transfer of weights from the trainer.",
+            brief="Transfer of weights by the generator.",
             part_of=RlPhaseValues.WEIGHT_SYNC,
         ),
         RlPhaseValues.ACTION_SELECT: PhaseSpec(
             name=RlPhaseValues.ACTION_SELECT,
             phase_class=RlPhaseClassValues.COMPUTE,
-            brief="Choosing the next action with the policy, observation to action.",
+            brief="Choosing an action with the policy.",
         ),
         RlPhaseValues.ENV_STEP: PhaseSpec(
             name=RlPhaseValues.ENV_STEP,
@@ -2582,24 +2652,22 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
         RlPhaseValues.REPLAY: PhaseSpec(
             name=RlPhaseValues.REPLAY,
             phase_class=RlPhaseClassValues.TRANSFER,
-            brief="Writing what was collected to the replay buffer.",
+            brief="Writing to the replay buffer, waiting for room included.",
         ),
         RlPhaseValues.ENV_STEP_TOTAL: PhaseSpec(
             name=RlPhaseValues.ENV_STEP_TOTAL,
             phase_class=RlPhaseClassValues.COMPUTE,
-            brief="One whole environment step of a collector that does not split it further.",
+            brief="Whole environment step of an asynchronous collector (APPO).",
         ),
         RlPhaseValues.MLP_INFER: PhaseSpec(
             name=RlPhaseValues.MLP_INFER,
             phase_class=RlPhaseClassValues.COMPUTE,
-            brief=(
-                "The policy network's forward pass of a collector that does not split it further."
-            ),
+            brief="Forward pass of the policy in an asynchronous collector (APPO).",
         ),
         RlPhaseValues.TOKENIZE: PhaseSpec(
             name=RlPhaseValues.TOKENIZE,
             phase_class=RlPhaseClassValues.COMPUTE,
-            brief="Turning text into tokens and tokens into text.",
+            brief="Tokenizing and detokenizing.",
         ),
         RlPhaseValues.MODEL_LOAD: PhaseSpec(
             name=RlPhaseValues.MODEL_LOAD,
@@ -2626,12 +2694,12 @@ PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
         RlPhaseValues.IDLE: PhaseSpec(
             name=RlPhaseValues.IDLE,
             phase_class=RlPhaseClassValues.WAIT,
-            brief="Nothing to do, for a reason that no other phase names.",
+            brief="Nothing to do, for no reason of another phase.",
         ),
         RlPhaseValues.UNACCOUNTED: PhaseSpec(
             name=RlPhaseValues.UNACCOUNTED,
             phase_class=RlPhaseClassValues.OTHER,
-            brief="Inside the iteration and inside none of its phases.",
+            brief="Time of the iteration outside of all phases.",
         ),
     }
 )
@@ -2642,7 +2710,10 @@ EVENTS: Final[frozenset[str]] = frozenset(
         RL_EXPERIMENT_END,
         RL_EXPERIMENT_START,
         RL_ROLLOUT_SAMPLE,
+        RL_WORKER_CONSOLE,
         RL_WORKER_END,
+        RL_WORKER_ERROR,
+        RL_WORKER_START,
     }
 )
 """The name of every event of the registry."""

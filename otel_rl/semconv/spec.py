@@ -1,4 +1,4 @@
-"""What the registry says about metrics and phases, as plain frozen data.
+"""Definitions of metrics and phases in the registry, as frozen data.
 
 ``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` and ``PHASES`` with these.
 """
@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["AWAITING", "STEP_SPAN", "Instrument", "MetricSpec", "PhaseSpec", "Reduction"]
+__all__ = [
+    "AWAITING",
+    "STEP_SPAN",
+    "Instrument",
+    "MetricSpec",
+    "PhaseSpec",
+    "Reduction",
+    "Summary",
+    "Tier",
+]
 
 AWAITING: Final = frozenset({"wait", "sync", "transfer"})
-"""Classes of phases in which nothing is done but wait for somebody or something."""
+"""Classes of phases that only wait for another process or a transfer."""
 
 STEP_SPAN: Final = "rl.loop"
 """The open proposal's name for the span of one iteration."""
@@ -26,7 +35,7 @@ class Instrument(StrEnum):
 
 
 class Reduction(StrEnum):
-    """How the values of several workers become one.
+    """Reduction of the values of several workers to one.
 
     Attributes:
         MEAN: Mean of all values, not a mean of per-worker means.
@@ -45,6 +54,55 @@ class Reduction(StrEnum):
     LAST = "last"
 
 
+class Tier(StrEnum):
+    """Detail from which on a value is sent to a tracker.
+
+    Attributes:
+        BASIC: Always: a chart that someone keeps.
+        FULL: Internals, and statistics beside the usual ones.
+        EVERYTHING: The series of single workers, too.
+    """
+
+    BASIC = "basic"
+    FULL = "full"
+    EVERYTHING = "everything"
+
+    def includes(self, other: "Tier") -> bool:
+        """Return whether a tracker with this detail gets values of tier ``other``."""
+        order = list(Tier)
+        return order.index(other) <= order.index(self)
+
+
+class Summary(StrEnum):
+    """The one value of a metric that stands for a whole run.
+
+    Attributes:
+        LAST: The last one.
+        LAST_STEP: The last one up to the end of the last training step. What comes after it shows
+            workers that end: empty queues.
+        PEAK: The largest, without the last, which is 0 when a run has ended.
+        MAX: The largest, where more is better.
+        MIN: The smallest, where less is better.
+        MEAN: The mean over the run.
+    """
+
+    LAST = "last"
+    LAST_STEP = "last_step"
+    PEAK = "peak"
+    MAX = "max"
+    MIN = "min"
+    MEAN = "mean"
+
+
+# The values of an instrument that have its own tier; the others are at least ``FULL``.
+_USUAL: Final = {
+    Instrument.GAUGE: frozenset({"value", "mean", "p50", "p99"}),
+    Instrument.UP_DOWN_COUNTER: frozenset({"value"}),
+    Instrument.COUNTER: frozenset({"rate"}),
+    Instrument.HISTOGRAM: frozenset({"value", "p50", "p99"}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric of the registry.
@@ -61,10 +119,14 @@ class MetricSpec:
         per_worker: Whether each worker's own series is written too, even when per-worker series
             are off. For metrics whose point is the comparison of replicas.
         attributes: Attributes that may stand on a point besides ``rl.loop.iteration``.
-        group: Where the metric stands in the field's list: ``trainer``, ``policy``,
+        group: Section of the metric in the field's list: ``trainer``, ``policy``,
             ``generator``, ``service``, ``replay_buffer``, ``wait``, ``environment``, ``reward``,
-            ``machine``, or ``otel_rl`` for what otel_rl says of itself.
+            ``machine``, or ``otel_rl`` for metrics of otel_rl itself.
         derived: True if the bridge computes it and no worker reports it.
+        tier: Of its usual values: those of a gauge, the rate of a counter, mean, p50 and p99 of a
+            histogram.
+        tiers: (value, tier) of values that differ from that.
+        summary: Of its value over a run; None for the instrument's usual one.
     """
 
     name: str
@@ -77,6 +139,38 @@ class MetricSpec:
     attributes: tuple[str, ...] = ()
     group: str = ""
     derived: bool = False
+    tier: Tier = Tier.FULL
+    tiers: tuple[tuple[str, Tier], ...] = ()
+    summary: Summary | None = None
+
+    def summary_of(self, statistic: str) -> Summary:
+        """Return the summary over a run of one of its values.
+
+        Args:
+            statistic: As for ``tier_of``.
+        """
+        if statistic in {"rate", "per_step"} and self.instrument is Instrument.COUNTER:
+            return Summary.MEAN
+        is_value = statistic == "value"
+        if self.instrument is Instrument.HISTOGRAM:
+            is_value = statistic == "mean"
+        if not is_value:
+            return Summary.LAST
+        is_level = self.instrument is Instrument.UP_DOWN_COUNTER
+        return self.summary or (Summary.LAST_STEP if is_level else Summary.LAST)
+
+    def tier_of(self, statistic: str) -> Tier:
+        """Return the tier of one of its values.
+
+        Args:
+            statistic: ``value``, ``total`` or ``rate`` of a counter, or one beside the value.
+        """
+        for name, tier in self.tiers:
+            if name == statistic:
+                return tier
+        if statistic in _USUAL[self.instrument] or self.tier is Tier.EVERYTHING:
+            return self.tier
+        return Tier.FULL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What runs inside training processes: instruments, buffer, encoder, exporter."""
+"""Code inside training processes: instruments, buffer, encoder, exporter."""

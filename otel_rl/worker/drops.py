@@ -1,4 +1,4 @@
-"""What a worker could not deliver, counted by reason. Every loss goes through here."""
+"""Counts everything that a worker could not deliver, by reason."""
 
 import threading
 from collections import deque
@@ -13,34 +13,36 @@ __all__ = ["DropReason", "Drops"]
 
 
 class DropReason(StrEnum):
-    """Why a measurement, an event or a span was dropped. A closed set: each is documented.
+    """Reason why a measurement, an event or a span was dropped. A closed set: each is documented.
 
     Attributes:
         BUFFER_FULL: More measurements, or spans, between two exports than the buffer holds.
-        QUEUE_FULL: The endpoint was away for longer than the queue of requests lasts.
-        NOT_A_NUMBER: The value was no number: text, None, an array of several elements.
-        NOT_ADDABLE: A counter or histogram was given NaN, infinity, or less than zero.
-        BAD_STEP: The step was no integer of 64 bits.
+        QUEUE_FULL: The endpoint was unreachable for longer than the send queue lasts.
+        NOT_A_NUMBER: The value is not a number: text, None, an array of several elements.
+        NOT_ADDABLE: A counter or histogram received NaN, infinity, or a negative value.
+        BAD_STEP: The step is not a 64-bit integer.
         BAD_REDUCE: The reduction is not one of ``Reduction``.
-        BAD_NAME: The name was no text of 1 to 255 characters.
-        BAD_ATTRIBUTES: The attributes, or a config, were no mapping.
-        TOO_LARGE: One point or span alone was larger than a request may be, or one setting of a
-            config larger than a config.
+        BAD_NAME: The name is not a text of 1 to 255 characters.
+        BAD_ATTRIBUTES: The attributes, or a config, are not a mapping.
+        TOO_LARGE: One point, span or event is larger than a request may be, or one setting larger
+            than a config may be.
         TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
-            ``carrier.link``.
-        BAD_SAMPLE: The sample was no mapping, or an empty one; or there was no list of them.
-        TEXT_CUT: A text of a sample was longer than 16,384 characters, or all of them than 65,536;
-            its beginning is in the run.
-        NO_STAMP: A sample that takes neither a key nor an attribute, so it got no stamp.
-        BAD_STATUS: ``finish`` was given a status that is none.
-        REJECTED: The endpoint answered that it will never take it.
+            ``lineage.link``.
+        BAD_SAMPLE: The sample is not a mapping or is empty, or the samples are not a list.
+        TEXT_CUT: A text of a sample is longer than 16,384 characters, or all of them than 65,536;
+            the run holds its beginning.
+        NO_STAMP: The sample accepts neither a key nor an attribute, so it got no stamp.
+        BAD_STATUS: ``end_experiment`` received an unknown status.
+        REJECTED: The endpoint refused it permanently.
         TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
         UNCLOSED_PHASE: A step or phase was still open when its thread or task, or the process,
-            ended; or 64 were open within each other.
+            ended; or 64 were nested.
         NOT_STARTED: Logged before ``init`` with no experiment in the environment, or after
             ``shutdown``; or a span that ended after it, or after the program's own shutdown of its
             tracing.
-        SHUTDOWN: Still waiting for the endpoint when the process ended.
+        SHUTDOWN: Not yet sent when the process ended.
+        CONSOLE: A line of the console over the limits of a worker; the console of the run says how
+            many.
         INTERNAL: A defect of otel_rl itself, with a logged traceback.
     """
 
@@ -63,14 +65,15 @@ class DropReason(StrEnum):
     UNCLOSED_PHASE = "unclosed_phase"
     NOT_STARTED = "not_started"
     SHUTDOWN = "shutdown"
+    CONSOLE = "console"
     INTERNAL = "internal"
 
 
 class Drops:
-    """Counts of one process since it started. Any thread or signal handler may call anything.
+    """Drop counts of one process since its start. Safe in any thread and signal handler.
 
-    Nobody ever waits for the lock: a signal handler that did would wait for the very frame that it
-    interrupts.
+    The lock is never waited for: a signal handler that waited would wait for the frame that it
+    interrupted.
     """
 
     def __init__(self) -> None:
@@ -78,7 +81,7 @@ class Drops:
 
     def reset(self) -> None:
         """Start from zero with a fresh lock: a forked child counts its own losses."""
-        # _lock guards _counts. _added is appended to by anybody and emptied under the lock.
+        # _lock guards _counts. Any thread appends to _added; it is emptied under the lock.
         self._lock = threading.Lock()
         self._counts: dict[DropReason, int] = {}
         self._added: deque[tuple[DropReason, int]] = deque()
@@ -86,7 +89,7 @@ class Drops:
         self._of_others: Mapping[DropReason, int] = {}
 
     def begin_anew(self) -> None:
-        """Show the next worker of this process only what the last one has not shown."""
+        """Report for the next worker of this process only losses that are not yet reported."""
         self._of_others = self._shown
 
     def add(self, reason: DropReason, count: int = 1) -> None:
@@ -96,15 +99,15 @@ class Drops:
             self._fold()
 
     def counts(self) -> Mapping[DropReason, int]:
-        """A copy of the counts so far, without zeros.
+        """Return a copy of the counts so far, without zeros.
 
-        What another thread adds at this moment may be missing until the next call.
+        A concurrent addition may appear only in the next call.
         """
         self._fold()
         return dict(self._counts)
 
     def _fold(self) -> None:
-        """Add up what was added, unless somebody is at it who will, or did so a moment ago."""
+        """Sum up the added counts, unless another thread is doing so."""
         while self._added and self._lock.acquire(blocking=False):
             try:
                 while self._added:

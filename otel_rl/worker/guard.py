@@ -1,4 +1,4 @@
-"""Nothing of otel_rl may break training: errors are caught here, counted, and logged rarely."""
+"""Keeps errors of otel_rl out of training: catches, counts and rarely logs them."""
 
 import logging
 import time
@@ -10,16 +10,16 @@ from otel_rl.worker.drops import DropReason, Drops
 __all__ = ["Guard"]
 
 _LOG_EVERY_S = 60.0
-"""A fault in a training loop repeats every step; once a minute says it without drowning the log."""
+"""A fault in a training loop repeats every step; once a minute does not flood the log."""
 
 _log = logging.getLogger("otel_rl")
 
 
 class Guard:
-    """Catches what must not reach training code. One per process; any thread may use it.
+    """Catches every ``Exception`` before it reaches training code. One per process; thread-safe.
 
-    ``with guard:`` swallows every ``Exception``, counts it as an internal drop and logs it at most
-    once a minute. ``KeyboardInterrupt`` and ``SystemExit`` pass.
+    ``with guard:`` counts the exception as an internal drop and logs it at most once a minute.
+    ``KeyboardInterrupt`` and ``SystemExit`` pass.
 
     Args:
         drops: Where the losses are counted.
@@ -56,14 +56,14 @@ class Guard:
         )
 
     def drop(self, reason: DropReason, message: str, count: int = 1) -> None:
-        """Count ``count`` measurements under ``reason`` and say why at most once a minute."""
+        """Count ``count`` measurements under ``reason``; log the message at most once a minute."""
         self.drops.add(reason, count)
         self.warn(reason.value, message)
 
     def warn(self, key: str, message: str, *, error: BaseException | None = None) -> None:
         """Log ``message`` unless one with the same ``key`` was logged in the last minute."""
         now_s = self._clock_s()
-        # Two threads may both pass here and log twice; a lock would cost more than that does.
+        # Two threads may both pass here and log twice, which is cheaper than a lock.
         if now_s >= self._next_log_s.get(key, float("-inf")):
             self._next_log_s[key] = now_s + _LOG_EVERY_S
             _log.warning(message, exc_info=error)

@@ -1,8 +1,8 @@
-"""init, flush, shutdown: one session per process, from its environment to its last export.
+"""Session of a worker process (init, flush, shutdown), from its environment to its last export.
 
-Everything that can be wrong is wrong in ``init``, before any thread runs. After it, nothing here
-raises into training code. A session begins in one of two ways: ``init`` says who the process is,
-or the zero-code plug-ins guess it from the environment; a later ``init`` then corrects the guess.
+``init`` reports all configuration errors before any thread runs; afterwards nothing here raises
+into training code. A session begins in one of two ways: ``init`` names the worker, or the zero-code
+plug-ins guess it from the environment; a later ``init`` then corrects the guess.
 """
 
 import atexit
@@ -20,47 +20,54 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
 from opentelemetry.util.types import AttributeValue
 
-from otel_rl import __version__
 from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
+from otel_rl.redaction import redacted
 from otel_rl.semconv.names import (
     ERROR_TYPE,
+    EXCEPTION_MESSAGE,
     OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
+    RL_LOOP_ITERATION,
     RL_WORKER_COUNT,
+    RL_WORKER_ERROR,
     RL_WORKER_INDEX,
+    RL_WORKER_START,
     RL_WORKER_STATUS,
     RL_WORKER_TAG,
     RlWorkerStatusValues,
 )
-from otel_rl.shown import redacted
-from otel_rl.worker import serving
+from otel_rl.version import __version__
+from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.encode import Request
-from otel_rl.worker.ending import type_name, uncaught
-from otel_rl.worker.events import Events, around
-from otel_rl.worker.expand import SCOPE_NAME
-from otel_rl.worker.export import Exporter, Source
-from otel_rl.worker.gc_time import GcTime
-from otel_rl.worker.gpu import GpuOptions, GpuSampler
+from otel_rl.worker.events.console import Console
+from otel_rl.worker.events.exit_status import Failure, failure_of, uncaught
+from otel_rl.worker.events.queue import EventQueue, around
+from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
+from otel_rl.worker.export.exporter import Exporter, Source
+from otel_rl.worker.export.ray_calls import watch_calls
+from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.gpu import GpuOptions, GpuSampler, MfuOptions, ModelFlops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.identity import Identity, identify
-from otel_rl.worker.launcher import process_name
-from otel_rl.worker.liveness import count_open, show_phases
-from otel_rl.worker.naming import DEFAULT_ROLE
-from otel_rl.worker.open_spans import show_open_spans
-from otel_rl.worker.place import place_that_is_none
-from otel_rl.worker.provider import BufferedMeterProvider
-from otel_rl.worker.ray_calls import watch_calls
-from otel_rl.worker.said import Said, what_is_said
+from otel_rl.worker.identity.launcher import process_name
+from otel_rl.worker.identity.names import DEFAULT_ROLE
+from otel_rl.worker.identity.rank import invalid_place
+from otel_rl.worker.identity.resource import Identity, identify
+from otel_rl.worker.metrics.expander import SCOPE_NAME
+from otel_rl.worker.metrics.gc_time import GcTime
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.anyvalue import Plain
+from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.phases.liveness import count_open, show_phases
+from otel_rl.worker.phases.open_spans import show_open_spans
 from otel_rl.worker.settings import (
+    ProvenanceDetail,
     Settings,
     exporters_beside_otlp,
     read_settings,
 )
-from otel_rl.worker.span_buffer import SpanBuffer
-from otel_rl.worker.tracing import SpanSender, WorkerTracerProvider
-from otel_rl.worker.transport import open_transport
+from otel_rl.worker.tracing.provider import SpanSender, WorkerTracerProvider
+from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
 __all__ = [
     "GUARD",
@@ -77,30 +84,33 @@ __all__ = [
 ]
 
 GUARD: Final = Guard(Drops())
-"""Counts what the process loses, before and after ``init``."""
+"""Counts the losses of the process, before and after ``init``."""
 
 EXIT_TIMEOUT_S: Final = 5.0
-"""How long the end of a process may wait for the endpoint."""
+"""Maximum time that the end of a process waits for the endpoint."""
 
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
-"""The same if nobody has ever listened there: enough for a few attempts."""
+"""The same for an endpoint that never listened: enough for a few attempts."""
 
 _CHANGE_TIMEOUT_S: Final = 1.0
-"""How long ``init`` may wait to deliver what was recorded under a guess to another endpoint."""
+"""Maximum time that ``init`` spends delivering records of a guess to another endpoint."""
+
+_PROVENANCE_EXIT_S: Final = 1.0
+"""How long the end of a short process waits for what is found out of its code."""
 
 _CROWDED: Final = 0.25
-"""Fill of the buffer at which it is emptied before the interval is over."""
+"""Fill of the buffer that triggers an early export."""
 
 
 class Session:
-    """One process's identity, providers and exporter.
+    """Identity, providers and exporter of one process.
 
     Args:
-        identity: Who the process is.
-        settings: Where it exports.
+        identity: Identity of the process.
+        settings: Export settings.
         providers: Those of an earlier session of this process, whose instruments live on.
-        is_guess: Whether ``init`` may still say otherwise.
-        said: What ``init`` was told of the run.
+        is_guess: True if ``init`` may still correct the identity.
+        metadata: Run metadata passed to ``init``.
     """
 
     def __init__(
@@ -110,32 +120,34 @@ class Session:
         providers: "_Providers",
         *,
         is_guess: bool,
-        said: Said | None = None,
+        metadata: RunMetadata | None = None,
     ) -> None:
         self.identity = identity
         self.settings = settings
+        self.model_flops = ModelFlops(settings.mfu, GUARD)
         self.is_guess = is_guess
         self.providers = providers
         self._spans: SpanSender | None = None
-        providers.spans.are_wanted = False  # whatever an earlier session did with them
+        providers.spans.are_wanted = False  # an earlier session may have set it
         if settings.traces.enabled:
             self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         buffer = providers.meter.buffer
         crowded = int(buffer.capacity * _CROWDED)
         events = providers.events
-        self._has_spoken = False
+        self._has_reported = False
         self._exporter = Exporter(
             Source(
                 self._collect,
                 lambda: buffer.abandon() + events.abandon(),
                 lambda: (
-                    len(buffer.entries) >= (crowded if self._has_spoken else 1) or events.is_crowded
+                    len(buffer.entries) >= (crowded if self._has_reported else 1)
+                    or events.is_crowded
                 ),
                 self._flush_spans,
                 self._close,
                 self._heartbeat,
-                self._greeting,
-                self._goodbye,
+                self._start_requests,
+                self._end_request,
             ),
             lambda signal, beside: open_transport(
                 settings.logs if signal is Signal.LOGS else settings.metrics, beside
@@ -145,40 +157,63 @@ class Session:
         )
         self._has_started = False
         self._ends_silently = self._is_ending = False
-        self.failure: str | None = None
-        """The error for which the worker will say that it has failed, when it ends."""
+        self._finding_out: threading.Thread | None = None
+        # Guards _finding_out and _is_ending. Re-entrant, for signal handlers that shut down.
+        self._ending_lock = threading.RLock()
+        self.failure: Failure | None = None
+        """What the worker reports as its failure when it ends."""
         self._started_s = monotonic()
-        serving.forget()
+        served_policy.forget()
+        if settings.console and settings.logs.enabled:
+            with GUARD:
+                providers.console.start(self, identity.count)
+        else:
+            providers.console.stop(providers.console.owner)
         if settings.trace_steps is not None:
             providers.tracer.keep_steps(settings.trace_steps)
         providers.gpus.prepare(settings.gpu)
         if not is_guess:
-            self.say_start(said or {})
+            self.report_start(metadata or {})
             self._begin_sampling()
         providers.meter.reader = self
         self._exporter.start()
 
-    def say_start(self, said: Said) -> None:
-        """Say that the run is running, and what is to be said of it. Never raises."""
+    def report_start(self, metadata: RunMetadata) -> None:
+        """Report the start of the run, with its metadata. Never raises."""
         with GUARD:
             self._has_started = True
-            if not self.providers.events.say(RL_EXPERIMENT_START, said):
-                GUARD.drop(DropReason.BUFFER_FULL, "Too much was said of the run in one interval.")
+            if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
+
+    def report_error(self, error: BaseException) -> None:
+        """Report an exception that has left a step: the process may be killed for it. Never raises.
+
+        Exceptions that only end a loop or the process are not errors.
+        """
+        if not isinstance(error, Exception) or isinstance(
+            error, StopIteration | StopAsyncIteration
+        ):
+            return
+        with GUARD:
+            attributes = _attributes_of(self._failure_of(error))
+            self.providers.events.add(RL_WORKER_ERROR, attributes, text_chars=_chars(attributes))
 
     def correct(self, identity: Identity) -> None:
-        """Take the identity that ``init`` gives for the one that was guessed."""
+        """Replace the guessed identity by the one from ``init``."""
         self.is_guess = False
-        if identity != self.identity:  # of a good guess the sums so far are right
+        if identity != self.identity:  # after a correct guess the sums so far are valid
             self.identity = identity
             self.providers.restart(_resource(identity), keep_buffer=True)
         self._begin_sampling()
 
     def restart_after_fork(self) -> None:
-        """Become a worker of one's own in a forked child."""
+        """Become a separate worker in a forked child."""
         self.identity = self.identity.without_place()
-        self.is_guess = True  # it may call init and say who it is
-        self._has_spoken = self._has_started = False
+        self.is_guess = True  # the child may call init with its own identity
+        self._has_reported = self._has_started = False
         self.failure = None
+        self._finding_out, self._ending_lock = None, threading.RLock()
+        self.model_flops = ModelFlops(self.settings.mfu, GUARD)
         GUARD.drops.reset()
         self.providers.gpus.forget()
         self.providers.gc_time.forget()
@@ -192,25 +227,25 @@ class Session:
         return self._exporter.flush(timeout_s)
 
     def hurry(self) -> None:
-        """Let the exporters send what was recorded, without waiting for them."""
+        """Make the exporters send recorded data now, without waiting for them."""
         self._exporter.hurry()
         if self._spans is not None:
             self._spans.hurry()
 
-    def shutdown(self, timeout_s: float, *, says_goodbye: bool = True) -> bool:
+    def shutdown(self, timeout_s: float, *, announces_end: bool = True) -> bool:
         """See ``shutdown`` of the module."""
-        self._ends_silently = not says_goodbye
+        self._ends_silently = not announces_end
         self._note_failure(uncaught())
         self._stop_sampling()
         return self._exporter.shutdown(timeout_s)
 
     def shutdown_at_exit(self) -> bool:
-        """``shutdown`` that does not hold up a process for an endpoint that does not exist.
+        """Shut down without delaying the process for an endpoint that does not exist.
 
-        One that was named gets its full time even if it never listened, counted from the start of
-        the session: a bridge may be starting too.
+        A configured endpoint gets its full time even if it never listened, counted from the start
+        of the session: the bridge may still be starting.
         """
-        # Of a multiprocessing child: its finalizers run while what its target raised is on its way.
+        # In a multiprocessing child the finalizers run while the target's exception propagates.
         self._note_failure(sys.exception() or uncaught())
         self._stop_sampling()
         unreached_s = UNREACHED_EXIT_TIMEOUT_S
@@ -220,8 +255,9 @@ class Session:
 
     @property
     def _is_worker(self) -> bool:
-        # A forked data loader, or whatever else a launcher starts, is no worker unless it says so.
-        return self._has_spoken or not self.is_guess
+        # A forked data loader or another child of a launcher is a worker only once it reports
+        # something.
+        return self._has_reported or not self.is_guess
 
     def _collect(self) -> list[Request]:
         if self.settings.traces.enabled:
@@ -232,45 +268,91 @@ class Session:
             measured = self.providers.meter.collect_with_heartbeat()
         else:
             self.providers.meter.buffer.clear()
-        said = self.providers.events.take_all()
-        self._has_spoken = self._has_spoken or bool(measured or said)
+            self.providers.meter.steps.take()
+        events = self.providers.events.take_all()
+        self._has_reported = self._has_reported or bool(measured or events)
         if self._is_worker and not self._has_started:
-            self.say_start({})
+            self.report_start({})
             self._begin_sampling()
-            said = self.providers.events.take_all() + said
+            events = self.providers.events.take_all() + events
         if not self.settings.logs.enabled:
             return measured
-        before, after = map(self.providers.events.requests, around(said))
+        first, last = around(events)
+        if self._is_worker and self.settings.console:
+            with GUARD:
+                first = [*first, *self.providers.console.take(is_last=self._is_ending)]
+        before, after = map(self.providers.events.requests, (first, last))
         return [*before, *measured, *after]
 
     def _begin_sampling(self) -> None:
         self.providers.gc_time.start()
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
+            self.model_flops.start()
+        self._find_out_provenance()
+
+    def _find_out_provenance(self) -> None:
+        """Report what this process runs, once, from a thread: git may take seconds."""
+        detail = self.settings.provenance
+        if not self.settings.logs.enabled or detail is ProvenanceDetail.OFF:
+            return
+        with_code = detail is ProvenanceDetail.FULL and not self.identity.index
+        with self._ending_lock:
+            if self._is_ending or self._finding_out is not None:
+                return
+            thread = threading.Thread(
+                target=self._report_provenance,
+                kwargs={"with_code": with_code},
+                name="otel-rl-provenance",
+                daemon=True,
+            )
+            thread.start()
+            self._finding_out = thread
+
+    def _report_provenance(self, *, with_code: bool) -> None:
+        with GUARD:
+            from otel_rl.worker.events.provenance import provenance  # needed once
+
+            found = provenance(with_code=with_code)
+            if not self.providers.events.add(RL_WORKER_START, found, text_chars=_chars(found)):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _stop_sampling(self) -> None:
-        self._is_ending = True  # the last collection may be the first in which the worker speaks
+        with self._ending_lock:
+            self._is_ending = True  # the last collection may be the worker's first report
+            finding_out = self._finding_out
         self.providers.gpus.stop()
+        if finding_out is not None and finding_out is not threading.current_thread():
+            finding_out.join(_PROVENANCE_EXIT_S)
 
     def _heartbeat(self) -> Request | None:
-        is_heard = self._is_worker and self.settings.metrics.enabled
-        return self.providers.meter.heartbeat() if is_heard else None
+        is_reporting = self._is_worker and self.settings.metrics.enabled
+        return self.providers.meter.heartbeat() if is_reporting else None
 
-    def _greeting(self) -> list[Request]:
-        said = self.providers.events.take_all() if self.settings.logs.enabled else []
-        return self.providers.events.requests(said)
+    def _start_requests(self) -> list[Request]:
+        events = self.providers.events.take_all() if self.settings.logs.enabled else []
+        return self.providers.events.requests(events)
 
-    def _goodbye(self) -> Request | None:
+    def _end_request(self) -> Request | None:
         if self._ends_silently or not self._is_worker or not self.settings.logs.enabled:
             return None
-        said: dict[str, str] = {RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE}
-        if self.failure is not None:
-            said = {RL_WORKER_STATUS: RlWorkerStatusValues.FAILED, ERROR_TYPE: self.failure}
-        return self.providers.events.goodbye(said)
+        attributes: dict[str, Plain] = {RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE}
+        failure = self.failure
+        if failure is not None:
+            attributes = {
+                RL_WORKER_STATUS: RlWorkerStatusValues.FAILED,
+                **_attributes_of(failure),
+            }
+        return self.providers.events.end_request(attributes)
 
     def _note_failure(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, SystemExit):
-            self.failure = type_name(error)
+            with GUARD:
+                self.failure = self._failure_of(error)
+
+    def _failure_of(self, error: BaseException) -> Failure:
+        with_message = self.settings.provenance is not ProvenanceDetail.OFF
+        return failure_of(error, with_message=with_message)
 
     def _flush_spans(self, timeout_s: float) -> None:
         if self._spans is not None:
@@ -279,12 +361,31 @@ class Session:
     def _close(self) -> None:
         if self.providers.meter.reader is self:
             self.providers.meter.reader = None
+        self.providers.console.stop(self)
         if self._spans is not None:
             self._spans.close()
 
 
+def _attributes_of(failure: Failure) -> dict[str, Plain]:
+    attributes: dict[str, Plain] = {ERROR_TYPE: failure.error}
+    if failure.message:
+        attributes[EXCEPTION_MESSAGE] = failure.message
+    if failure.step is not None:
+        attributes[RL_LOOP_ITERATION] = failure.step
+    return attributes
+
+
+def _chars(attributes: Mapping[str, Plain]) -> int:
+    texts = (
+        one
+        for value in attributes.values()
+        for one in (value if isinstance(value, list) else [value])
+    )
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 class _Providers:
-    """What user code holds on to for the life of the process, over any number of sessions."""
+    """Providers that user code holds for the life of the process, across sessions."""
 
     def __init__(self, resource: Resource, settings: Settings) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
@@ -292,7 +393,8 @@ class _Providers:
         show_phases(meter, GUARD)
         self.gc_time = GcTime(meter)
         self.gpus = GpuSampler(meter, GUARD)
-        self.events = Events(resource)
+        self.events = EventQueue(resource, GUARD)
+        self.console = Console(GUARD)
         keeps_steps = settings.trace_steps is not None
         self.spans = SpanBuffer(settings.span_capacity)
         self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
@@ -311,6 +413,7 @@ class _Providers:
         self.events.bind(resource)
         if not keep_buffer:
             self.events.forget()
+            self.console.forget()
 
     def install(self) -> None:
         """Make these the global providers, unless the program has its own."""
@@ -319,11 +422,11 @@ class _Providers:
             trace.set_tracer_provider(self.tracer)
 
 
-# _lock guards the three below. Re-entrant: asking the API for the global provider may load
-# the plug-in, which asks for the session.
+# _lock guards the three below. Re-entrant: asking the API for the global provider may load the
+# plug-in, which asks for the session.
 _lock = threading.RLock()
 _session: Session | None = None
-_has_ended = False  # whoever has said shutdown gets no other worker than one that init names
+_has_ended = False  # after shutdown only init starts another worker
 _providers: _Providers | None = None
 
 
@@ -344,8 +447,9 @@ def init(
     group: str | None = None,
     job_type: str | None = None,
     gpu: bool | GpuOptions | None = None,
+    mfu: MfuOptions | None = None,
 ) -> None:
-    """Start reporting as a worker of an experiment. Raises here or never again.
+    """Start reporting as a worker of an experiment. After it returns, nothing raises.
 
     Sets the global OpenTelemetry providers unless the program has set its own. Call it once per
     process; a second call with the same arguments does nothing.
@@ -354,23 +458,25 @@ def init(
         experiment: Groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
         role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``.
         trial: One attempt at the experiment; default ``OTEL_RL_TRIAL``, else ``default``.
-        index: Place among the workers of the role, from 0; default what the launcher says.
-        count: Number of workers of the role; default what the launcher says.
+        index: Index among the workers of the role, from 0; default from the launcher.
+        count: Number of workers of the role; default from the launcher.
         tag: ``training`` or ``evaluation``, or any word.
         endpoint: Base URL of the bridge or collector; default ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         export_interval_s: Seconds; default ``OTEL_METRIC_EXPORT_INTERVAL``, else 1.
         resource_attributes: Further attributes of the process.
         config: Hyper-parameters of the run. See ``log_config``.
-        notes: Prose about the run.
-        tags: Words to find the run by, together with those of the other workers.
-        group: A name that several runs share.
-        job_type: What kind of run it is within its group.
-        gpu: Whether the process's GPUs are sampled, or how, e.g. ``{"roles": ["trainer"]}``;
-            default ``OTEL_RL_GPU``, else not.
+        notes: Free text about the run.
+        tags: Tags of the run, merged with those of the other workers.
+        group: Name shared by several runs.
+        job_type: Kind of the run within its group.
+        gpu: True samples the process's GPUs; options select how, e.g. ``{"roles": ["trainer"]}``;
+            default ``OTEL_RL_GPU``, else no sampling.
+        mfu: ``{"model_flops_per_token": ...}`` reports ``rl.train.mfu`` of each step; default
+            ``OTEL_RL_MODEL_FLOPS_PER_TOKEN``, else none.
 
     Raises:
-        ConfigError: An argument or variable is wrong, or the process reports as another worker
-            already. The message names it, its value and the way out.
+        ConfigError: An argument or variable is wrong, or the process already reports as another
+            worker. The message names it, its value and the remedy.
     """
     identity = identify(
         os.environ,
@@ -384,17 +490,17 @@ def init(
         process_name=process_name(),
     )
     settings = read_settings(
-        os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu
+        os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu, mfu=mfu
     )
     _check_files(settings)
-    said = what_is_said(
+    metadata = validated_metadata(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
     with _lock:
         if _session is None:
-            _start(identity, settings, is_guess=False, said=said)
+            _start(identity, settings, is_guess=False, metadata=metadata)
         elif _session.is_guess:
-            _replace_guess(_session, identity, settings, said)
+            _replace_guess(_session, identity, settings, metadata)
         elif _session.identity != identity or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
@@ -402,8 +508,8 @@ def init(
                 f"{redacted(settings.metrics.url)}).",
                 hint="Call otel_rl.shutdown() first, or call init() once.",
             )
-        elif said:
-            _session.say_start(said)
+        elif metadata:
+            _session.report_start(metadata)
         if not settings.disabled and _providers is not None:
             with GUARD:
                 _providers.install()
@@ -413,23 +519,23 @@ def flush(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     """Send everything recorded before the call. Never raises.
 
     Args:
-        timeout_s: The longest the call blocks.
+        timeout_s: Maximum blocking time.
 
     Returns:
-        True if the endpoint has taken it; False on timeout or before ``init``.
+        True if the endpoint accepted it; False on timeout or before ``init``.
     """
     session = _session
     return session.flush(timeout_s) if session is not None else False
 
 
 def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
-    """Send everything and stop reporting. Runs by itself at exit. Idempotent, never raises.
+    """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:
-        timeout_s: The longest the call blocks.
+        timeout_s: Maximum blocking time.
 
     Returns:
-        True if everything was delivered. What was not is counted and logged.
+        True if everything was delivered. Losses are counted and logged.
     """
     session = _ended_session()
     return session.shutdown(timeout_s) if session is not None else True
@@ -449,7 +555,7 @@ def _shutdown_at_exit() -> None:
 
 
 def _ended_session() -> Session | None:
-    """The session, which is none from now on."""
+    """Remove and return the session."""
     global _session, _has_ended  # one session per process
     with _lock:
         session, _session = _session, None
@@ -458,18 +564,18 @@ def _ended_session() -> Session | None:
 
 
 def running() -> Session | None:
-    """The session, or None before ``init`` and after ``shutdown``."""
+    """Return the session, or None before ``init`` and after ``shutdown``."""
     return _session
 
 
 def implicit_session() -> Session | None:
-    """The session, started from the environment alone if there was none yet.
+    """Return the session; start it from the environment alone if there is none.
 
     Returns:
         None if ``OTEL_SDK_DISABLED`` is set, or after ``shutdown``.
 
     Raises:
-        ConfigError: The environment does not say which experiment this is, or is wrong.
+        ConfigError: The environment lacks the experiment, or has a wrong value.
     """
     with _lock:
         if _session is not None or _has_ended:
@@ -481,7 +587,7 @@ def implicit_session() -> Session | None:
 
 
 def install_from_environment() -> None:
-    """``implicit_session`` with its providers as the program's, unless it has set its own.
+    """Run ``implicit_session`` and install its providers, unless the program has its own.
 
     Raises:
         ConfigError: See ``implicit_session``.
@@ -492,10 +598,10 @@ def install_from_environment() -> None:
 
 
 def start_from_environment() -> Session | None:
-    """``implicit_session`` for what is called in a training loop: never raises.
+    """Variant of ``implicit_session`` for calls in a training loop: never raises.
 
     Returns:
-        None, too, if no experiment is in ``OTEL_RL_EXPERIMENT``.
+        Also None without ``OTEL_RL_EXPERIMENT``.
     """
     if is_disabled() or not os.environ.get("OTEL_RL_EXPERIMENT"):
         return None
@@ -507,11 +613,11 @@ def start_from_environment() -> Session | None:
 
 
 def started_or_dropped(call: str, lost: int = 1) -> Session | None:
-    """The session, started from the environment if need be. Never raises.
+    """Return the session, started from the environment if necessary. Never raises.
 
     Args:
-        call: What the program has called.
-        lost: How much of it is lost, and counted, if there is no session.
+        call: The program's call, for the message.
+        lost: Number of items counted as lost if there is no session.
     """
     started = _session or start_from_environment()
     if started is None and not is_disabled():
@@ -526,24 +632,26 @@ def started_or_dropped(call: str, lost: int = 1) -> Session | None:
 
 
 def is_disabled() -> bool:
-    """Whether ``OTEL_SDK_DISABLED`` is set."""
+    """Report whether ``OTEL_SDK_DISABLED`` is set."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def _replace_guess(guess: Session, identity: Identity, settings: Settings, said: Said) -> None:
-    """Go on as the worker that ``init`` names. The caller holds the lock."""
+def _replace_guess(
+    guess: Session, identity: Identity, settings: Settings, metadata: RunMetadata
+) -> None:
+    """Continue as the worker that ``init`` names. The caller holds the lock."""
     if guess.settings == settings:
         guess.correct(identity)
-        guess.say_start(said)
+        guess.report_start(metadata)
     else:
         ended = _ended_session()
         if ended is not None:
-            ended.shutdown(_CHANGE_TIMEOUT_S, says_goodbye=False)
-        _start(identity, settings, is_guess=False, said=said)
+            ended.shutdown(_CHANGE_TIMEOUT_S, announces_end=False)
+        _start(identity, settings, is_guess=False, metadata=metadata)
 
 
 def _start(
-    identity: Identity, settings: Settings, *, is_guess: bool, said: Said | None = None
+    identity: Identity, settings: Settings, *, is_guess: bool, metadata: RunMetadata | None = None
 ) -> Session | None:
     """Start the session. The caller holds the lock."""
     global _session, _providers, _has_ended  # one session per process
@@ -551,11 +659,11 @@ def _start(
         return None
     for line in exporters_beside_otlp(os.environ):
         GUARD.warn(line, f"{line}.")
-    if identity.index is None and (place := place_that_is_none(os.environ)) is not None:
+    if identity.index is None and (place := invalid_place(os.environ)) is not None:
         GUARD.warn(
             "place",
-            f"{place} is no place among workers, so this one has no index of its own and the "
-            "bridge numbers it. Set OTEL_RL_INDEX and OTEL_RL_COUNT, or correct them.",
+            f"{place} is not a valid index and count, so this worker has no index and the "
+            "bridge assigns one. Set OTEL_RL_INDEX and OTEL_RL_COUNT, or correct them.",
         )
     if _providers is None:
         _providers = _Providers(_resource(identity), settings)
@@ -564,7 +672,7 @@ def _start(
         atexit.register(_shutdown_at_exit)
     else:
         _providers.restart(_resource(identity), keep_buffer=True)
-    _session = Session(identity, settings, _providers, is_guess=is_guess, said=said)
+    _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
     with GUARD:
         watch_calls(_hurry, GUARD)
@@ -574,7 +682,7 @@ def _start(
 
 
 def _after_fork_in_child() -> None:
-    global _lock  # the parent's may be held by a thread that is not here
+    global _lock  # a thread of the parent may hold its lock
     _lock = threading.RLock()
     if _session is not None and _providers is not None:
         with GUARD:
@@ -582,17 +690,17 @@ def _after_fork_in_child() -> None:
 
 
 def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
-    """Such a child ends with ``os._exit``, which skips atexit but runs these finalizers.
+    """Register the shutdown for a child that ends with ``os._exit``, which skips atexit.
 
-    The low priority puts it after the finalizers of user code, which may still record.
+    The low priority runs it after the finalizers of user code, which may still record.
     """
     multiprocessing_util.Finalize(None, _shutdown_at_exit, exitpriority=-100)
 
 
 def _resource(identity: Identity) -> Resource:
-    """The identity in this process. ``OTEL_RESOURCE_ATTRIBUTES`` fills in what it does not say."""
+    """Build the resource; ``OTEL_RESOURCE_ATTRIBUTES`` fills in missing attributes."""
     attributes = identity.attributes()
-    # The SDK's own detector, because its tracers take the same id after a fork.
+    # The SDK's own detector, so that its tracers have the same id after a fork.
     attributes.update(ServiceInstanceIdResourceDetector().detect().attributes)
     attributes |= {
         "process.pid": os.getpid(),
@@ -600,7 +708,7 @@ def _resource(identity: Identity) -> Resource:
         "telemetry.distro.version": __version__,
     }
     found = Resource.create(attributes)
-    # A place and a tag are the identity's to say: a forked child has none, whatever is inherited.
+    # Index and tag come from the identity only: a forked child has none, whatever it inherits.
     kept = {
         key: value
         for key, value in found.attributes.items()
@@ -610,7 +718,7 @@ def _resource(identity: Identity) -> Resource:
 
 
 def _install_meter_provider(provider: BufferedMeterProvider) -> None:
-    # The API has no question "did anybody set one?", but its own placeholders live in its module.
+    # The API cannot report whether a provider is set, but its placeholders live in its own module.
     if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
         metrics.set_meter_provider(provider)
     elif metrics.get_meter_provider() is not provider:

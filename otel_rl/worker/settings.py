@@ -1,4 +1,4 @@
-"""Where and how a worker exports: the standard ``OTEL_*`` variables, read once at start. Pure."""
+"""Export settings of a worker from the standard ``OTEL_*`` variables, read once at start. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,19 @@ from opentelemetry.util.re import parse_env_headers
 
 from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
-from otel_rl.shown import redacted
-from otel_rl.worker.gpu import GpuOptions, GpuSettings, read_gpu_settings
+from otel_rl.redaction import redacted
+from otel_rl.worker.gpu import (
+    GpuOptions,
+    GpuSettings,
+    MfuOptions,
+    MfuSettings,
+    read_gpu_settings,
+    read_mfu_settings,
+)
 
 __all__ = [
     "Protocol",
+    "ProvenanceDetail",
     "Settings",
     "SignalSettings",
     "exporters_beside_otlp",
@@ -23,14 +31,15 @@ __all__ = [
 ]
 
 DEFAULT_INTERVAL_S: Final = 1.0
-"""A chart that is a second old feels live; the SDK's default of a minute does not."""
+"""A chart one second old feels live; the SDK's default of a minute does not."""
 
 DEFAULT_SPAN_INTERVAL_S: Final = 1.0
-"""As measurements, so that a process that is killed loses no more spans than those. The SDK's five
-seconds would save 0.1 % of a core."""
+"""Same as for metrics, so that a killed process loses no more spans than measurements. The SDK's
+five seconds would save 0.1 % of a core.
+"""
 
 DEFAULT_SPAN_CAPACITY: Final = 1 << 14
-"""About 30 MB if they all wait; an export comes before, at a quarter of it."""
+"""About 30 MB when full; an export starts at a quarter of it."""
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 """OTEL_EXPORTER_OTLP_TIMEOUT's default in the specification."""
@@ -38,8 +47,22 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
+class ProvenanceDetail(StrEnum):
+    """Extent of what a worker reports of its command, code and machine.
+
+    Attributes:
+        FULL: Everything.
+        COMMAND: Not the difference to the commit, and not the packages.
+        OFF: Nothing.
+    """
+
+    FULL = "full"
+    COMMAND = "command"
+    OFF = "off"
+
+
 class Protocol(StrEnum):
-    """The OTLP transports that workers speak."""
+    """OTLP transports that workers support."""
 
     HTTP = "http/protobuf"
     GRPC = "grpc"
@@ -47,21 +70,21 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignalSettings:
-    """How one signal is sent.
+    """Export settings of one signal.
 
     Attributes:
-        signal: Which.
-        url: Where to: the full URL for HTTP, scheme and authority for gRPC.
+        signal: The signal.
+        url: Target: the full URL for HTTP, scheme and authority for gRPC.
         protocol: Transport.
         headers: Lower-case names. Never logged: they carry credentials.
         timeout_s: For one attempt.
-        gzip: Whether bodies are compressed.
+        gzip: True compresses bodies.
         certificate: CA file, or None for the system's.
         client_certificate: For mutual TLS, or None.
         client_key: For mutual TLS, or None.
         insecure: For gRPC: no TLS.
         enabled: False if ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER`` names exporters without OTLP.
-        is_named: Whether an argument or a variable says the endpoint; False for the default.
+        is_named: True if an argument or a variable sets the endpoint; False for the default.
         files: The variables that name the three files above, each with its file.
     """
 
@@ -84,7 +107,7 @@ class SignalSettings:
 
     @property
     def peer(self) -> tuple[object, ...]:
-        """All by which a connection differs from one to another place."""
+        """All settings that distinguish one connection from another."""
         parts = urlsplit(self.url)
         return (
             parts.scheme,
@@ -97,25 +120,28 @@ class SignalSettings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the endpoint is this machine: no proxy, and compression gains nothing."""
+        """True if the endpoint is this machine: no proxy, and compression gains nothing."""
         return urlsplit(self.url).hostname in _LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that export depends on.
+    """Export settings of a worker.
 
     Attributes:
         metrics: See ``SignalSettings``.
         traces: See ``SignalSettings``.
-        logs: See ``SignalSettings``. Where events go.
+        logs: See ``SignalSettings``. Target of events.
         interval_s: Between two metric exports.
-        span_interval_s: Between two exports of spans.
-        span_capacity: How many spans may wait for the next.
+        span_interval_s: Between two span exports.
+        span_capacity: Maximum number of spans waiting for the next export.
         disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
-        gpu: Whether and how the process's GPUs are sampled.
+        gpu: GPU sampling of the process.
         trace_steps: Share of all steps whose spans are kept; None if OpenTelemetry's own
             ``OTEL_TRACES_SAMPLER`` decides.
+        provenance: What is told of command, code and machine.
+        mfu: What is known for the MFU of steps.
+        console: True sends what the process writes to its console.
     """
 
     metrics: SignalSettings
@@ -127,6 +153,9 @@ class Settings:
     disabled: bool
     gpu: GpuSettings
     trace_steps: float | None
+    provenance: ProvenanceDetail = ProvenanceDetail.FULL
+    mfu: MfuSettings = field(default_factory=MfuSettings)
+    console: bool = True
 
 
 def read_settings(
@@ -135,17 +164,19 @@ def read_settings(
     endpoint: str | None = None,
     export_interval_s: float | None = None,
     gpu: bool | GpuOptions | None = None,
+    mfu: MfuOptions | None = None,
 ) -> Settings:
-    """Read the environment; arguments win.
+    """Read the environment; arguments take precedence.
 
     Args:
         environ: The process's environment.
         endpoint: Base URL, as in ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         export_interval_s: Seconds between two exports.
-        gpu: Whether GPUs are sampled, or how.
+        gpu: GPU sampling, as in ``init``.
+        mfu: As in ``init``.
 
     Raises:
-        ConfigError: Naming what is wrong, its value and the way out.
+        ConfigError: Names the wrong setting, its value and the remedy.
     """
     if endpoint is not None and not isinstance(endpoint, str):
         raise ConfigError(
@@ -161,17 +192,20 @@ def read_settings(
         disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
         gpu=read_gpu_settings(environ, given=gpu),
         trace_steps=_trace_steps(environ),
+        provenance=_provenance(environ),
+        mfu=read_mfu_settings(environ, given=mfu),
+        console=_console(environ),
     )
 
 
 def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:
-    """The exporters that ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER`` names; empty for the default."""
+    """Return the exporters in ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER``; empty for the default."""
     names = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower().split(",")
     return tuple(name.strip() for name in names if name.strip())
 
 
 def _is_for_otlp(exporters: tuple[str, ...]) -> bool:
-    """Whether OTLP is among them, also as Python's SDK names one protocol of it."""
+    """Report whether OTLP is among them; Python's SDK also has names for one protocol of it."""
     return not exporters or any(name.startswith("otlp") for name in exporters)
 
 
@@ -184,11 +218,11 @@ _NOT_SENT: Final = {
 
 
 def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False) -> Iterator[str]:
-    """A line for each signal whose variable asks for exporters, and OTLP is not among them.
+    """Yield a line for each signal whose variable names exporters without OTLP.
 
     Args:
         environ: The process's environment.
-        with_none: Whether ``none``, which is plainly meant, gets a line too.
+        with_none: True also yields a line for an explicit ``none``.
     """
     for signal in Signal:
         exporters = exporters_of(environ, signal)
@@ -209,10 +243,10 @@ _URL_HINT = "Use a URL such as http://localhost:4318."
 
 
 def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) -> SignalSettings:
-    word = signal.upper()  # as it stands in names of variables
+    word = signal.upper()  # as in the names of variables
 
     def find(name: str) -> tuple[str, str]:
-        """(value, variable) of the signal's own variable, else the common one."""
+        """Return (value, variable) of the signal's own variable, else of the common one."""
         for variable in (f"OTEL_EXPORTER_OTLP_{word}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
             if environ.get(variable, "").strip():
                 return environ[variable].strip(), variable
@@ -284,7 +318,7 @@ def _url(
 
 
 def _grpc_url(where: str, url: str, *, insecure: bool) -> str:
-    """GRPC endpoints may lack a scheme; ``OTEL_EXPORTER_OTLP_INSECURE`` then decides."""
+    """Check a gRPC endpoint; without a scheme ``OTEL_EXPORTER_OTLP_INSECURE`` selects it."""
     if "://" not in url:
         url = f"{'http' if insecure else 'https'}://{url}"
     _check_url(where, url)
@@ -304,7 +338,7 @@ def _check_url(where: str, url: str) -> None:
 
 
 def _timeout_s(text: str, variable: str) -> float:
-    """Seconds, as the Python SDK reads the variable (the specification says milliseconds)."""
+    """Parse seconds, as the Python SDK does (the specification defines milliseconds)."""
     try:
         timeout_s = float(text) if text else DEFAULT_TIMEOUT_S
     except ValueError:
@@ -333,6 +367,26 @@ def _trace_steps(environ: Mapping[str, str]) -> float | None:
     return share
 
 
+def _provenance(environ: Mapping[str, str]) -> ProvenanceDetail:
+    text = environ.get("OTEL_RL_PROVENANCE", "").strip().lower()
+    try:
+        return ProvenanceDetail(text) if text else ProvenanceDetail.FULL
+    except ValueError:
+        raise ConfigError(
+            f"OTEL_RL_PROVENANCE: must be full, command or off (got {text!r}).",
+            hint="command leaves out the difference to the commit and the packages.",
+        ) from None
+
+
+def _console(environ: Mapping[str, str]) -> bool:
+    text = environ.get("OTEL_RL_CONSOLE", "").strip().lower()
+    if text not in ("", "on", "off"):
+        raise ConfigError(
+            f"OTEL_RL_CONSOLE: must be on or off (got {text!r}).", hint="Correct or unset it."
+        )
+    return text != "off"
+
+
 def _interval_s(environ: Mapping[str, str], given: object) -> float:
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
@@ -345,7 +399,7 @@ def _interval_s(environ: Mapping[str, str], given: object) -> float:
 
 
 def _milliseconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
-    """Seconds, from a variable that says milliseconds."""
+    """Convert a variable in milliseconds to seconds."""
     text = environ.get(variable, "").strip()
     if not text:
         return default_s

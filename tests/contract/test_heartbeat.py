@@ -6,14 +6,14 @@ from time import time_ns
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.align import Aligner, AlignSettings
-from otel_rl.bridge.decode import decode
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Batch, Decoded, Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
 
 S = 1_000_000_000
 
@@ -38,7 +38,7 @@ def aligner() -> Aligner:
 
 
 def taken(payload: bytes) -> Decoded:
-    (batch,) = admit(Signal.METRICS, payload, ReceiveLimits(), time_ns()).batches
+    (batch,) = validate(Signal.METRICS, payload, ReceiveLimits(), time_ns()).batches
     return decode(Batch(batch.experiment, Signal.METRICS, batch.payload, batch.received_ns))
 
 
@@ -92,4 +92,4 @@ def test_what_is_recorded_while_a_worker_collects_is_not_late() -> None:
     for _ in range(3):
         export(one, run)
         run.close(2 * S)
-    assert (run.tally.taken, run.tally.late) == (5, 0)
+    assert (run.sample_counts.taken, run.sample_counts.late) == (5, 0)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.wandb_marks import SHARED_MODE, mark_key
-from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.wandb.row_marks import SHARED_MODE, mark_key
+from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Device, ExperimentKey, Row, Table
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests import waiting
 from tests.wandb_server import Run, WandbServer
 
@@ -278,6 +278,7 @@ def test_every_key_of_ours_begins_with_otel_rl(finished: tuple[RunInfo, Run, Wan
         "otel_rl/trainer/loss": 39.0,
         "otel_rl/bridge/rows": 1.0,
         "otel_rl/step": 19,
+        "otel_rl/hours": 39 / 3600,
         "otel_rl/policy_version": 3,
         mark_key(run): 39,
     }
@@ -367,6 +368,7 @@ def test_a_run_that_is_finished_is_joined_again_where_it_was_left(
     assert numbers(server, run, owner.id) == list(range(12))
 
 
+@pytest.mark.slow
 def test_marks_are_found_among_thousands_of_lines_of_the_owner(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -378,6 +380,7 @@ def test_marks_are_found_among_thousands_of_lines_of_the_owner(
     assert numbers(server, run, owner.id) == list(range(10))
 
 
+@pytest.mark.slow
 def test_two_experiments_share_one_run(owner: Owner, home: Path, server: WandbServer) -> None:
     one = joining(home, owner.id)
     other = replace(one, run_id="other")
@@ -417,6 +420,7 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     assert numbers(server, run, owner.id) == list(range(310))
 
 
+@pytest.mark.slow
 def test_a_killed_wandb_core_is_followed_by_one_that_goes_on(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -433,6 +437,7 @@ def test_a_killed_wandb_core_is_followed_by_one_that_goes_on(
     assert numbers(server, run, owner.id) == list(range(210))
 
 
+@pytest.mark.slow
 def test_rows_that_the_server_shows_late_are_waited_for_after_a_kill(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -449,6 +454,7 @@ def test_rows_that_the_server_shows_late_are_waited_for_after_a_kill(
     assert numbers(server, run, owner.id) == list(range(60))
 
 
+@pytest.mark.slow
 def test_rows_that_are_shown_later_than_that_are_there_twice_and_known_by_their_number(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -467,6 +473,7 @@ def test_rows_that_are_shown_later_than_that_are_there_twice_and_known_by_their_
     assert all(found[number] == 1 for number in range(50, 60))
 
 
+@pytest.mark.slow
 def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -483,6 +490,7 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     assert numbers(server, run, owner.id) == list(range(8))
 
 
+@pytest.mark.slow
 def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
@@ -503,6 +511,7 @@ def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
 # What cannot be joined
 
 
+@pytest.mark.slow
 def test_a_run_that_never_begins_is_not_made(owner: Owner, home: Path, server: WandbServer) -> None:
     before = server.run_ids()
     run = joining(home, owner.id, attach=f"elsewhere/{owner.id}")

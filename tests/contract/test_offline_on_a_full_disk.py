@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
+from tests.slow import slow_after
 from tests.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
@@ -82,7 +83,7 @@ def small_disk(directory: Path) -> Iterator[Limit]:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-@pytest.fixture(params=[short_files, small_disk], ids=lambda disk: disk.__name__)
+@pytest.fixture(params=slow_after(1, [short_files, small_disk]), ids=lambda disk: disk.__name__)
 def limit(request: pytest.FixtureRequest, run: RunInfo) -> Iterator[Limit]:
     with request.param(run.directory) as limit:
         yield limit

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from otel_rl.bridge.config import GrpcSettings, HttpSettings
-from otel_rl.bridge.track.contract import RunState
+from otel_rl.bridge.delivery.delivery_interfaces import RunState
 from tests.deploy.alerts import alerts
 from tests.deploy.manifests import manifests
 
@@ -48,7 +48,7 @@ def test_every_port_of_a_collector_or_jaeger_is_documented_and_no_other() -> Non
     listening = set(re.findall(r"_(?:GRPC|HTTP|HEALTH|QUERY):-127\.0\.0\.1:(\d+)\}", text))
     listening |= set(re.findall(r"_METRICS_PORT:-(\d+)\}|_QUERY_GRPC:-127\.0\.0\.1:\d+\}", text))
     listening |= set(re.findall(r"_QUERY_GRPC:-127\.0\.0\.1:(\d+)\}", text))
-    told = re.findall(r"\| 127\.0\.0\.1:(\d+) \|", section(page("deploy"), "Ports"))
+    told = re.findall(r"\| (\d+) `OTEL_RL_", section(page("deploy"), "Ports"))
     assert sorted(told) == sorted(listening - {""})
 
 
@@ -86,14 +86,14 @@ def test_every_volume_of_kubernetes_is_as_large_as_documented() -> None:
 
 def test_every_check_of_doctor_is_documented_and_no_other() -> None:
     sources = [
-        ROOT / "otel_rl" / "cli" / "doctor.py",
-        ROOT / "otel_rl" / "bridge" / "track" / "checks.py",
+        ROOT / "otel_rl" / "cli" / "commands" / "doctor.py",
+        ROOT / "otel_rl" / "bridge" / "delivery" / "tracker_checks.py",
     ]
     text = "".join(path.read_text() for path in sources)
     names = {*re.findall(r'(?:CheckResult|check_writable)\(\s*"([a-z ]+)"', text)}
     names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
     names |= set(re.findall(r'"(opentelemetry_[a-z_]+)"', text))
-    told = page("operations").partition("### What doctor says")[2]
+    told = page("operations").partition("### Checks of doctor")[2]
     table = told.partition("| state of a run")[0]
     in_table = {word for cell in first_cells(table) for word in re.findall(r"`([^`]+)`", cell)}
     assert in_table == names

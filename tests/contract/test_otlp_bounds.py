@@ -1,7 +1,7 @@
 """What takes memory or connections has a bound, an answer and a count; others go on being served.
 
 The bounds of one request (bytes, messages, attributes, ...) are in ``test_otlp_http.py`` and
-``tests/unit/receive/test_admit.py``.
+``tests/unit/bridge/ingest/validation/test_validate.py``.
 """
 
 import gzip
@@ -26,8 +26,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome
-from otel_rl.bridge.receive import HttpServer, ReceiveLimits
-from tests import waiting
+from otel_rl.bridge.ingest import HttpServer, ReceiveLimits
+from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,
     Receiver,
@@ -54,7 +54,7 @@ def connection(receiver: Receiver) -> socket.socket:
 
 def post(receiver: Receiver, body: bytes, **headers: str) -> httpx.Response:
     url = receiver.url + "/v1/metrics"
-    return httpx.post(url, content=body, headers=PROTOBUF | headers, timeout=60)
+    return plain_http.post(url, content=body, headers=PROTOBUF | headers, timeout=60)
 
 
 def send(channel: grpc.Channel, message: bytes) -> bytes:

@@ -38,6 +38,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rl.errors import JournalClosed, JournalFull, MalformedRequest, RequestTooLarge
 from otel_rl.records import Batch, Signal
 from tests.otlp_requests import Receiver, grpc_receiver, http_receiver
+from tests.slow import slow_after
 
 RESOURCE = Resource({"rl.experiment.name": "x"})
 PROTOCOLS = ["http", "grpc"]
@@ -197,7 +198,7 @@ def export_all(make: Callable[[], Send], items: int, threads: int) -> dict[int, 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("sends", [sends_metrics, sends_spans, sends_logs])
+@pytest.mark.parametrize("sends", slow_after(1, [sends_metrics, sends_spans, sends_logs]))
 def test_40_every_item_is_delivered_or_accounted_as_dropped(
     protocol: str, sends: Callable[[Receiver, str], Send]
 ) -> None:

@@ -20,41 +20,27 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
     Metric,
 )
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive import HttpServer, ReceiveLimits
+from otel_rl.bridge.ingest import HttpServer, ReceiveLimits
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
     JournalFull,
-    JournalLocked,
-    MalformedRequest,
-    OtelRLError,
-    Overloaded,
-    RequestTooLarge,
-    SlowSender,
 )
 from otel_rl.records import Signal
-from tests import waiting
+from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,
     Receiver,
@@ -64,9 +50,6 @@ from tests.otlp_requests import (
     key_values,
     metrics_request,
     point,
-    request_of_every_type,
-    request_of_odd_points,
-    trace_request,
 )
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
@@ -140,7 +123,7 @@ def impatient() -> Iterator[Receiver]:
 
 
 def post(receiver: Receiver, body: bytes) -> httpx.Response:
-    return httpx.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF, timeout=60)
+    return plain_http.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF, timeout=60)
 
 
 def encoded(request: ExportMetricsServiceRequest) -> bytes:
@@ -195,16 +178,6 @@ def idle_server(port: int) -> HttpServer:
 
 
 class TestSuccess:
-    def test_01_protobuf_is_answered_by_an_empty_protobuf_response(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        body = encoded(metrics_request())
-        response = client.post("/v1/metrics", content=body, headers=PROTOBUF)
-        assert response.status_code == 200
-        assert response.headers["content-type"] == "application/x-protobuf"
-        assert response.content == b""
-        assert [batch.payload for batch in receiver.journal.batches] == [body]
-
     def test_02_json_is_answered_by_an_empty_object(
         self, receiver: Receiver, client: httpx.Client
     ) -> None:
@@ -222,35 +195,6 @@ class TestSuccess:
     ) -> None:
         headers = {"content-type": content_type}
         assert client.post("/v1/metrics", content=b"{}", headers=headers).status_code == 200
-
-    @pytest.mark.parametrize("signal", PATHS)
-    def test_04_empty_request_is_taken_and_nothing_is_stored(
-        self, receiver: Receiver, client: httpx.Client, signal: Signal
-    ) -> None:
-        assert client.post(PATHS[signal], content=b"", headers=PROTOBUF).status_code == 200
-        empty_envelope = ExportMetricsServiceRequest()
-        empty_envelope.resource_metrics.add()
-        body = encoded(empty_envelope)
-        assert client.post(PATHS[signal], content=body, headers=PROTOBUF).status_code == 200
-        assert receiver.journal.batches == []
-
-    @pytest.mark.parametrize(
-        ("signal", "response_type"),
-        [
-            (Signal.METRICS, ExportMetricsServiceResponse),
-            (Signal.TRACES, ExportTraceServiceResponse),
-        ],
-    )
-    def test_05_success_body_parses(
-        self,
-        client: httpx.Client,
-        signal: Signal,
-        response_type: type[ExportMetricsServiceResponse | ExportTraceServiceResponse],
-    ) -> None:
-        request = metrics_request() if signal is Signal.METRICS else trace_request()
-        body = request.SerializeToString()
-        response = client.post(PATHS[signal], content=body, headers=PROTOBUF)
-        assert not response_type.FromString(response.content).HasField("partial_success")
 
     def test_06_connection_is_kept_alive_and_chunked_bodies_are_taken(
         self, receiver: Receiver, client: httpx.Client
@@ -354,14 +298,6 @@ class TestLimits:
         response = small[1].post("/v1/metrics", content=body, headers=PROTOBUF, timeout=60)
         assert response.status_code == 413
 
-    def test_12_answer_stays_small_whatever_is_refused(self, client: httpx.Client) -> None:
-        name = "long" * 50_000
-        response = client.post(
-            "/v1/metrics", content=encoded(metrics_request(gauge(name=name))), headers=PROTOBUF
-        )
-        assert response.status_code == 200
-        assert len(response.content) < 4096
-
 
 class TestErrors:
     @pytest.mark.parametrize("path", PATHS.values())
@@ -377,11 +313,12 @@ class TestErrors:
         assert status.code == 3
         assert status.message
 
+    @pytest.mark.parametrize("path", PATHS.values())
     @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
     def test_14_other_methods_are_answered_405_in_words(
-        self, client: httpx.Client, method: str
+        self, client: httpx.Client, method: str, path: str
     ) -> None:
-        response = client.request(method, "/v1/metrics")
+        response = client.request(method, path)
         assert response.status_code == 405
         assert response.headers["content-type"].startswith("text/plain")
         assert response.text == "405 method not allowed, supported: [POST]"
@@ -409,16 +346,6 @@ class TestErrors:
 
 
 class TestRetry:
-    def test_17_unforeseen_error_is_retryable_counted_and_not_described(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        before = receiver.counts().get(("exceptions", "http"), 0)
-        receiver.journal.error = RuntimeError("a secret")
-        response = client.post("/v1/metrics", content=encoded(metrics_request()), headers=PROTOBUF)
-        assert response.status_code == 503
-        assert "secret" not in status_of(response).message
-        assert receiver.counts()["exceptions", "http"] == before + 1
-
     @pytest.mark.parametrize("media", [PROTOBUF, JSON])
     @pytest.mark.parametrize("error", [JournalFull("no room"), JournalClosed("stopping")])
     def test_18_back_pressure_is_503(
@@ -450,29 +377,6 @@ class TestRetry:
         assert status_of(response).details[0].Unpack(retry)
         assert retry.retry_delay.seconds == 1
 
-    def test_21_request_is_acknowledged_only_after_accept_returned(self) -> None:
-        durable, waiting = threading.Event(), threading.Event()
-
-        def wait_for_disk() -> None:
-            waiting.set()
-            durable.wait(60)
-
-        with http_receiver() as receiver, ThreadPoolExecutor(1) as sender:
-            receiver.journal.before = wait_for_disk
-            answer = sender.submit(post, receiver, encoded(metrics_request()))
-            assert waiting.wait(60)
-            assert not answer.done()
-            durable.set()
-            assert answer.result(60).status_code == 200
-
-    def test_22_repeated_request_is_handed_on_as_often_as_it_is_sent(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        body = encoded(metrics_request())
-        for _ in range(2):
-            assert client.post("/v1/metrics", content=body, headers=PROTOBUF).status_code == 200
-        assert [batch.payload for batch in receiver.journal.batches] == [body, body]
-
 
 class TestPartialSuccess:
     def test_23_refused_points_are_counted_and_explained_and_the_rest_is_stored(
@@ -493,27 +397,6 @@ class TestPartialSuccess:
         partial = response.json()["partialSuccess"]
         assert partial["rejectedDataPoints"] == "1"
         assert "rl.experiment.name" in partial["errorMessage"]
-
-    def test_23_refused_spans_are_counted_as_spans(self, client: httpx.Client) -> None:
-        body = trace_request(3, resource={}).SerializeToString()
-        response = client.post("/v1/traces", content=body, headers=PROTOBUF)
-        partial = ExportTraceServiceResponse.FromString(response.content).partial_success
-        assert partial.rejected_spans == 3
-
-    def test_24_points_taken_without_some_exemplars_are_a_warning(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        with_exemplars = point()
-        with_exemplars.exemplars.add(as_double=1, time_unix_nano=time.time_ns())
-        with_exemplars.exemplars.add(as_double=2, time_unix_nano=7)
-        body = encoded(metrics_request(gauge(with_exemplars)))
-        response = client.post("/v1/metrics", content=body, headers=PROTOBUF)
-        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
-        assert partial.rejected_data_points == 0
-        assert "Exemplars refused: 1" in partial.error_message
-        (stored,) = receiver.journal.metrics()
-        (kept,) = stored.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
-        assert [exemplar.as_double for exemplar in kept.exemplars] == [1]
 
 
 class TestJson:
@@ -608,32 +491,6 @@ class TestJson:
         body = encoded(metrics_request()) if media is PROTOBUF else JSON_GAUGE
         body = body.replace(b"loss", b"l\xffss")
         assert client.post("/v1/metrics", content=body, headers=media).status_code == 400
-
-    def test_29_a_resource_that_cannot_be_read_takes_nothing_else_with_it(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        broken = encoded(metrics_request(gauge(point(), point()))).replace(b"loss", b"l\xffss")
-        response = client.post("/v1/metrics", content=PROTOBUF_GAUGE + broken, headers=PROTOBUF)
-        partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
-        assert partial.rejected_data_points == 2
-        assert "malformed" in partial.error_message
-        assert [batch.payload for batch in receiver.journal.batches] == [PROTOBUF_GAUGE]
-
-
-class TestMetrics:
-    def test_30_every_type_of_metric_is_stored_as_sent(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        body = encoded(request_of_every_type())
-        assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
-        assert [batch.payload for batch in receiver.journal.batches] == [body]
-
-    def test_31_flags_exemplars_start_times_zero_times_and_nan_are_stored_as_sent(
-        self, receiver: Receiver, client: httpx.Client
-    ) -> None:
-        body = encoded(request_of_odd_points())
-        assert client.post("/v1/metrics", content=body, headers=PROTOBUF).content == b""
-        assert [batch.payload for batch in receiver.journal.batches] == [body]
 
 
 class TestRobustness:
@@ -735,50 +592,6 @@ class TestRobustness:
         assert client.post(PATHS[signal], content=body, headers=headers).status_code in (200, 400)
         good = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
         assert (good.status_code, good.content) == (200, b"")
-
-    def test_38_counts_match_what_was_acknowledged(self) -> None:
-        outcomes = [None, JournalFull("full"), RuntimeError("bug"), MalformedRequest("bad"), None]
-        with http_receiver() as receiver:
-            for error in outcomes:
-                receiver.journal.error = error
-                post(receiver, encoded(metrics_request(gauge(point(), point(time_ns=5)))))
-            assert receiver.counts() == {
-                ("requests", "partial"): 2,
-                ("requests", "no_room"): 1,
-                ("requests", "failed"): 1,
-                ("requests", "malformed"): 1,
-                ("exceptions", "http"): 1,
-                ("points.accepted", ""): 2,
-                ("points.refused", "time_out_of_range"): 2,
-            }
-
-    @pytest.mark.parametrize(
-        ("error", "http_status", "code"),
-        [
-            (MalformedRequest("x"), 400, 3),
-            (RequestTooLarge("x"), 413, 8),
-            (Overloaded("x"), 503, 14),
-            (SlowSender("x"), 503, 14),
-            (JournalFull("x"), 503, 14),
-            (JournalClosed("x"), 503, 14),
-            (JournalLocked("x"), 503, 14),
-            (OtelRLError("x"), 503, 14),
-            (OSError(28, "x"), 503, 14),
-            (MemoryError(), 503, 14),
-        ],
-        ids=repr,
-    )
-    def test_39_every_error_has_its_answer(
-        self,
-        receiver: Receiver,
-        client: httpx.Client,
-        error: Exception,
-        http_status: int,
-        code: int,
-    ) -> None:
-        receiver.journal.error = error
-        response = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
-        assert (response.status_code, status_of(response).code) == (http_status, code)
 
     def test_slow_body_is_given_up(self, impatient: Receiver) -> None:
         with connection(impatient) as slow:
@@ -914,37 +727,6 @@ def test_bad_input_gets_its_answer_and_the_next_good_request_is_served(
     assert [batch.payload for batch in receiver.journal.batches] == [PROTOBUF_GAUGE]
 
 
-def test_python_metric_exporter_delivers(receiver: Receiver) -> None:
-    reader = PeriodicExportingMetricReader(
-        OTLPMetricExporter(endpoint=f"{receiver.url}/v1/metrics"), export_interval_millis=60_000
-    )
-    provider = MeterProvider([reader], resource=Resource({"rl.experiment.name": "x"}))
-    provider.get_meter("test").create_counter("tokens").add(5)
-    assert provider.force_flush(10_000)
-    provider.shutdown()
-    names = {
-        metric.name
-        for request in receiver.journal.metrics()
-        for resource_metrics in request.resource_metrics
-        for scope_metrics in resource_metrics.scope_metrics
-        for metric in scope_metrics.metrics
-    }
-    assert "tokens" in names
-
-
-def test_python_span_exporter_delivers(receiver: Receiver) -> None:
-    provider = TracerProvider(resource=Resource({"rl.experiment.name": "x"}))
-    exporter = OTLPSpanExporter(endpoint=f"{receiver.url}/v1/traces")
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with provider.get_tracer("test").start_as_current_span("rl.train"):
-        pass
-    provider.shutdown()
-    (batch,) = receiver.journal.batches
-    assert batch.signal is Signal.TRACES
-    request = ExportTraceServiceRequest.FromString(batch.payload)
-    assert request.resource_spans[0].scope_spans[0].spans[0].name == "rl.train"
-
-
 REPORTS_OF_ITSELF = """
 import httpx
 from opentelemetry import metrics, trace
@@ -970,6 +752,7 @@ print([span.name for span in spans.get_finished_spans()], reader.get_metrics_dat
 """
 
 
+@pytest.mark.process
 def test_the_bridge_reports_nothing_of_itself_to_the_providers_of_the_process() -> None:
     # Else a bridge beside a program that reports to it would report every report, for ever.
     environ = {

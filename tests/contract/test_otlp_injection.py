@@ -6,18 +6,19 @@ import re
 import socket
 from pathlib import Path
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.pipeline import Bridge
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.delivery.wandb.display.growing_tables import MAX_TABLES
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.records import Signal
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
+from tests import plain_http
 from tests.otlp_requests import (
     Attributes,
     Receiver,
@@ -104,6 +105,7 @@ def events_that_say(name: str) -> list[LogRecord]:
     ]
 
 
+@pytest.mark.process
 def test_no_table_of_a_wandb_run_is_a_path(tmp_path: Path, stray: Path) -> None:
     free, data = {"port": 0}, tmp_path / "data"
     overrides = {"data": data, "http": free, "grpc": free, "tracker": {"name": "wandb"}}
@@ -112,19 +114,22 @@ def test_no_table_of_a_wandb_run_is_a_path(tmp_path: Path, stray: Path) -> None:
     resource: Attributes = {"rl.experiment.name": "x", "rl.worker.role": "../../r"}
     records = [record for name in PRINTABLE for record in events_that_say(name)]
     body = logs_request(*records, resource=resource).SerializeToString()
-    answer = httpx.post(f"http://{bridge.http}/v1/logs", content=body, headers=PROTOBUF, timeout=60)
+    answer = plain_http.post(
+        f"http://{bridge.http}/v1/logs", content=body, headers=PROTOBUF, timeout=60
+    )
     assert (answer.status_code, answer.content) == (200, b"")
     (status,) = bridge.stop()
 
     assert (status.pending, status.last_error) == (0, "")
     tables = [path for path in data.rglob("*.table.json") if path.is_file()]
-    assert len(tables) == len(PRINTABLE)
+    assert len(tables) == len(PRINTABLE) + MAX_TABLES  # of one step, and of all steps
     parts = {part for path in tables for part in path.relative_to(data).parts}
     assert {part for part in parts if not re.fullmatch(r"[A-Za-z0-9_.-]+", part)} == set()
     assert files(stray) == set()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "data"}
 
 
+@pytest.mark.process
 def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
     tmp_path: Path, stray: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,12 +147,12 @@ def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
         measured.attributes.extend(key_values({"rl.loop.iteration": 1, "label": name}))
         resource = {"rl.experiment.name": name, "rl.trial.name": name, "rl.worker.role": name}
         body = metrics_request(gauge(measured, name=name), resource=resource).SerializeToString()
-        answer = httpx.post(
+        answer = plain_http.post(
             f"http://{bridge.http}/v1/metrics", content=body, headers=PROTOBUF, timeout=60
         )
         assert (answer.status_code, answer.content) == (200, b"")
         said = logs_request(*events_that_say(name), resource=resource).SerializeToString()
-        answer = httpx.post(
+        answer = plain_http.post(
             f"http://{bridge.http}/v1/logs", content=said, headers=PROTOBUF, timeout=60
         )
         assert (answer.status_code, answer.content) == (200, b"")
@@ -176,7 +181,7 @@ def test_a_name_that_cannot_be_printed_is_refused(receiver: Receiver, key: str, 
     receiver.journal.take()
     body = metrics_request(resource={"rl.experiment.name": "x"} | {key: name})
     url = receiver.url + "/v1/metrics"
-    answer = httpx.post(url, content=body.SerializeToString(), headers=PROTOBUF, timeout=60)
+    answer = plain_http.post(url, content=body.SerializeToString(), headers=PROTOBUF, timeout=60)
     assert b"invalid_name" in answer.content
     assert receiver.journal.take() == []
 
@@ -185,7 +190,9 @@ def test_a_name_that_cannot_be_printed_is_refused(receiver: Receiver, key: str, 
 def test_a_metric_that_cannot_be_printed_is_refused(receiver: Receiver, name: str) -> None:
     receiver.journal.take()
     body = metrics_request(gauge(name=name)).SerializeToString()
-    answer = httpx.post(receiver.url + "/v1/metrics", content=body, headers=PROTOBUF, timeout=60)
+    answer = plain_http.post(
+        receiver.url + "/v1/metrics", content=body, headers=PROTOBUF, timeout=60
+    )
     assert b"invalid_metric_name" in answer.content
     assert receiver.journal.take() == []
 
@@ -194,7 +201,7 @@ def test_a_metric_that_cannot_be_printed_is_refused(receiver: Receiver, name: st
 def test_a_lone_surrogate_is_malformed(receiver: Receiver, surrogate: str) -> None:
     body = f'{{"resourceMetrics": [{{"schemaUrl": "{surrogate}"}}]}}'
     headers = {"content-type": "application/json"}
-    answer = httpx.post(
+    answer = plain_http.post(
         receiver.url + "/v1/metrics", content=body.encode(), headers=headers, timeout=60
     )
     assert answer.status_code == 400
@@ -251,4 +258,4 @@ def test_what_a_sender_is_told_is_one_printable_line(
     late.end_time_unix_nano = 5
     for signal, request in ((Signal.METRICS, metrics), (Signal.TRACES, traces)):
         now_ns = traces.resource_spans[0].scope_spans[0].spans[0].end_time_unix_nano
-        assert admit(signal, request, TIGHT, now_ns).message.isprintable()
+        assert validate(signal, request, TIGHT, now_ns).message.isprintable()

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.track.backends import backend
-from otel_rl.cli import main
+from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.cli.main import main
 from otel_rl.errors import ConfigError
 from tests.otlp_requests import metrics_request
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl

@@ -3,6 +3,7 @@
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from hashlib import sha256
@@ -26,11 +27,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.receive import AuthSettings, ReceiveLimits
-from otel_rl.bridge.receive.tokens import TokenSettings
+from otel_rl.bridge.ingest import AuthSettings, ReceiveLimits
+from otel_rl.bridge.ingest.security.tokens import TokenSettings
 from otel_rl.errors import ConfigError
+from otel_rl.worker.export.transport import Outcome, open_transport
 from otel_rl.worker.settings import SignalSettings, read_settings
-from otel_rl.worker.transport import Outcome, open_transport
+from tests import plain_http
 from tests.otlp_requests import (
     Receiver,
     grpc_receiver,
@@ -92,7 +94,7 @@ def send_http(
     receiver: Receiver, body: bytes, headers: dict[str, str]
 ) -> ExportMetricsServiceResponse:
     url = receiver.url + "/v1/metrics"
-    answer = httpx.post(url, content=body, headers=PROTOBUF | headers, timeout=60)
+    answer = plain_http.post(url, content=body, headers=PROTOBUF | headers, timeout=60)
     if answer.status_code != 200:
         status = Status.FromString(answer.content)
         raise Refused(status.code, status)
@@ -163,7 +165,7 @@ def test_20_without_a_valid_token_nothing_is_taken_and_the_answer_is_final(
 
 def test_20_http_says_401_and_what_it_wants(receivers: dict[str, Receiver]) -> None:
     url = receivers["http"].url + "/v1/metrics"
-    answer = httpx.post(
+    answer = plain_http.post(
         url, content=b"{}", headers={"content-type": "application/json"}, timeout=60
     )
     assert answer.status_code == 401
@@ -175,7 +177,7 @@ def test_20_http_says_401_and_what_it_wants(receivers: dict[str, Receiver]) -> N
 def test_a_stranger_learns_nothing_of_the_limits(receivers: dict[str, Receiver]) -> None:
     url = receivers["http"].url + "/v1/metrics"
     for headers in ({"content-type": "text/html"}, {"content-encoding": "zstd"}):
-        assert httpx.post(url, content=b"x", headers=headers, timeout=60).status_code == 401
+        assert plain_http.post(url, content=b"x", headers=headers, timeout=60).status_code == 401
 
 
 def test_nothing_of_a_strangers_message_is_held() -> None:
@@ -191,7 +193,7 @@ def test_nothing_of_a_strangers_message_is_held() -> None:
 
 
 def test_health_needs_no_token(receivers: dict[str, Receiver]) -> None:
-    assert httpx.get(receivers["http"].url + "/healthz", timeout=60).status_code == 200
+    assert plain_http.get(receivers["http"].url + "/healthz", timeout=60).status_code == 200
 
 
 def test_23_an_experiment_of_others_is_refused_and_the_rest_is_taken(
@@ -211,7 +213,7 @@ def test_23_an_experiment_of_others_is_refused_and_the_rest_is_taken(
 def test_spans_of_others_are_refused_too(receivers: dict[str, Receiver]) -> None:
     receiver = receivers["http"]
     receiver.journal.take()
-    answer = httpx.post(
+    answer = plain_http.post(
         receiver.url + "/v1/traces",
         content=trace_request(resource={"rl.experiment.name": "theirs"}).SerializeToString(),
         headers=PROTOBUF | bearer(OLD),
@@ -300,7 +302,7 @@ def mutual_grpc(files: Path) -> Iterator[Receiver]:
 def test_https_is_served_and_http_is_not(tls_http: Receiver, files: Path) -> None:
     assert https(tls_http, context(files)) == 200
     with pytest.raises(httpx.TransportError):
-        httpx.post(tls_http.url + "/v1/metrics", content=GAUGE, headers=PROTOBUF, timeout=60)
+        plain_http.post(tls_http.url + "/v1/metrics", content=GAUGE, headers=PROTOBUF, timeout=60)
     assert https(tls_http, context(files)) == 200
 
 
@@ -429,6 +431,20 @@ def test_a_worker_of_otel_rl_delivers_with_certificate_and_token(
         )
         assert receiver.counts()["points.accepted", ""] >= 1
         assert {batch.experiment.experiment for batch in receiver.journal.batches} == {"team-1"}
+
+
+def test_a_stop_waits_for_no_sender_that_rests(files: Path) -> None:
+    context = ssl.create_default_context(cafile=str(files / "ca.pem"))
+    with (
+        http_receiver(tls=tls_settings(files, mutual=False)) as receiver,
+        httpx.Client(verify=context, timeout=60) as sender,
+    ):
+        url = f"https://{receiver.server.address}/v1/metrics"
+        assert sender.post(url, content=GAUGE, headers=PROTOBUF).status_code == 200
+        begin_s = time.monotonic()
+        receiver.server.stop(grace_s=3600)
+        # A server that waits for the end of the connection does so for half a minute.
+        assert time.monotonic() - begin_s < 20
 
 
 # At start

@@ -15,7 +15,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, Tracer, TracerProvider
 
 import otel_rl
-from otel_rl.worker import plugin, session
+from otel_rl.worker import session
+from otel_rl.worker.plugins import otel_providers
 from tests.otlp_sink import Sink, serve, sums
 
 KINDS: dict[str, type] = {
@@ -100,7 +101,10 @@ def test_what_the_sdk_has_is_there_and_takes_the_same_arguments(sink: Sink, name
 
 @pytest.mark.parametrize(
     ("make", "kind"),
-    [(plugin.meter_provider, MeterProvider), (plugin.tracer_provider, TracerProvider)],
+    [
+        (otel_providers.meter_provider, MeterProvider),
+        (otel_providers.tracer_provider, TracerProvider),
+    ],
 )
 def test_a_provider_that_does_nothing_has_it_too(
     make: Callable[[], object], kind: type, monkeypatch: pytest.MonkeyPatch
@@ -212,6 +216,7 @@ def test_a_tracer_provider_flushes_and_takes_a_processor(sink: Sink) -> None:
     assert sink.traces
 
 
+@pytest.mark.process
 def test_a_program_that_ends_its_own_providers_ends_well(tmp_path: Path) -> None:
     program = """
 from opentelemetry import metrics, trace

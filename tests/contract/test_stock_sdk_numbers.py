@@ -6,7 +6,6 @@ the run.
 
 import itertools
 import math
-import pickle
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -33,10 +32,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
-from otel_rl.bridge.align import Aligner, AlignSettings, SeenLog
-from otel_rl.bridge.align.remarks import OVERFLOWED, SHARED
-from otel_rl.bridge.decode import decode
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings, DedupLog
+from otel_rl.bridge.rows.reports.data_warnings import OVERFLOWED, SHARED
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
+from tests.kept import revived
 
 KEY = ExperimentKey("exp")
 S = 1_000_000_000
@@ -58,12 +58,12 @@ class Run:
         self.aligner.add(decode(batch), received_ns=self.now_ns)
         self.rows += self.aligner.close(self.now_ns)
 
-    def restart(self, logs: list[SeenLog]) -> None:
+    def restart(self, logs: list[DedupLog]) -> None:
         """Go on from what is kept in a journal."""
         log = self.aligner.take_log()
         logs += [] if log is None else [log]
         logs[:] = [log for log in logs if log.newest_ns > self.aligner.forgotten_ns]
-        self.aligner = pickle.loads(pickle.dumps(self.aligner))
+        self.aligner = revived(self.aligner)
         for log in reversed(logs):
             self.aligner.restore(log.body)
 
@@ -232,7 +232,7 @@ def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exporte
         run.take(worker.export())
     run.end()
     assert run.by_step("trainer/loss") == expected
-    assert run.aligner.tally.late == 0
+    assert run.aligner.sample_counts.late == 0
 
 
 @pytest.mark.parametrize("starts", [(1, 2), (0, 0)], ids=["with a start", "without"])
@@ -252,7 +252,7 @@ def test_two_processes_with_one_name_tell_each_step_once(starts: tuple[int, int]
     run.end()
     # Without starts nobody can tell them apart, and what alternates soon counts no more.
     most = 2 * steps if starts[0] else 5 * steps
-    assert 2 * steps <= run.aligner.tally.taken <= most
+    assert 2 * steps <= run.aligner.sample_counts.taken <= most
 
 
 def test_processes_without_a_name_are_counted_and_the_run_tells_it() -> None:
@@ -275,7 +275,7 @@ def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
     for step in range(1, 2101):
         loss.set(step, {"rl.loop.iteration": step})
         tokens.add(1, {"rl.loop.iteration": step})
-    logs: list[SeenLog] = []
+    logs: list[DedupLog] = []
     for _ in range(3):
         run.take(worker.export())
         run.restart(logs)
@@ -300,7 +300,7 @@ def test_nan_that_is_told_again_is_a_repetition_too() -> None:
 def test_a_bridge_that_starts_again_knows_which_steps_were_told() -> None:
     worker, run = StockWorker(), Run()
     loss = worker.meter.create_gauge("loss")
-    logs: list[SeenLog] = []
+    logs: list[DedupLog] = []
     for step in range(1, 9):
         loss.set(1 / step, {"rl.loop.iteration": step})
         run.take(worker.export())
@@ -313,7 +313,7 @@ def test_forgotten_steps_that_are_told_again_are_not_new() -> None:
     """The memory has a bound, and a stock SDK tells its past for ever."""
     worker, run = StockWorker(), Run(max_remembered=10)
     loss = worker.meter.create_gauge("loss")
-    logs: list[SeenLog] = []
+    logs: list[DedupLog] = []
     for step in range(1, 31):
         loss.set(1 / step, {"rl.loop.iteration": step})
         run.take(worker.export())
@@ -332,7 +332,7 @@ def test_another_value_of_a_past_step_is_a_measurement() -> None:
         run.take(worker.export())
         run.take(worker.export())
     run.end()
-    assert run.aligner.tally.taken == 4
+    assert run.aligner.sample_counts.taken == 4
 
 
 @pytest.mark.parametrize("kind", ["counter", "histogram", "up_down_counter"])
@@ -350,7 +350,7 @@ def test_a_step_on_any_instrument_makes_no_series(kind: str) -> None:
     run.take(worker.export())
     run.end()
     assert run.last("trainer/late") == 7.0
-    assert run.aligner.tally.too_many_series == 0
+    assert run.aligner.sample_counts.too_many_series == 0
     if kind == "counter":
         assert run.last("trainer/things") == 5 * steps
     elif kind == "histogram":
@@ -407,7 +407,7 @@ def test_attributes_that_look_alike_are_series_of_their_own(
     key, _ = sorted(key for key in run.written() if key.startswith("trainer/tokens/"))
     assert run.last(key) == 13
     assert run.last(key.replace("tokens", "depth")) == 2.0
-    assert run.aligner.tally.duplicate == 0
+    assert run.aligner.sample_counts.duplicate == 0
 
 
 def test_look_alikes_from_a_stock_sdk_are_series_of_their_own() -> None:
@@ -439,7 +439,7 @@ def test_a_summary_beside_a_gauge_of_its_name_loses_neither() -> None:
     run.end()
     assert run.last("trainer/latency") == 3.0
     assert run.last("trainer/latency/p50") == 2.0
-    assert run.aligner.tally.duplicate == 0
+    assert run.aligner.sample_counts.duplicate == 0
 
 
 def test_an_sdk_that_begins_and_collects_in_one_millisecond_has_counted_all_the_same() -> None:

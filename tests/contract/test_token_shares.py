@@ -4,15 +4,15 @@ from contextlib import ExitStack
 from hashlib import sha256
 
 import grpc
-import httpx
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
 
-from otel_rl.bridge.receive import AuthSettings, ReceiveLimits
-from otel_rl.bridge.receive.tokens import TokenSettings
+from otel_rl.bridge.ingest import AuthSettings, ReceiveLimits
+from otel_rl.bridge.ingest.security.tokens import TokenSettings
+from tests import plain_http
 from tests.http2 import EXPORT
 from tests.otlp_requests import grpc_receiver, http_receiver, metrics_request
 
@@ -55,7 +55,7 @@ def test_a_token_that_names_a_thousand_experiments_leaves_another_its_own(protoc
                     "authorization": authorization,
                 }
                 url = receiver.url + "/v1/metrics"
-                answer = httpx.post(url, content=body, headers=headers, timeout=30).content
+                answer = plain_http.post(url, content=body, headers=headers, timeout=30).content
             return ExportMetricsServiceResponse.FromString(answer)
 
         partial = export("greedy", 1000).partial_success

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
@@ -15,11 +14,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
-from otel_rl.bridge.align.remarks import DROPPED
+from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop
-from otel_rl.bridge.pipeline import Bridge
-from otel_rl.semconv.run_id import run_id
+from otel_rl.bridge.rows.reports.data_warnings import DROPPED
+from otel_rl.run_id import run_id
+from tests import plain_http
 from tests.otlp_requests import gauge, metrics_request, point
 from tests.waiting import wait_until
 
@@ -50,7 +50,7 @@ def send(bridge: Bridge, protocol: str, series: int, instance: str) -> ExportMet
             stub = MetricsServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
             answer: ExportMetricsServiceResponse = stub.Export(request)
             return answer.partial_success
-    posted = httpx.post(
+    posted = plain_http.post(
         f"http://{bridge.addresses.http}/v1/metrics",
         content=request.SerializeToString(),
         headers={"content-type": "application/x-protobuf"},
@@ -59,6 +59,7 @@ def send(bridge: Bridge, protocol: str, series: int, instance: str) -> ExportMet
     return ExportMetricsServiceResponse.FromString(posted.content).partial_success
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_points_of_too_many_series_are_told_to_who_sent_them_once(
     bridge: Bridge, protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import Run, WandbServer
 
@@ -105,6 +105,7 @@ def test_an_offline_run_of_wandb_has_them(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
     tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests import waiting
+from tests.slow import slow_after
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import WandbServer
 
@@ -49,6 +50,7 @@ def server() -> Iterator[WandbServer]:
 
 PLACES = ("jsonl", "wandb-offline", "wandb-online")
 WANDB_PLACES = PLACES[1:]
+ONLINE_FIRST = ("jsonl", "wandb-online", "wandb-offline")
 OFFLINE_PLACES = PLACES[:2]  # for what does not depend on a server
 
 
@@ -158,7 +160,7 @@ def from_wandb(history: Sequence[Mapping[str, float]]) -> list[Row]:
             values={
                 key: float(value)
                 for key, value in line.items()
-                if not key.startswith("_") and key not in {"step", "policy_version"}
+                if not key.startswith("_") and key not in {"step", "hours", "policy_version"}
             },
             policy_version=int(line["policy_version"]) if "policy_version" in line else None,
         )
@@ -210,14 +212,14 @@ def test_the_time_of_a_row_is_its_event_time(finished: Place) -> None:
     assert [r.time_ns for r in finished.history(finished.run)] == [r.time_ns for r in ROWS]
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(2, ONLINE_FIRST), indirect=True)
 def test_a_closed_run_is_continued(place: Place) -> None:
     assert session(place, rows(0, 10)) == 0
     session(place, rows(0, 25))
     assert place.history(place.run) == rows(0, 25)
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(2, ONLINE_FIRST), indirect=True)
 def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         start = writer.open(place.run)
@@ -231,6 +233,7 @@ def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
     assert place.history(place.run) == rows(0, 310)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", WANDB_PLACES, indirect=True)
 def test_a_run_whose_wandb_core_was_killed_is_continued_by_another_writer(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
@@ -275,8 +278,8 @@ def test_nothing_is_left_of_a_writer_after_close(place: Place) -> None:
 PARENT = """
 import os, sys
 from pathlib import Path
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.writer_process import WriterProcess
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.records import ExperimentKey
 
 tracker, run_id, directory = sys.argv[1:]
@@ -334,14 +337,14 @@ def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_writte
     assert place.history(place.run) == rows(0, 10)
 
 
-@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, ["jsonl", "wandb-online"]), indirect=True)
 def test_a_run_is_continued_from_its_own_journal(place: Place) -> None:
     place = replace(place, run=replace(place.run, journal="one"))
     session(place, rows(0, 10))
     assert session(place, rows(0, 12)) == 10
 
 
-@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, ["jsonl", "wandb-online"]), indirect=True)
 def test_a_run_without_rows_belongs_to_whoever_writes_the_first(place: Place) -> None:
     session(replace(place, run=replace(place.run, journal="one")), [])
     other = replace(place, run=replace(place.run, journal="other"))
@@ -350,12 +353,14 @@ def test_a_run_without_rows_belongs_to_whoever_writes_the_first(place: Place) ->
 
 
 @pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
+@pytest.mark.slow
 def test_an_offline_directory_of_another_journal_is_never_removed(place: Place) -> None:
     session(replace(place, run=replace(place.run, journal="one")), rows(0, 5))
     session(replace(place, run=replace(place.run, journal="other")), rows(0, 15))
     assert len(run_directories(place.run.directory, place.run.run_id)) == 2
 
 
+@pytest.mark.slow  # the pause is longer than a stall
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
 def test_a_pause_in_training_is_no_stalled_upload(place: Place) -> None:
     place = replace(
@@ -373,6 +378,7 @@ def test_a_pause_in_training_is_no_stalled_upload(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+@pytest.mark.slow
 def test_a_row_that_is_too_long_loses_what_wandb_has_no_room_for_and_says_how_much(
     place: Place,
 ) -> None:
@@ -469,6 +475,7 @@ def test_a_finished_online_run_says_what_it_is_and_how_it_ended(
     assert "step" in json.dumps(run.config["_wandb"]), "define_metric is kept with the config"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
 def test_a_directory_with_more_rows_is_never_removed(place: Place) -> None:
     session(place, rows(0, 15))
@@ -481,6 +488,7 @@ def test_a_directory_with_more_rows_is_never_removed(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
+@pytest.mark.slow
 def test_a_late_line_count_overwrites_rows_only_with_themselves(
     place: Place, server: WandbServer
 ) -> None:

@@ -22,11 +22,13 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Tracer
 
 import otel_rl
+from otel_rl.records import Signal
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.encode_sdk import encode_sdk
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.intervals import Intervals
-from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
+from otel_rl.worker.otlp.sdk_metrics import encode_sdk
 
 RESOURCE = Resource({"service.instance.id": "i", "process.pid": 7}, "https://schema/1")
 Calls = Callable[[MeterProvider, Tracer], None]
@@ -90,7 +92,9 @@ def stock(calls: Calls, tracer: Tracer) -> object:
     calls(provider, tracer)
     data = reader.get_metrics_data()
     assert data is not None
-    return normal([request.payload for request in encode_sdk(data, Intervals(0))[0]])
+    packer = RequestPacker(encode_resource(RESOURCE), Signal.METRICS)
+    encode_sdk(data, Intervals(0), packer)
+    return normal([request.payload for request in packer.requests()])
 
 
 def normal(payloads: list[bytes]) -> object:

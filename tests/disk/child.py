@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Commit, Ledger
-from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.records import Batch, Signal
 from tests.disk.model import batch, key, row
 
@@ -31,11 +31,11 @@ _CHECKPOINT_PAGES = 12
 Answer = dict[str, object]
 
 
-def drain_of(journal: SqliteJournal) -> Drain:
+def drain_of(journal: SqliteJournal) -> RowProcessor:
     """A drain that writes every single measurement of every worker into the rows."""
-    return Drain(
+    return RowProcessor(
         Spool(journal),
-        Ledger(journal),
+        RunStore(journal),
         settings=AlignSettings(per_worker=True, window_s=1, allowed_lateness_s=3),
         counters=Counters(),
         notify=lambda key: None,
@@ -49,7 +49,7 @@ class Child:
         self._log = log
         self._directory = Path()
         self._journal: SqliteJournal | None = None
-        self._drain: Drain | None = None
+        self._drain: RowProcessor | None = None
 
     def open(self, *, directory: str) -> Answer:
         """Leave what is open, begin the log anew, and open another."""
@@ -96,22 +96,22 @@ class Child:
             rows = [row(number) for number in range(first, first + n)]
             offsets = [one.offset for one in spooled]
             seen = (first + 1, state.encode())  # of 0 nothing is kept
-            commits.append(Commit(key(run), rows, first + n, state, offsets, seen=seen))
-        Ledger(self._opened()).commit(commits)
+            commits.append(Commit(key(run), rows, first + n, state.encode(), offsets, seen=seen))
+        RunStore(self._opened()).commit(commits)
         return {"taken": taken}
 
     def set_aside(self, *, run: str) -> Answer:
         """Set aside the first batch of a run."""
         spooled = Spool(self._opened()).read(key(run), max_bytes=1)
         for one in spooled:
-            Ledger(self._opened()).set_aside(key(run), one.offset)
+            RunStore(self._opened()).set_aside(key(run), one.offset)
         return {"names": [one.batch.payload.decode().rstrip(".") for one in spooled]}
 
     def prune(self, *, run: str, below: int) -> Answer:
         """Have a tracker confirm rows, and remove them."""
-        ledger = Ledger(self._opened())
-        ledger.confirmed(key(run), "tracker", below)
-        ledger.prune(key(run), "tracker", below)
+        run_store = RunStore(self._opened())
+        run_store.confirmed(key(run), "tracker", below)
+        run_store.prune(key(run), "tracker", below)
         return {}
 
     def accept(self, *, run: str, request: str, received_ns: int) -> Answer:

@@ -3,9 +3,9 @@
 import copy
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 
 __all__ = ["RUNS", "Content", "Run", "batch", "content_of", "key", "row"]
@@ -73,14 +73,14 @@ def content_of(journal: SqliteJournal) -> Content:
             " (SELECT TOTAL(LENGTH(body)) FROM rows WHERE run_id = r.run_id) FROM runs r"
         ).fetchall()
     assert all((waiting, rows) == (w, r) for waiting, rows, w, r in sizes)
-    content = Content({run: _run(Spool(journal), Ledger(journal), run) for run in RUNS})
+    content = Content({run: _run(Spool(journal), RunStore(journal), run) for run in RUNS})
     for (payload,) in aside:
         name = _name(payload)
         content.runs[_run_of(name)].aside.add(name)
     return content
 
 
-def _run(spool: Spool, ledger: Ledger, run: str) -> Run:
+def _run(spool: Spool, run_store: RunStore, run: str) -> Run:
     names = []
     for spooled in spool.read(key(run), max_bytes=1 << 40):
         name = _name(spooled.batch.payload)
@@ -88,8 +88,8 @@ def _run(spool: Spool, ledger: Ledger, run: str) -> Run:
         names.append(name)
     assert len(names) == len(set(names))
     assert (key(run) in spool.waiting()) is bool(names)
-    saved = ledger.saved(key(run))
-    rows = ledger.rows(key(run), start=0, limit=saved.next_row + 1)
+    saved = run_store.saved(key(run))
+    rows = run_store.rows(key(run), start=0, limit=saved.next_row + 1)
     pruned = rows[0].number if rows else saved.next_row
     assert list(rows) == [row(number) for number in range(pruned, saved.next_row)]
     return Run(
@@ -97,7 +97,7 @@ def _run(spool: Spool, ledger: Ledger, run: str) -> Run:
         set(),
         pruned,
         saved.next_row,
-        "" if saved.state is None else str(saved.state),
+        "" if saved.state is None else saved.state.decode(),
         [seen.decode() for seen in saved.seen],
     )
 

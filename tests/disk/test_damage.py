@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.run_store import DAMAGED_ROW, Commit, RunStore, SavedRun
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.ledger import DAMAGED_ROW, Commit, Ledger, Saved
-from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalError, OtelRLError
 from otel_rl.records import Batch, Row
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.disk.model import RUNS, batch, key, row
 
 ROWS = 12
@@ -46,30 +46,30 @@ class Content:
     batches: list[Batch] = field(default_factory=list)
     damaged: int = 0
     rows: list[Row] = field(default_factory=list)
-    saved: Saved = field(default_factory=lambda: Saved(None, [], 0, []))
+    saved: SavedRun = field(default_factory=lambda: SavedRun(None, [], 0, []))
 
 
 def fill(journal: SqliteJournal) -> None:
-    spool, ledger = Spool(journal), Ledger(journal)
+    spool, run_store = Spool(journal), RunStore(journal)
     for run in RUNS:
         for number, seen in enumerate(SEEN):
             first = number * ROWS // len(SEEN)
             rows = [row(n) for n in range(first, first + ROWS // len(SEEN))]
-            state = f"state {number} of {run}"
+            state = f"state {number} of {run}".encode()
             commit = Commit(key(run), rows, rows[-1].number + 1, state, seen=(9, seen))
-            ledger.commit([commit])
+            run_store.commit([commit])
         for n in range(BATCHES):
             spool.append([batch(run, f"{run}{n}:1000")])
 
 
 def content(journal: SqliteJournal, run: str) -> Content:
     spooled = Spool(journal).read(key(run), max_bytes=1 << 30)
-    ledger = Ledger(journal)
+    run_store = RunStore(journal)
     return Content(
         [one.batch for one in spooled if not one.is_damaged],
         sum(one.is_damaged for one in spooled),
-        list(ledger.rows(key(run), start=0, limit=1 << 30)),
-        ledger.saved(key(run)),
+        list(run_store.rows(key(run), start=0, limit=1 << 30)),
+        run_store.saved(key(run)),
     )
 
 
@@ -256,12 +256,12 @@ FLIPS = {
     ),
     "state": Flip(
         f"UPDATE states SET body = SUBSTR(body, 1, 4) WHERE run_id = '{RUN_A}'",
-        lambda found, good: found.saved == Saved(None, good.saved.seen, ROWS, []),
+        lambda found, good: found.saved == SavedRun(None, good.saved.seen, ROWS, []),
     ),
     "seen": Flip(
         f"UPDATE seen SET body = 'x' || SUBSTR(body, 2) WHERE run_id = '{RUN_A}'"
         " AND number = (SELECT MIN(number) FROM seen)",
-        lambda found, good: found.saved == Saved(good.saved.state, [SEEN[1]], ROWS, []),
+        lambda found, good: found.saved == SavedRun(good.saved.state, [SEEN[1]], ROWS, []),
     ),
 }
 

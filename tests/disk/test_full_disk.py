@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.spool import Spool
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Signal
 from tests.disk.child import drain_of
 from tests.disk.model import key
 from tests.simulation import otlp
+
+pytestmark = pytest.mark.process
+
 
 KEY = key("a")
 SIZE = 2 << 20
@@ -124,7 +127,7 @@ def test_rows_that_find_no_room_are_made_once_there_is_some(disk: tuple[Path, Ma
         while drain.round(NOW_NS + 2):
             pass
         drain.finish(NOW_NS + 3)
-        rows = Ledger(journal).rows(KEY, start=0, limit=1 << 30)
+        rows = RunStore(journal).rows(KEY, start=0, limit=1 << 30)
         own = "workers/worker/0/value"
         assert sorted(row.values[own] for row in rows if own in row.values) == list(range(taken))
     finally:

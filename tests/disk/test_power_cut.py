@@ -26,7 +26,10 @@ from tests.disk.model import RUNS, Content, content_of
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler (cc)")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(compiler() is None, reason="there is no C compiler (cc)"),
+]
 
 Change = Callable[[Content], None]
 

@@ -16,15 +16,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Ledger
 from tests.disk.child import drain_of
 from tests.disk.model import RUNS, key
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
 from tests.simulation import otlp
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler (cc)")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(compiler() is None, reason="there is no C compiler (cc)"),
+]
 
 _S = 1_000_000_000
 _START_NS = 1_700_000_000 * _S
@@ -143,9 +146,9 @@ class PowerCutsWhileDraining(RuleBasedStateMachine):
         drain.finish(self.now_ns)
         found: defaultdict[int, list[int]] = defaultdict(list)
         for run in RUNS:
-            ledger = Ledger(journal)
-            rows = ledger.rows(key(run), start=0, limit=1 << 30)
-            assert [row.number for row in rows] == list(range(ledger.next_row(key(run))))
+            run_store = RunStore(journal)
+            rows = run_store.rows(key(run), start=0, limit=1 << 30)
+            assert [row.number for row in rows] == list(range(run_store.next_row(key(run))))
             for row in rows:
                 for name, value in row.values.items():
                     if name.startswith("workers/"):

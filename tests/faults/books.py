@@ -3,6 +3,7 @@
 * Every acknowledged mark is in the run's history once, under its key and at its step.
 * A mark that was offered and never acknowledged is there once or not at all.
 * Nothing else is there; rows are numbered 0..n; each has its step and its time.
+* The archive has the same marks, each once.
 * A counter's total never falls, and its last is what the acknowledged points add up to.
 """
 
@@ -11,6 +12,9 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
 
 from tests.faults.reading import Count, Mark, Reading
 
@@ -127,6 +131,26 @@ class Books:
             self._judge_totals(history, verdict)
         _judge_rows(history, verdict)
         return verdict
+
+    def judge_archive(self, directory: Path, verdict: Verdict) -> None:
+        """Compare the books with the archive, as another program reads it."""
+        found: Counter[tuple[str, float]] = Counter()
+        if any(directory.glob("*.parquet")):
+            for role, index, metric, value in duckdb.execute(
+                "SELECT role, worker_index, metric, value FROM read_parquet(?)"
+                " WHERE starts_with(metric, 'id.')",
+                [str(directory / "*.parquet")],
+            ).fetchall():
+                found[f"workers/{role}/{index}/{metric.replace('.', '/')}", value] += 1
+        with self._lock:
+            verdict.blame("not in the archive", sorted(self._acknowledged - found.keys()))
+            verdict.blame(
+                "twice in the archive", (mark for mark, times in found.items() if times > 1)
+            )
+            verdict.blame(
+                "in the archive that nobody sent",
+                (mark for mark in found if mark not in self._offered),
+            )
 
     def _judge_totals(self, history: History, verdict: Verdict) -> None:
         least, most = _totals(self._acknowledged_counts), _totals(self._offered_counts)

@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.books import Books, History
 from tests.faults.gateway import Addresses
 from tests.faults.keeper import MARK, BridgeKeeper, wait_for

@@ -335,6 +335,8 @@ def _merged(
             resource.resource.SerializeToString(),
             scope.scope.SerializeToString(),
             metric.name.encode(),
+            # A worker's totals are cumulative, and its shares of steps are not.
+            str(getattr(getattr(metric, kind), "aggregation_temporality", 0)).encode(),
         )
         if grouped and place in places:
             getattr(places[place], kind).data_points.extend(getattr(metric, kind).data_points)

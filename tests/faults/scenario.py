@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.aimed import Aimed, aimed_plan
 from tests.faults.books import Books, Verdict
 from tests.faults.disk import SmallDisk, small_disk
@@ -40,6 +40,7 @@ STOP_TIMEOUT_S = 120.0
 """How long a bridge may deliver rows when it is told to end. A quiet machine takes seconds."""
 
 _EXPERIMENT = "faults"
+_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "true"}
 _START_TIMEOUT_S = 120.0
 _CALM_TIMEOUT_S = 240.0  # a busy machine starts a bridge in half a minute
 _END_TIMEOUT_S = 20.0
@@ -55,6 +56,10 @@ stop_timeout_s = {stop_timeout_s}
 
 [journal]
 max_bytes = {journal_bytes}
+
+[archive]
+every_s = 2.0
+max_share = 1.0
 
 [align]
 per_worker = true
@@ -174,6 +179,7 @@ class _Scenario:
             verdict = self._books.judge(history)
             verdict.blame("strikes were in vain", aimed.missed)
             self._judge_bridge(bridge, exit_code, verdict)
+            self._books.judge_archive(data / "archive" / self._run_id, verdict)
             return Outcome(
                 seed=self._plan.seed,
                 verdict=verdict,
@@ -212,7 +218,7 @@ class _Scenario:
                 "--data", str(data), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             ],
             self._environment(
-                **self._server.environment() | {"WANDB_BASE_URL": link.url},
+                **self._server.environment() | {"WANDB_BASE_URL": link.url} | _ARCHIVE,
                 **own,
             ),
             self._mark,

@@ -15,6 +15,7 @@ from tests.faults.crew import Crew
 from tests.faults.gateway import Fate
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import STOP_TIMEOUT_S
+from tests.slow import selected
 
 # The first one to ask waits for what was begun before it, on a machine that has other work as well.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -56,8 +57,8 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(crew: Crew) -> Mapping[int, "Future[Outcome]"]:
-    return {seed: crew.run(seed) for seed in SEEDS}
+def outcomes(crew: Crew, request: pytest.FixtureRequest) -> Mapping[int, "Future[Outcome]"]:
+    return {seed: crew.run(seed) for seed in selected(request, "seed")}
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def aimed(crew: Crew, outcomes: Mapping[int, "Future[Outcome]"]) -> Mapping[str,
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_acknowledged_measurement_is_in_the_run_exactly_once(
     outcomes: Mapping[int, "Future[Outcome]"], seed: int
@@ -83,6 +85,7 @@ def test_every_acknowledged_measurement_is_in_the_run_exactly_once(
     assert outcome.verdict.acknowledged > 0
 
 
+@pytest.mark.slow
 def test_the_scenarios_kill_and_cut(outcomes: Mapping[int, "Future[Outcome]"]) -> None:
     done = [future.result() for future in outcomes.values()]
     assert sum(outcome.kills for outcome in done) >= len(done)
@@ -91,6 +94,7 @@ def test_the_scenarios_kill_and_cut(outcomes: Mapping[int, "Future[Outcome]"]) -
     assert all(sum(outcome.faults[fate] for outcome in done) >= len(done) for fate in CUTS)
 
 
+@pytest.mark.slow
 def test_a_bridge_with_all_its_layers_survives_strikes_where_they_act(
     aimed: Mapping[str, "Future[Outcome]"],
 ) -> None:
@@ -99,6 +103,7 @@ def test_a_bridge_with_all_its_layers_survives_strikes_where_they_act(
     assert outcome.kills == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", FOUND_OUT)
 def test_a_bridge_without_a_safety_layer_is_found_out(
     aimed: Mapping[str, "Future[Outcome]"], mutant: str

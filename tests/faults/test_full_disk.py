@@ -14,6 +14,7 @@ from tests.faults.full_disk import run_story
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_a_run_is_whole_or_the_bridge_says_that_it_is_not(tmp_path: Path) -> None:
     story = run_story("jsonl", "short files", tmp_path)
     assert not story.problems, story.report()

@@ -33,10 +33,10 @@ def main(experiment: str, role: str, index: int, first: int) -> None:
     exact = meter.create_gauge("id.gauge")
     value, step = first, 0
     while not told.wait(_PAUSE_S):
+        done.add(3)  # before the gauges that tell its step
         otel_rl.mlogger.log({"id.logged": value}, step=step)
         exact.set(value + 1, {"rl.loop.iteration": step})
         otel_rl.mlogger.log({"id.now": value + 2})
-        done.add(3)
         value += 3
         step += value % 2
     delivered = otel_rl.shutdown(timeout_s=_SHUTDOWN_S)

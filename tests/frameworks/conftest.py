@@ -25,9 +25,11 @@ _TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test of this directory may take longer than others."""
+    """Mark what is in this directory; it may take longer than other tests."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.lab)
+            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.process)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_S))

@@ -104,6 +104,11 @@ def _spans(sink: Sink) -> int:
     )
 
 
+def _ended(sink: Sink) -> Sequence[str]:
+    """The roles of the workers that said goodbye."""
+    return [str(event.resource["rl.worker.role"]) for event in sink.events("rl.worker.end")]
+
+
 def test_what_a_call_has_recorded_is_sent_when_it_returns_however_the_actor_ends(
     frameworks: Runner,
 ) -> None:
@@ -126,8 +131,10 @@ def test_what_a_call_has_recorded_is_sent_when_it_returns_however_the_actor_ends
                 driver.kill()
         assert _steps(sink) == {role: Counter(range(4)) for role in KINDS}
         assert _spans(sink) == 4 * len(KINDS)
-        ends = [event.resource["rl.worker.role"] for event in sink.events("rl.worker.end")]
-        assert ends == ["sync"]
+        # Ray may or may not run the exit handlers of those that end with the driver.
+        ends = Counter(_ended(sink))
+        assert "threads" not in ends
+        assert max(ends.values()) == 1
 
 
 def _go_through_the_endings(sink: Sink, directory: Path) -> None:
@@ -136,7 +143,8 @@ def _go_through_the_endings(sink: Sink, directory: Path) -> None:
     sink.wait(lambda sink: all(3 in steps for steps in _steps(sink).values()), PATIENCE_S)
     sink.wait(lambda sink: _spans(sink) == 4 * len(KINDS), PATIENCE_S)
     (directory / "seen").touch()
-    sink.wait(lambda sink: bool(sink.events("rl.worker.end")), PATIENCE_S)
+    sink.wait(lambda sink: bool(_ended(sink)), PATIENCE_S)
+    assert _ended(sink) == ["sync"]
     (directory / "said").touch()
 
 
@@ -189,10 +197,10 @@ def job(
 def test_who_ended_without_a_goodbye_is_said_at_the_end_of_the_run(
     job: tuple[Finished, Sequence[Row]],
 ) -> None:
-    lines = [line for line in job[0].err.splitlines() if "without a goodbye" in line]
+    lines = [line for line in job[0].err.splitlines() if "without an exit report" in line]
     words = (
-        "1 ended without a goodbye; up to an export interval (1 s unless set) of metrics may be "
-        "missing"
+        "1 ended without an exit report; up to an export interval (1 s unless set) of metrics may "
+        "be missing"
     )
     assert lines == [f"otel-rl:   {role}: {words}" for role in ("killed", "left", "trainer")]
 

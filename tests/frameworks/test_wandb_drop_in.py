@@ -10,9 +10,9 @@ from tests.process.commands import jsonl_rows
 DROP_IN = """
 import sys
 
-import otel_rl.compat.wandb
+import otel_rl.integrations.wandb
 
-sys.modules["wandb"] = otel_rl.compat.wandb
+sys.modules["wandb"] = otel_rl.integrations.wandb
 """
 
 TRANSFORMERS = """

@@ -1,8 +1,8 @@
 """The bridge from its door to its rows, as the fuzzer drives it.
 
-Everything is the bridge's own: intake, HTTP and gRPC servers, journal, spool, drain, ledger. Only
-the tracker is missing, the clock is an argument, and batches are made durable a few hundred at a
-time, so that a million requests take minutes.
+Everything is the bridge's own: HTTP and gRPC servers, journal, spool, row processor, run store.
+Only the tracker is missing, the clock is an argument, and batches are made durable a few hundred
+at a time, so that a million requests take minutes.
 """
 
 import errno
@@ -20,18 +20,18 @@ from random import Random
 import grpc
 from google.protobuf.json_format import MessageToJson
 
-from otel_rl.bridge.align import AlignSettings
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
-from otel_rl.bridge.drain import Drain
+from otel_rl.bridge.ingest import Experiments, GrpcServer, HttpServer, IngestPipeline, ReceiveLimits
+from otel_rl.bridge.ingest.accepted_answer import export_response
+from otel_rl.bridge.ingest.body import decompress
+from otel_rl.bridge.ingest.error_answers import status_message
+from otel_rl.bridge.ingest.grpc.server import SERVICES
+from otel_rl.bridge.ingest.http.app import PATHS
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.receive import Experiments, GrpcServer, HttpServer, Intake, ReceiveLimits
-from otel_rl.bridge.receive.body import decompress
-from otel_rl.bridge.receive.grpc import SERVICES
-from otel_rl.bridge.receive.http import PATHS
-from otel_rl.bridge.receive.response import export_response
-from otel_rl.bridge.receive.status import status_message
-from otel_rl.bridge.spool import Spool
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Row
 from tests.fuzz.cases import JSON, Case
@@ -81,10 +81,10 @@ class Stack:
         self._touched: set[ExperimentKey] = set()
         self._journal = SqliteJournal(directory)
         self._spool = Spool(self._journal)
-        self._ledger = Ledger(self._journal)
-        self._drain = Drain(
+        self._run_store = RunStore(self._journal)
+        self._drain = RowProcessor(
             self._spool,
-            self._ledger,
+            self._run_store,
             settings=ALIGN,
             counters=self.counters,
             notify=lambda key: self._touched.add(key),
@@ -93,7 +93,7 @@ class Stack:
         self._lock = threading.Lock()
         self._waiting: list[Batch] = []
         self._forgotten: dict[ExperimentKey, int] = {}
-        self._intake = Intake(
+        self._intake = IngestPipeline(
             accept=self._accept,
             limits=LIMITS,
             counters=self.counters,
@@ -213,15 +213,15 @@ class Stack:
 
     def rows(self, key: ExperimentKey) -> Sequence[Row]:
         """Rows that were made since the last ``forget_rows``."""
-        return self._ledger.rows(key, start=self._forgotten.get(key, 0), limit=100_000)
+        return self._run_store.rows(key, start=self._forgotten.get(key, 0), limit=100_000)
 
     def forget_rows(self) -> None:
         """Let the journal be as if a tracker had them all."""
         touched, self._touched = self._touched, set()
         for key in touched:
-            next_row = self._ledger.next_row(key)
-            self._ledger.confirmed(key, TRACKER, next_row)
-            self._ledger.prune(key, TRACKER, next_row)
+            next_row = self._run_store.next_row(key)
+            self._run_store.confirmed(key, TRACKER, next_row)
+            self._run_store.prune(key, TRACKER, next_row)
             self._forgotten[key] = next_row
 
     def faults(self) -> dict[str, int]:

@@ -10,14 +10,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.screen import Screen
+from otel_rl.bridge.ingest.validation.sanitize import Sanitizer
+from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Signal
 from tests.fuzz.cases import make_case
 from tests.fuzz.corpus import corpus
 from tests.fuzz.fuzzer import T0, Fuzzer, Report
 from tests.fuzz.stack import Stack
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +33,7 @@ def explained(report: Report) -> str:
     return "\n".join(f"batch {failure.batch}: {failure.what}" for failure in report.failures)
 
 
-@pytest.mark.parametrize("seed", [101, 102])
+@pytest.mark.parametrize("seed", slow_after(1, [101, 102]))
 def test_no_request_harms_the_bridge_or_those_that_follow_it(stack: Stack, seed: int) -> None:
     report = Fuzzer(stack, seed).run(2000)
     assert not report.failures, explained(report)
@@ -71,7 +72,7 @@ def test_equal_seeds_make_equal_requests() -> None:
 def test_every_seed_of_the_corpus_is_sound(stack: Stack) -> None:
     for seed in corpus(T0):
         request = seed.protobuf
-        taken = admit(seed.signal, request, stack.limits, T0)
+        taken = validate(seed.signal, request, stack.limits, T0)
         assert taken.refused == {}
 
 
@@ -84,7 +85,7 @@ def test_a_batch_that_cannot_be_decoded_is_a_failure(
     def fragile(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("otel_rl.bridge.drain.decode_parts", fragile)
+    monkeypatch.setattr("otel_rl.bridge.rows.loaded_run.decode_parts", fragile)
     report = Fuzzer(stack, 1).run(100)
     assert any("the bridge counted" in failure.what for failure in report.failures)
 
@@ -92,14 +93,14 @@ def test_a_batch_that_cannot_be_decoded_is_a_failure(
 def test_an_unforeseen_exception_at_the_door_is_a_failure_with_its_request(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound = Screen.metrics
+    sound = Sanitizer.metrics
 
-    def fragile(self: Screen, request: ExportMetricsServiceRequest) -> None:
+    def fragile(self: Sanitizer, request: ExportMetricsServiceRequest) -> None:
         if len(request.resource_metrics) > 1:
             raise KeyError("rl.experiment.name")
         sound(self, request)
 
-    monkeypatch.setattr(Screen, "metrics", fragile)
+    monkeypatch.setattr(Sanitizer, "metrics", fragile)
     report = Fuzzer(stack, 1).run(200)
     failures = [failure for failure in report.failures if failure.case is not None]
     assert failures
@@ -112,23 +113,24 @@ def test_a_good_request_that_is_not_served_is_a_failure(
     def refuse(signal: Signal, *_: object, **__: object) -> None:
         raise MalformedRequest(f"no {signal} today")
 
-    monkeypatch.setattr("otel_rl.bridge.receive.intake.admit", refuse)
+    monkeypatch.setattr("otel_rl.bridge.ingest.pipeline.validate", refuse)
     report = Fuzzer(stack, 1).run(10)
     assert report.good == 0
     assert "the good request was answered" in report.failures[-1].what
 
 
+@pytest.mark.slow
 def test_a_bridge_that_keeps_what_it_is_sent_is_a_failure(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[bytearray] = []
-    sound = Screen.metrics
+    sound = Sanitizer.metrics
 
-    def hoards(self: Screen, request: ExportMetricsServiceRequest) -> None:
+    def hoards(self: Sanitizer, request: ExportMetricsServiceRequest) -> None:
         kept.append(bytearray(b"x" * (1 << 20)))
         sound(self, request)
 
-    monkeypatch.setattr(Screen, "metrics", hoards)
+    monkeypatch.setattr(Sanitizer, "metrics", hoards)
     report = Fuzzer(stack, 1).run(2000)
     assert report.requests < 2000
     assert "memory grew by" in report.failures[-1].what

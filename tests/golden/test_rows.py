@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.align import Aligner, AlignSettings
-from otel_rl.bridge.decode import decode
-from otel_rl.bridge.receive import ReceiveLimits
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.otlp_json import parse_json
+from otel_rl.bridge.ingest import ReceiveLimits
+from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Signal
 
 HERE = Path(__file__).parent
@@ -250,7 +250,7 @@ def rows_of(requests: Iterator[tuple[float, list[Json]]]) -> list[Json]:
         now_ns = T0 + int(at_s * S)
         body = json.dumps({"resourceMetrics": parts}).encode()
         request = parse_json(Signal.METRICS, body, max_objects=limits.max_messages_per_request)
-        admitted = admit(Signal.METRICS, request, limits, now_ns)
+        admitted = validate(Signal.METRICS, request, limits, now_ns)
         (batch,) = admitted.batches
         aligner.add(decode(batch), received_ns=now_ns)
         rows += aligner.close(now_ns)

@@ -17,8 +17,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-from otel_rl.bridge.align import Aligner, AlignSettings
-from otel_rl.bridge.decode import decode
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import (
     Batch,
     ExperimentKey,

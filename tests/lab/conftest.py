@@ -1,6 +1,7 @@
 """What holds for every test that uses the real programs."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,14 @@ from tests.process.conftest import a_test_that_fails_leaves_no_process
 __all__ = ["a_test_that_fails_leaves_no_process"]
 
 _VARIABLE = "OTEL_RL_LAB"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in this directory."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.lab)
+            item.add_marker(pytest.mark.process)
 
 
 @pytest.fixture(scope="session", autouse=True)

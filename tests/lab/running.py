@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
 from tests.ports import free_ports
@@ -149,7 +150,7 @@ class Running:
         assert self._process is not None
         assert self._process.poll() is None, self._explained("has ended")
         try:
-            return httpx.get(self._health, timeout=5).status_code == 200
+            return plain_http.get(self._health, timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -214,7 +215,7 @@ class Collector(Running):
         return frozenset(line.split(" ")[2] for line in self._metrics() if line[:6] == "# TYPE")
 
     def _metrics(self) -> Sequence[str]:
-        page = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10)
+        page = plain_http.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10)
         return page.text.splitlines()
 
 
@@ -288,7 +289,7 @@ class Jaeger(Running):
         return self._spans("traces", query)
 
     def _spans(self, path: str, query: Mapping[str, str]) -> Sequence[Span]:
-        answer = httpx.get(f"{self.query_url}/api/v3/{path}", params=query, timeout=60)
+        answer = plain_http.get(f"{self.query_url}/api/v3/{path}", params=query, timeout=60)
         if answer.status_code == 404:
             return []
         answer.raise_for_status()
@@ -308,7 +309,7 @@ class Jaeger(Running):
 
     def services(self) -> list[str]:
         """The names of all services that have sent spans."""
-        answer = httpx.get(f"{self.query_url}/api/v3/services", timeout=10)
+        answer = plain_http.get(f"{self.query_url}/api/v3/services", timeout=10)
         answer.raise_for_status()
         return list(answer.json().get("services", []))
 
@@ -368,6 +369,6 @@ class Prometheus(Running):
         return frozenset(self._get("label/__name__/values"))
 
     def _get(self, path: str) -> Any:
-        answer = httpx.get(f"{self.url}/api/v1/{path}", timeout=10)
+        answer = plain_http.get(f"{self.url}/api/v1/{path}", timeout=10)
         answer.raise_for_status()
         return answer.json()["data"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.lab.running import Bridge, Collector, Jaeger, Running
 
 __all__ = ["BRIDGE", "History", "Site", "gateway_of", "history_of", "read_history"]

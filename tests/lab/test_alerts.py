@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.deploy.alerts import ALERTS, CASES, metrics_of_bridges, metrics_of_collectors, named
 from tests.faults.keeper import wait_for
 from tests.lab.programs import PROMTOOL
@@ -71,7 +71,7 @@ def test_promtool_would_say_that_an_alert_does_not_come(tmp_path: Path) -> None:
 
 def send(url: str, n: int, **headers: str) -> None:
     for signal, body in requests(n).items():
-        httpx.post(f"{url}/v1/{signal}", content=body, headers=PROTOBUF | headers, timeout=30)
+        plain_http.post(f"{url}/v1/{signal}", content=body, headers=PROTOBUF | headers, timeout=30)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from random import Random
 import httpx
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.site import History, read_history
 from tests.lab.traffic import Traffic
@@ -110,7 +111,7 @@ def _compose() -> list[str]:
 
 def _is_healthy(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5).status_code == 200
+        return plain_http.get(url, timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -134,7 +135,7 @@ def test_the_demo_ends_in_one_run_and_its_traces_in_jaeger(compose: Compose) -> 
         return {row["step"] for row in rows if "trainer/loss" in row}
 
     assert wait_for(lambda: len(steps()) == 20, UP_S, look_s=1.0)
-    services = httpx.get(f"{JAEGER}/api/v3/services", timeout=60).json()["services"]
+    services = plain_http.get(f"{JAEGER}/api/v3/services", timeout=60).json()["services"]
     assert {"otel_rl.trainer", "otel_rl.generator"} <= set(services)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 
-from otel_rl.cli import main
 from otel_rl.cli.jaeger import Jaeger as Reader
-from otel_rl.diagnose.facts import Facts
-from otel_rl.diagnose.history import History
+from otel_rl.cli.main import main
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.records import ExperimentKey
+from tests import plain_http
 from tests.lab.running import Jaeger
 from tests.unit.diagnose.traced import Traced
 
@@ -38,7 +38,7 @@ def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jaeger]:
             Traced(SOUND, now_ns - 900 * NS, STEPS),
         ):
             for request in run.requests():
-                answer = httpx.post(
+                answer = plain_http.post(
                     f"{jaeger.url}/v1/traces",
                     content=request.SerializeToString(),
                     headers={"content-type": "application/x-protobuf"},
@@ -83,7 +83,7 @@ def test_a_trace_that_is_named_can_be_looked_at(
 
 def test_more_traces_than_an_answer_may_have_are_all_read(jaeger: Jaeger) -> None:
     reader = Reader(jaeger.query_url, timedelta(hours=1), max_traces=7)
-    history = History(map(Facts.decode, reader.histories("ppo")[SOUND]))
+    history = RunHistory(map(Facts.decode, reader.histories("ppo")[SOUND]))
     assert [step.step for step in history.steps] == list(range(STEPS))
 
 

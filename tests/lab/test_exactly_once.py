@@ -3,7 +3,7 @@
 The agent, the gateway, the bridge and Jaeger are the real programs, with the files that users get.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 STRIKES = 3
 BETWEEN = 200
 
-KILLED = [
-    ("agent",),
-    ("gateway",),
-    ("bridge",),
-    ("gateway", "bridge"),
-    ("agent", "gateway", "bridge"),
-]
+KILLED = ["bridge", "agent", "gateway", "gateway+bridge", "agent+gateway+bridge"]
 
 # Queues that a few seconds fill.
 SMALL = """
@@ -41,8 +35,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.parametrize("names", KILLED, ids="+".join)
-def test_kill_9_loses_and_doubles_nothing(site: Site, names: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", KILLED)
+def test_kill_9_loses_and_doubles_nothing(site: Site, killed: str, tmp_path: Path) -> None:
+    names = killed.split("+")
     parts = [getattr(site, name) for name in names]
     with Traffic(site.agent.url, f"kill {names}", tmp_path, seed=len(names)) as traffic:
         for _ in range(STRIKES):
@@ -56,6 +52,7 @@ def test_kill_9_loses_and_doubles_nothing(site: Site, names: Sequence[str], tmp_
     assert verdict.acknowledged >= STRIKES * BETWEEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["agent", "gateway", "bridge"])
 def test_an_orderly_restart_loses_and_doubles_nothing(
     site: Site, name: str, tmp_path: Path
@@ -83,6 +80,7 @@ def test_what_was_measured_while_the_bridge_was_away_is_in_the_run(
     assert verdict.is_sound, verdict
 
 
+@pytest.mark.slow
 def test_full_queues_tell_workers_to_come_again_and_lose_nothing(tmp_path: Path) -> None:
     with (
         Site(tmp_path / "site", overlay=SMALL) as site,

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.docs_examples import blocks
 from tests.faults.keeper import wait_for
 from tests.lab.emitters import Emitter, Kind
@@ -29,6 +29,7 @@ from tests.lab.running import Bridge, Collector
 from tests.lab.site import QUICK, History, history_of
 from tests.ports import free_ports
 from tests.process.commands import Row, jsonl_rows, otel_rl
+from tests.slow import slow_after
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -194,7 +195,7 @@ class Measured:
     said: str
 
 
-@pytest.fixture(scope="module", params=["one", "many"])
+@pytest.fixture(scope="module", params=slow_after(1, ["one", "many"]))
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
     directory = tmp_path_factory.mktemp("measured")
     settings = one_window() if request.param == "one" else MANY_WINDOWS
@@ -497,6 +498,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Row]
         return {name: site.rows(name) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_one_quick_value_of_a_new_worker_does_not_hide_a_hundred_slow_ones(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -509,6 +511,7 @@ def test_one_quick_value_of_a_new_worker_does_not_hide_a_hundred_slow_ones(
             assert low <= last(rows, f"{ROLE}/{name}/{statistic}") <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_an_old_process_that_hangs_on_and_the_new_one_of_its_name_count_once_each(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -524,6 +527,7 @@ def test_an_old_process_that_hangs_on_and_the_new_one_of_its_name_count_once_eac
 
 
 @pytest.mark.parametrize("number", range(len(UNLIKE)))
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_attributes_that_look_alike_as_text_are_two_series(
     runs: Mapping[str, Sequence[Row]], kind: Kind, number: int
@@ -547,6 +551,7 @@ def test_attributes_that_look_alike_as_text_are_two_series(
     assert sum(counts) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_a_step_on_a_counter_or_histogram_makes_no_series(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -558,6 +563,7 @@ def test_a_step_on_a_counter_or_histogram_makes_no_series(
     assert troubles(rows) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_processes_without_a_name_of_their_own_count_once_each(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -570,6 +576,7 @@ def test_processes_without_a_name_of_their_own_count_once_each(
     assert max(told.values()) <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME, ids=str)
 def test_a_minute_of_steps_in_one_export_counts_whole_also_after_a_restart_at_an_earlier_step(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -579,6 +586,7 @@ def test_a_minute_of_steps_in_one_export_counts_whole_also_after_a_restart_at_an
     assert sum(values(rows, f"{ROLE}/took/count")) == len(ALL_STEPS) + 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DIVERGING, ids=str)
 def test_a_loss_that_is_no_number_is_none_in_the_run(
     runs: Mapping[str, Sequence[Row]], kind: Kind
@@ -642,6 +650,7 @@ class Scraped:
 TOTAL = f"{ROLE}/tokens_total"
 
 
+@pytest.mark.slow
 def test_what_is_scraped_counts_once_over_restarts_of_the_collector_and_of_the_target(
     tmp_path: Path,
 ) -> None:
@@ -715,6 +724,7 @@ def test_the_go_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None
     assert_is_reported(run_example(tmp_path, built))
 
 
+@pytest.mark.slow
 def test_the_node_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None:
     (code,) = blocks(PAGE, "js")
     (tmp_path / "node_modules").symlink_to(EMITTER_NODE.path.parent / "node_modules")

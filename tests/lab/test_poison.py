@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import httpx
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of, history_of
@@ -55,7 +55,7 @@ def poisoned(trial: str) -> bytes:
 
 def post(way: Way, body: bytes) -> int:
     headers = {"content-type": "application/x-protobuf"}
-    return httpx.post(
+    return plain_http.post(
         f"{way.gateway.url}/v1/metrics", content=body, headers=headers, timeout=60
     ).status_code
 

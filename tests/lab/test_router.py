@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge, Collector
 from tests.lab.site import BRIDGE, gateway_of, history_of
@@ -101,7 +102,9 @@ def deliver(router: Collector, value: float, experiments: Sequence[str] = EXPERI
     def is_taken() -> bool:
         try:
             url = f"{router.url}/v1/metrics"
-            return httpx.post(url, content=body, headers=headers, timeout=30).status_code == 200
+            return (
+                plain_http.post(url, content=body, headers=headers, timeout=30).status_code == 200
+            )
         except httpx.HTTPError:
             return False
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from otel_rl.worker.sampling import BLOCK_STEPS, StepSampler
+from otel_rl.worker.tracing.sampler import BLOCK_STEPS, StepSampler
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import CONFIGURATIONS, Collector
 from tests.otlp_requests import key_values
@@ -96,7 +96,7 @@ def send(gateway: Collector, traces: Iterable[Span]) -> None:
     resource_spans = request.resource_spans.add()
     resource_spans.resource.attributes.extend(key_values({"rl.experiment.name": "sampling"}))
     resource_spans.scope_spans.add().spans.extend(traces)
-    httpx.post(
+    plain_http.post(
         f"{gateway.url}/v1/traces",
         content=request.SerializeToString(),
         headers={"content-type": "application/x-protobuf"},

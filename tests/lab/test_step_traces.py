@@ -14,7 +14,7 @@ from tests.lab.running import Collector, Jaeger, Span
 from tests.lab.site import QUICK
 from tests.process.commands import OTEL_RL, clean_environment
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS = 8
 RANKS = 2

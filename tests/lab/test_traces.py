@@ -10,12 +10,13 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Running
 from tests.lab.site import Site
 from tests.otlp_requests import key_values
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TRACES = 12
 SPANS = 25
@@ -81,7 +82,10 @@ def deliver(request: bytes, site: Site) -> None:
     def is_taken() -> bool:
         try:
             url = f"{site.agent.url}/v1/traces"
-            return httpx.post(url, content=request, headers=headers, timeout=60).status_code == 200
+            return (
+                plain_http.post(url, content=request, headers=headers, timeout=60).status_code
+                == 200
+            )
         except httpx.HTTPError:
             return False
 

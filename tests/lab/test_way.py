@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.keeper import wait_for
 from tests.lab.site import Site
 from tests.process.commands import clean_environment
@@ -31,7 +31,7 @@ OTEL_RL_WORKER = """
     from opentelemetry.trace import Link
 
     otel_rl.init(experiment="way", trial="workers", role="trainer", export_interval_s=0.2)
-    otel_rl.log_config({"lr": 0.25})
+    otel_rl.mlogger.log_config({"lr": 0.25})
     tracer = trace.get_tracer("test")
     with tracer.start_as_current_span("rl.sample") as sample:
         made = sample.get_span_context()
@@ -40,7 +40,7 @@ OTEL_RL_WORKER = """
     with tracer.start_as_current_span("rl.train", links=[Link(made)]) as train:
         with tracer.start_as_current_span("rl.sync"):
             used = train.get_span_context()
-    otel_rl.finish()
+    otel_rl.end_experiment()
     assert otel_rl.shutdown(timeout_s=30)
     print(json.dumps([f"{context.trace_id:032x}" for context in (made, used)]))
 """

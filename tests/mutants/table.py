@@ -2,8 +2,8 @@
 
 It stands in TOML beside this module, a file for each part of the source:
 
-    file = "otel_rl/bridge/reduce.py"           # of the mutants that name no other
-    tests = ["tests/unit/bridge/test_reduce.py"]
+    file = "otel_rl/bridge/rows/reduce.py"           # of the mutants that name no other
+    tests = ["tests/unit/bridge/rows/test_reduce.py"]
 
     [name_of_the_mutant]
     old = 'if value != value:'                  # exactly once in the file

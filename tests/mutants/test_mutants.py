@@ -33,10 +33,10 @@ LAYERS = {name: mutant for name, mutant in load().items() if name.startswith("la
 
 ARITHMETIC = Mutant(
     "arithmetic",
-    "otel_rl/bridge/reduce.py",
+    "otel_rl/bridge/rows/reduce.py",
     (("return self.total / self.count", "return self.total"),),
     "a mean is a sum",
-    ("tests/unit/bridge/test_reduce.py::test_each_reduction_of_three_values",),
+    ("tests/unit/bridge/rows/test_reduce.py::test_each_reduction_of_three_values",),
 )
 
 
@@ -60,11 +60,13 @@ def test_the_table_has_a_hundred_mutants_of_all_parts_and_argues_for_few_of_them
     assert sum(bool(mutant.survives) for mutant in load().values()) <= len(load()) / 20
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_one_that_is_noticed_is_killed_and_one_that_is_not_survives() -> None:
     harmless = Mutant(
         "harmless",
         ARITHMETIC.file,
-        (("Many values to one", "One value of many"),),
+        (("reduce many values to one", "reduce one value of many"),),
         "nothing",
         ARITHMETIC.tests,
     )
@@ -76,6 +78,8 @@ def test_one_that_is_noticed_is_killed_and_one_that_is_not_survives() -> None:
     assert (ROOT / ARITHMETIC.file).read_bytes() == before
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_tests_that_never_end_have_noticed_something(tmp_path: Path) -> None:
     with Tree(files_of_checkout()) as tree:
         (tree.path / "tests/test_endless.py").write_text(
@@ -86,6 +90,8 @@ def test_tests_that_never_end_have_noticed_something(tmp_path: Path) -> None:
         assert Judged(ARITHMETIC, result).is_killed
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_tests_that_are_not_there_show_nothing() -> None:
     absent = Mutant(
         "absent", ARITHMETIC.file, ARITHMETIC.changes, "", ("tests/unit/bridge/test_absent.py",)
@@ -106,6 +112,8 @@ def layers() -> Iterator[Mapping[str, "Future[Judged]"]]:
         }
 
 
+@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name, one in LAYERS.items() if not one.survives])
 def test_a_bridge_with_a_layer_of_its_safety_removed_is_noticed(
@@ -114,6 +122,8 @@ def test_a_bridge_with_a_layer_of_its_safety_removed_is_noticed(
     assert layers[name].result().is_killed
 
 
+@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name, one in LAYERS.items() if one.survives])
 def test_a_second_layer_does_what_a_removed_one_did(

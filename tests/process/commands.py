@@ -9,13 +9,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
-__all__ = ["OTEL_RL", "Finished", "Row", "clean_environment", "jsonl_rows", "otel_rl", "wandb_run"]
+__all__ = [
+    "EVERY_KEY",
+    "NO_CONSOLE",
+    "OTEL_RL",
+    "Finished",
+    "Row",
+    "clean_environment",
+    "jsonl_rows",
+    "otel_rl",
+    "wandb_run",
+]
 
 OTEL_RL = [sys.executable, "-m", "otel_rl.cli"]
 TIMEOUT_S = 200
+
+EVERY_KEY = {
+    "OTEL_RL_BRIDGE__TRACKER__DETAIL": "everything",
+    "OTEL_RL_BRIDGE__TRACKER__NAMES": "otel_rl",
+}
+"""A run with all keys under shared names, for tests that are not about what is left out."""
+
+NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
+"""No rows of what a program prints, for tests that count rows; "" for the default."""
+
+_NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
 _FOREIGN = ("OTEL_", "WANDB_", *_LAUNCHERS)
@@ -30,7 +51,8 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(_FOREIGN) or name.startswith("OTEL_RL_TEST_")
     }
-    return {**kept, "HOME": str(home), "OTEL_RL_TRIAL": "default", **extra}
+    own = {"HOME": str(home), "OTEL_RL_TRIAL": "default"}
+    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_ARCHIVE, **extra}
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests import waiting
+from tests import plain_http, waiting
 from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
 from tests.wandb_server import WandbServer
@@ -80,6 +79,7 @@ def test_one_run_has_what_the_script_logs_to_wandb_and_what_it_reports_by_otel(
     assert json.dumps(run.config["lr"]) == '{"value": 3}'
 
 
+@pytest.mark.slow
 def test_a_script_that_begins_no_shared_run_says_how_to_and_keeps_its_rows(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -142,9 +142,12 @@ def report(url: str, steps: range) -> None:
         made.attributes.extend(key_values({"rl.loop.iteration": step}))
     content = metrics_request(gauge(*points), resource=resource).SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
-    httpx.post(f"{url}/v1/metrics", content=content, headers=headers, timeout=60).raise_for_status()
+    plain_http.post(
+        f"{url}/v1/metrics", content=content, headers=headers, timeout=60
+    ).raise_for_status()
 
 
+@pytest.mark.slow
 def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_alone(
     tmp_path: Path, server: WandbServer
 ) -> None:

@@ -16,7 +16,9 @@ import httpx
 import pytest
 
 from otel_rl.bridge.config import load_settings
+from tests import plain_http
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +35,7 @@ class Service:
     def post(
         self, content: bytes, kind: str = "application/json", **headers: str
     ) -> httpx.Response:
-        return httpx.post(
+        return plain_http.post(
             f"{self.url}/v1/metrics",
             content=content,
             headers={"content-type": kind, **{k.replace("_", "-"): v for k, v in headers.items()}},
@@ -271,12 +273,15 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("[align]\nwindow = 5\n", "align.window: there is no such setting"),
-        ("[http]\nport = 'x'\n", "http.port"),
-        ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
-        ("[[[", "is not TOML"),
-    ],
+    slow_after(
+        1,
+        [
+            ("[align]\nwindow = 5\n", "align.window: there is no such setting"),
+            ("[http]\nport = 'x'\n", "http.port"),
+            ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
+            ("[[[", "is not TOML"),
+        ],
+    ),
 )
 def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "bridge.toml").write_text(content)

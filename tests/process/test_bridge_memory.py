@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.process.commands import OTEL_RL, clean_environment
 
 pytestmark = [
@@ -75,7 +75,7 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
         found = re.search(r"OTLP/HTTP on (\S+),", process.stderr.readline())
         assert found is not None
         made = Bridge(process, found[1])
-        assert httpx.get(f"{made.url}/healthz", timeout=30).status_code == 200
+        assert plain_http.get(f"{made.url}/healthz", timeout=30).status_code == 200
         made.begin()
         yield made
         process.terminate()
@@ -104,13 +104,14 @@ def test_bodies_that_do_not_end_take_no_more_than_what_may_be_in_flight(bridge: 
         assert bridge.growth < MAX_GROWTH
 
 
+@pytest.mark.slow
 def test_small_bombs_together_take_no_more_than_what_may_be_in_flight(bridge: Bridge) -> None:
     bomb = gzip.compress(bytes(MAX_BODY))
     headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
 
     def send(_: int) -> int:
         url = f"{bridge.url}/v1/metrics"
-        return httpx.post(url, content=bomb, headers=headers, timeout=60).status_code
+        return plain_http.post(url, content=bomb, headers=headers, timeout=60).status_code
 
     with ThreadPoolExecutor(SENDERS) as senders:
         # Zeros are no OTLP, so each is refused in the end, or asked to come again.

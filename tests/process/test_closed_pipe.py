@@ -3,7 +3,11 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.process.commands import OTEL_RL, clean_environment
+
+pytestmark = pytest.mark.process
 
 
 def test_a_reader_that_has_read_enough_sees_no_traceback(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ACTORS = """
     import subprocess
     import sys
 
-    import otel_rl.compat.wandb as wandb
+    import otel_rl.integrations.wandb as wandb
 
     if len(sys.argv) == 1:
         roles = ["trainer", "generator", "reward"]
@@ -69,9 +69,10 @@ CALLS = """
 """
 
 
+@pytest.mark.slow
 def test_rows_are_those_that_wandb_itself_makes(tmp_path: Path) -> None:
     scripts = {}
-    for name, module in (("theirs", "wandb"), ("ours", "otel_rl.compat.wandb")):
+    for name, module in (("theirs", "wandb"), ("ours", "otel_rl.integrations.wandb")):
         scripts[name] = tmp_path / f"{name}.py"
         scripts[name].write_text(textwrap.dedent(CALLS).format(module=module))
     environment = clean_environment(
@@ -106,7 +107,7 @@ def test_rows_are_those_that_wandb_itself_makes(tmp_path: Path) -> None:
 FORKS = """
     import multiprocessing
 
-    import otel_rl.compat.wandb as wandb
+    import otel_rl.integrations.wandb as wandb
 
 
     def work(number):

@@ -55,6 +55,7 @@ def last(rows: Sequence[Row]) -> Mapping[str, float]:
     return {key: value for row in rows for key, value in row.values.items()}
 
 
+@pytest.mark.slow
 def test_every_turn_is_told_once(rows: Sequence[Row]) -> None:
     for key in ("trainer/loss", "generator/reward/mean"):
         assert [row.step for row in rows if key in row.values] == list(range(1, STEPS + 1)), key

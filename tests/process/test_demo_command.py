@@ -1,30 +1,48 @@
-"""``otel-rl demo``: what a stranger sees after the first command."""
+"""``otel-rl demo``: what a stranger sees after the first command, and that the policy learns."""
 
 import re
 import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.keys import tracker_key
+from otel_rl.bridge.journal import reader
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.bridge.tracker_keys import tracker_key
+from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import Tier
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
 from tests.process.test_bridge_command import bridge
 from tests.wandb_offline import OfflineRun
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS = 60
+STEPS = 90
+
+KILLED = re.compile(
+    r"  generator/1 ended without an exit report after step \d+; replaced after \d+\.\d s"
+)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> OfflineRun:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("demo")
     done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory, timeout_s=240)
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out
     assert "run grpo-demo/t" in done.err
+    assert KILLED.search(done.err), done.err
+    assert "crashed" not in done.err
+    (directory / "console.txt").write_text(done.out)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(directory: Path) -> OfflineRun:
     return wandb_run(directory, "grpo-demo", "t")
 
 
@@ -48,11 +66,38 @@ def test_five_roles_and_more_report(run: OfflineRun) -> None:
     assert any(key.startswith("service/orchestrator/") for row in run.history for key in row)
 
 
+def test_the_summary_is_that_of_the_training(run: OfflineRun) -> None:
+    reward = run.summary["trainer/reward/mean"]
+    assert isinstance(reward, dict)
+    assert reward["max"] == max(column(run, "trainer/reward/mean"))
+    assert column(run, "service/trainer/alive")[-1] == 0
+    assert run.summary["service/trainer/alive"] == 2
+
+
+def test_nothing_over_steps_has_two_points_at_one(
+    run: OfflineRun, keys: Mapping[str, KeySpec]
+) -> None:
+    over = {key for key, axis in run.metrics.items() if axis == "step"} & keys.keys()
+    points = Counter((key, row["step"]) for row in run.history for key in row.keys() & over)
+    assert {key for (key, _), count in points.items() if count > 1} == set()
+
+
 def test_the_reward_rises(run: OfflineRun) -> None:
     rewards = column(run, "trainer/reward/mean")
     quarter = len(rewards) // 4
     first, last = sum(rewards[:quarter]) / quarter, sum(rewards[-quarter:]) / quarter
-    assert last > first + 0.1
+    assert last > first + 0.3
+
+
+def test_rewards_of_all_samples_stand_beside_those_of_the_samples_trained_on(
+    run: OfflineRun,
+) -> None:
+    for key in ("mean", "min", "max", "std"):
+        assert len(column(run, f"trainer/reward/{key}")) == STEPS
+    assert min(column(run, "trainer/episode/length")) >= 1
+    produced = column(run, "reward/sample/reward")
+    assert len(produced) > 1
+    assert 0 <= min(produced) <= max(produced) <= 1
 
 
 def test_the_killed_generator_and_its_recovery_are_in_the_run(run: OfflineRun) -> None:
@@ -68,6 +113,31 @@ def test_the_bridge_saw_it_die_and_come_back_and_miss_nobody_at_the_end(run: Off
     for role in ("trainer", "generator", "reward", "replay_buffer", "orchestrator"):
         alive, expected = (column(run, f"service/{role}/{of}")[-1] for of in ("alive", "expected"))
         assert alive == expected
+
+
+def test_the_diagnosis_names_the_killed_generator(directory: Path) -> None:
+    (journal,) = directory.rglob(JOURNAL_FILE)
+    told = otel_rl("diagnose", "--data", journal.parent, cwd=directory).out
+    assert KILLED.search(told), told
+
+
+def test_the_console_and_the_run_agree(directory: Path, run: OfflineRun) -> None:
+    said = (directory / "console.txt").read_text()
+    rewards, staleness = (
+        column(run, f"trainer/{key}") for key in ("reward/mean", "policy/staleness")
+    )
+    first, last = rewards[: STEPS // 4], rewards[STEPS * 3 // 4 :]
+    found = re.search(r"mean reward (\S+) in the first quarter, (\S+) in the last", said)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(sum(first) / len(first), abs=0.011)
+    assert float(found[2]) == pytest.approx(sum(last) / len(last), abs=0.011)
+    found = re.search(r"samples (\S+) versions old; (\d+) samples evicted", said)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(sum(staleness) / len(staleness), abs=0.06)
+    reasons = [f"replay_buffer/evictions/{reason}" for reason in ("capacity", "stale")]
+    assert int(found[2]) == sum(column(run, key)[-1] for key in reasons)
+    limit = column(run, "replay_buffer/limit")[-1]
+    assert f"/{limit:.0f} samples" in said
 
 
 def test_samples_are_really_stale(run: OfflineRun) -> None:
@@ -102,6 +172,83 @@ def test_rollouts_are_tables_of_the_step_whose_policy_wrote_them(run: OfflineRun
     assert all(row["reward/rollouts/nrows"] in {2, 4} for row in tables)
 
 
+Charts = Mapping[str, Sequence[tuple[float, float]]]
+
+# What a run of everything in order may repeat or never change, and why it is a chart.
+QUIET = {
+    "service/*/alive": "roles of one size look alike",
+    "trainer/reward/min": "the worst sample of a short run has no reward",
+    "service/*/failures": "nothing fails in most roles",
+    "generator/preemptions/rate": "there is cache for every request",
+    "replay_buffer/sample/dropped/*/rate": "the buffer is never full",
+}
+
+
+def is_quiet(key: str) -> bool:
+    return any(fnmatch(key, pattern) for pattern in QUIET)
+
+
+@pytest.fixture(scope="module")
+def keys(directory: Path) -> Mapping[str, KeySpec]:
+    """What the journal says of the keys of the run."""
+    (journal,) = directory.rglob(JOURNAL_FILE)
+    found = reader.keys(journal.parent, ExperimentKey("grpo-demo", "t"))
+    assert len(found) == len({one.key for one in found}), "a key is described once"
+    return {one.key: one for one in found}
+
+
+@pytest.fixture(scope="module")
+def basic(run: OfflineRun, keys: Mapping[str, KeySpec]) -> Charts:
+    """The charts of a run with the usual detail: (step, value) of each point."""
+    charts: dict[str, list[tuple[float, float]]] = {}
+    for row in run.history:
+        for key, value in row.items():
+            spec = keys.get(key)
+            if spec is not None and spec.tier is Tier.BASIC and spec.statistic != "text":
+                charts.setdefault(key, []).append((row["step"], value))
+    return charts
+
+
+def test_the_journal_says_what_every_key_is(run: OfflineRun, keys: Mapping[str, KeySpec]) -> None:
+    tables = {key for key, spec in keys.items() if spec.statistic == "table"}
+    found = {
+        key
+        for row in run.history
+        for key in row
+        if key not in {"step", "hours", "policy_version"} and not key.startswith(("_", *tables))
+    }
+    assert found <= keys.keys()
+    unnamed = {key for key in found if not keys[key].name and keys[key].statistic != "text"}
+    assert unnamed <= {"critical_path/partial", "diagnosis/causes"}
+
+
+def test_the_usual_detail_is_as_many_charts_as_a_person_keeps(
+    basic: Charts,
+) -> None:
+    assert 60 < len(basic) <= 120, sorted(basic)
+
+
+def test_no_two_charts_of_the_usual_detail_are_equal(
+    basic: Charts,
+) -> None:
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for key, points in basic.items():
+        if not is_quiet(key):
+            alike.setdefault(tuple(points), []).append(key)
+    assert [same for same in alike.values() if len(same) > 1] == []
+
+
+def test_no_chart_of_the_usual_detail_is_one_value(
+    basic: Charts,
+) -> None:
+    constant = {
+        key
+        for key, points in basic.items()
+        if len(points) > 2 and len({value for _, value in points}) == 1
+    }
+    assert {key for key in constant if not is_quiet(key)} == set()
+
+
 def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
     with bridge(tmp_path, "--tracker", "jsonl") as service:
         address = service.url.removeprefix("http://")
@@ -109,7 +256,7 @@ def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) ->
             subprocess.Popen(
                 [
                     *OTEL_RL, "demo", "--endpoint", address, "--experiment", name, "--trial", "t",
-                    "--steps", "12", "--seed", str(seed), "--no-kill",
+                    "--steps", "4", "--seed", str(seed), "--no-kill",
                 ],
                 cwd=tmp_path,
                 env=clean_environment(tmp_path),
@@ -127,12 +274,12 @@ def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) ->
     losses = {}
     for name in ("one", "two"):
         rows = [r for r in jsonl_rows(tmp_path, name, "t") if "trainer/loss" in r.values]
-        assert [row.step for row in rows] == list(range(1, 13))
+        assert [row.step for row in rows] == list(range(1, 5))
         losses[name] = [row.values["trainer/loss"] for row in rows]
     assert losses["one"] != losses["two"]
 
 
-def test_what_the_run_lacks_of_the_registry_is_what_the_readme_says(run: OfflineRun) -> None:
+def test_what_the_run_lacks_of_the_registry_is_what_the_docs_say(run: OfflineRun) -> None:
     keys = {key for row in run.history for key in row}
     lacking = {
         name
@@ -144,7 +291,7 @@ def test_what_the_run_lacks_of_the_registry_is_what_the_readme_says(run: Offline
     unexplained = {name for name in lacking if not any(fnmatch(name, e) for e in excused)}
     assert unexplained == set()
     idle_excuses = {e for e in excused if not any(fnmatch(name, e) for name in lacking)}
-    # Attributes are no metrics: the README names two that the demo does not need. And on a busy
+    # Attributes are no metrics: the page names two that the demo does not need. And on a busy
     # machine a rank may be late.
     assert idle_excuses <= {"rl.loss.type", "rl.staleness.part", "rl.service.step.*"}
 
@@ -164,8 +311,8 @@ def _is_phase(key: str, phase: str) -> bool:
 
 
 def _excused() -> set[str]:
-    """The names in the README's table of what the demo cannot measure."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("## What the demo cannot measure")[2].partition("\n## ")[0]
+    """The names in the table of docs/faults.md of what the demo cannot measure."""
+    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+    section = page.partition("## What the demo cannot measure")[2].partition("\n## ")[0]
     first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
     return {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}

@@ -103,6 +103,7 @@ def test_the_script_learns_something_in_fifty_steps(plain: list[Point]) -> None:
     assert plain[-1][2] > 1.5 * plain[0][2]
 
 
+@pytest.mark.slow
 def test_all_five_train_alike_and_end_well(five: FiveWays, plain: list[Point]) -> None:
     assert five.launched.status == 0, five.launched.err
     assert {way: five.printed(way) for way in (*REPORTING, "own_run")} == dict.fromkeys(
@@ -110,6 +111,7 @@ def test_all_five_train_alike_and_end_well(five: FiveWays, plain: list[Point]) -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(REPORTING)), ids=REPORTING)
 def test_a_script_that_reports_has_its_values_at_its_steps(
     five: FiveWays, plain: list[Point], index: int
@@ -118,12 +120,14 @@ def test_a_script_that_reports_has_its_values_at_its_steps(
     assert five.column(f"{worker}/loss", f"{worker}/reward", "otel_rl/step") == plain
 
 
+@pytest.mark.slow
 def test_the_script_that_owns_the_run_has_its_values_at_its_steps(
     five: FiveWays, plain: list[Point]
 ) -> None:
     assert five.column("loss", "reward", "step") == plain
 
 
+@pytest.mark.slow
 def test_the_four_that_report_are_one_role_and_agree(five: FiveWays, plain: list[Point]) -> None:
     found = five.column("otel_rl/trainer/loss", "otel_rl/trainer/reward", "otel_rl/step")
     assert [step for step, _, _ in found] == [step for step, _, _ in plain]

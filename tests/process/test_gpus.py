@@ -137,6 +137,7 @@ def whole(ran: Ran) -> Mapping[str, float]:
     return next(row for row in ran.rows if is_whole(row))
 
 
+@pytest.mark.slow
 def test_exactly_eight_devices_are_in_the_run_and_none_twice(ran: Ran) -> None:
     found = {
         match[1]

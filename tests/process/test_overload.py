@@ -9,6 +9,7 @@ from tests.overload import BOUNDS, PEAK_MB, Figures, over_bounds, overload
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_an_overloaded_bridge_refuses_recovers_and_loses_nothing(tmp_path: Path) -> None:
     figures = overload(tmp_path, 6.0, calibration_s=3.0, journal_bytes=2 << 20)
     assert figures.refused > 0

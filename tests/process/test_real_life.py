@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.keys import read_key
+from otel_rl.bridge.tracker_keys import read_key
 from otel_rl.semconv import names
 from tests.otlp_sink import Sink, serve, sums
 from tests.process.commands import Row, jsonl_rows, otel_rl
@@ -236,6 +236,7 @@ def set_clock(ahead_s):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_and_forward_loses_nothing_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:
@@ -323,7 +324,8 @@ def test_scalars_of_numpy_are_numbers_wherever_they_are_given() -> None:
         for step in range(3):
             reused[()] = step
             otel_rl.mlogger.log({"loss": reused}, step=step)
-        otel_rl.log_samples([{"reward": numpy.float32(0.5), "tokens": numpy.int64(3)}], step=step)
+        sample = {"reward": numpy.float32(0.5), "tokens": numpy.int64(3)}
+        otel_rl.mlogger.log_samples([sample], step=step)
         """
     )
     halves = [m for m in sink.measurements() if m.name.startswith(("logged.", "set."))]
@@ -342,7 +344,8 @@ def test_names_of_every_script_are_in_the_run_as_they_were_given(tmp_path: Path)
         otel_rl.init(role="обучение", config={"学習率": "3e-6 ✓"}, tags=["größe"])
         for step in range(3):
             otel_rl.mlogger.log({"損失": float(step), "naïve/café 🙂": 1.0}, step=step)
-        otel_rl.log_samples([{"prompt": "मेरा नाम", "completion": "\\u202eabc\\ud800"}], step=2)
+        sample = {"prompt": "मेरा नाम", "completion": "\\u202eabc\\ud800"}
+        otel_rl.mlogger.log_samples([sample], step=2)
         """,
         experiment="実験 №5",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_rl.worker.identity import identify
+from otel_rl.worker.identity.resource import identify
 from tests.docs_examples import blocks
 from tests.ports import free_ports
 from tests.process.commands import clean_environment, jsonl_rows
@@ -146,6 +146,7 @@ def test_torchrun_on_one_machine(site: Site) -> None:
     assert site.workers("grpo-7b", "1") == trainers(2)
 
 
+@pytest.mark.slow
 def test_torchrun_on_several_machines(site: Site) -> None:
     _, first, other = recipe("torchrun")
     variables = {"PROCESSES": "4", "HEAD": "127.0.0.1"}
@@ -160,6 +161,7 @@ def test_slurm(site: Site) -> None:
     assert site.workers("grpo-7b", "4711") == trainers(3)
 
 
+@pytest.mark.slow
 def test_skypilot(site: Site) -> None:
     (text,) = recipe("SkyPilot", "yaml")
     task = yaml.safe_load(text)

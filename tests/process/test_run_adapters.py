@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -75,7 +76,7 @@ def test_a_script_under_opentelemetry_instrument_reports(script: Path) -> None:
     assert steps(script) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("way", ["option", "variable"])
+@pytest.mark.parametrize("way", slow_after(1, ["option", "variable"]))
 def test_a_script_is_left_alone_if_the_user_says_so(script: Path, way: str) -> None:
     options = ["--no-adapters"] if way == "option" else []
     env = {"OTEL_RL_ADAPTERS": "off"} if way == "variable" else {}

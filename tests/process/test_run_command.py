@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.process.commands import (
+    EVERY_KEY,
+    OTEL_RL,
+    clean_environment,
+    jsonl_rows,
+    otel_rl,
+    wandb_run,
+)
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -51,7 +59,7 @@ STRANGER = """
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", slow_after(1, ["fork", "spawn"]))
 def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
     tmp_path: Path, method: str
 ) -> None:
@@ -92,6 +100,37 @@ def test_every_step_is_in_the_run_once_with_its_axes(tmp_path: Path) -> None:
     assert f"otel-rl: run e/t: {len(run.history)} rows in wandb" in done.err
 
 
+def test_the_place_of_the_run_is_said_while_the_command_runs(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import sys
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        for step in range(3):
+            otel_rl.mlogger.log({"loss": 1.0}, step=step)
+        sys.stdin.readline()
+        """,
+    )
+    options = ("--experiment", "e", "--trial", "t", "--tracker", "jsonl")
+    with subprocess.Popen(
+        [*OTEL_RL, "run", *options, "--", PYTHON, str(path)],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if line.startswith("otel-rl: run e/t: "))
+        process.communicate("go on\n")
+    assert process.returncode == 0
+    assert Path(tmp_path, said.removeprefix("otel-rl: run e/t: ").strip()).is_file()
+
+
+@pytest.mark.slow
 def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
     by_api = script(
         tmp_path,
@@ -176,7 +215,7 @@ def test_ranks_of_a_launcher_are_reduced_and_told_apart(tmp_path: Path) -> None:
         assert [row.values[f"workers/trainer/{rank}/loss"] for rank in range(3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", slow_after(1, [3, 0]))
 def test_the_exit_status_is_that_of_the_command(tmp_path: Path, status: int) -> None:
     path = script(
         tmp_path,
@@ -206,7 +245,7 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
     assert (done.status, "Permission denied" in done.err) == (126, True)
 
 
-@pytest.mark.parametrize("option", ["--experiment", "--trial", "--role"])
+@pytest.mark.parametrize("option", slow_after(1, ["--experiment", "--trial", "--role"]))
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("two\nlines", "must not hold control characters"), ("", "must not be empty")],
@@ -306,7 +345,7 @@ def test_standard_output_belongs_to_the_command(tmp_path: Path) -> None:
     assert done.out == "hello\n"
 
 
-@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("exists", slow_after(1, [False, True]))
 def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
     tmp_path: Path, exists: bool
 ) -> None:
@@ -340,7 +379,7 @@ def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
         assert data.stat().st_mode & others == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_after(1, [signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: signal.Signals) -> None:
     path = script(
         tmp_path,
@@ -377,7 +416,7 @@ def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: sign
 TERMINAL = "import pty, sys; pty.spawn(sys.argv[1:])"
 
 
-@pytest.mark.parametrize("redirection", ["", "< /dev/null"])
+@pytest.mark.parametrize("redirection", slow_after(1, ["", "< /dev/null"]))
 def test_ctrl_c_reaches_the_command_once(tmp_path: Path, redirection: str) -> None:
     path = script(
         tmp_path,
@@ -434,6 +473,7 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
     assert losses == list(range(10))
 
 
+@pytest.mark.slow
 def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) -> None:
     environment = clean_environment(tmp_path)
     del environment["OTEL_RL_TRIAL"]
@@ -595,12 +635,12 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
 NO_METRIC = {
     "nothing logged": "",
     "only text": 'otel_rl.mlogger.log({"note": "text"}, step=1)',
-    "only a config": 'otel_rl.log_config({"lr": 0.1})',
+    "only a config": 'otel_rl.mlogger.log_config({"lr": 0.1})',
 }
 
 
-@pytest.mark.parametrize("code", NO_METRIC.values(), ids=NO_METRIC.keys())
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("code", slow_after(1, NO_METRIC.values()), ids=NO_METRIC.keys())
+@pytest.mark.parametrize("status", slow_after(1, [0, 3]))
 def test_a_run_that_ends_with_no_metric_says_so_last(
     tmp_path: Path, code: str, status: int
 ) -> None:
@@ -620,3 +660,37 @@ def test_a_run_with_one_metric_does_not_say_that_it_has_none(tmp_path: Path) -> 
     done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
     assert done.status == 0
     assert "no metric" not in done.err
+
+
+MEASURED = """
+    import otel_rl
+
+    otel_rl.init(role="trainer")
+    otel_rl.mlogger.log({"rl.train.loss": 0.5, "rl.train.grad.abs_max": 0.1, "mine": 2.0}, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ((), {"trainer/loss", "trainer/mine"}),
+        (("--detail", "full"), {"trainer/loss", "trainer/mine", "trainer/grad/abs_max"}),
+    ],
+)
+def test_the_tracker_gets_as_much_detail_as_is_asked_for(
+    tmp_path: Path, options: tuple[str, ...], keys: set[str]
+) -> None:
+    usual = {
+        name: value for name, value in clean_environment(tmp_path).items() if name not in EVERY_KEY
+    }
+    path = script(tmp_path, MEASURED)
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", *options, "--", PYTHON, path,
+        cwd=tmp_path, env=usual,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    assert [row.number for row in rows] == list(range(len(rows)))
+    found = {key for row in rows for key in row.values if key.startswith("trainer/")}
+    assert {key for key in found if "/rank_" not in key and "/worker/" not in key} >= keys
+    assert ("trainer/grad/abs_max" in found) == ("trainer/grad/abs_max" in keys)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.process.commands import Finished, otel_rl
 
 pytestmark = pytest.mark.process
@@ -63,8 +63,8 @@ def test_the_last_lines_say_who_ended_without_a_goodbye(
     ended: tuple[Finished, Sequence[Mapping[str, Any]]],
 ) -> None:
     assert (
-        "otel-rl:   generator: 1 ended without a goodbye; up to an export interval (1 s unless "
-        "set) of metrics may be missing\n"
+        "otel-rl:   generator: 1 ended without an exit report; up to an export interval (1 s "
+        "unless set) of metrics may be missing\n"
     ) in ended[0].err
     assert "trainer:" not in ended[0].err
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -80,13 +81,16 @@ def lines(done: Finished, word: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("options", "environ"),
-    [
-        (["--grpc"], {}),
-        ([], {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}),
-        ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
-        ([], {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"}),
-        (["--grpc"], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}),
-    ],
+    slow_after(
+        2,
+        [
+            (["--grpc"], {}),
+            ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
+            ([], {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}),
+            ([], {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"}),
+            (["--grpc"], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}),
+        ],
+    ),
 )
 def test_a_stock_sdk_that_speaks_only_grpc_is_in_the_run(
     tmp_path: Path, options: list[str], environ: dict[str, str]
@@ -129,6 +133,7 @@ def test_a_signal_with_a_protocol_of_its_own_finds_its_port(tmp_path: Path) -> N
     assert (done.status, done.out) == (0, "SUCCESS\n"), done.err
 
 
+@pytest.mark.slow  # the SDK tries again for 20 s
 def test_a_grpc_sdk_that_is_pointed_to_the_http_port_is_told_what_to_do(tmp_path: Path) -> None:
     done = run(tmp_path, GRPC_ONLY)
     told = lines(done, "gRPC client")
@@ -156,8 +161,8 @@ def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> N
 # What the user's variables mean
 
 
-@pytest.mark.parametrize("exporter", ["console", "none", "prometheus"])
-@pytest.mark.parametrize("program", [OWN, HTTP_ONLY])
+@pytest.mark.parametrize("exporter", slow_after(1, ["console", "none", "prometheus"]))
+@pytest.mark.parametrize("program", slow_after(1, [HTTP_ONLY, OWN]))
 def test_metrics_that_are_to_go_elsewhere_are_announced(
     tmp_path: Path, exporter: str, program: str
 ) -> None:
@@ -175,14 +180,16 @@ def test_metrics_for_the_console_are_not_exported_over_otlp(tmp_path: Path) -> N
     assert not any("generator/loss" in row.values for row in jsonl_rows(tmp_path, "e"))
 
 
-@pytest.mark.parametrize("exporter", ["otlp", "console,otlp", "OTLP", "otlp_proto_http"])
+@pytest.mark.parametrize(
+    "exporter", slow_after(1, ["console,otlp", "otlp", "OTLP", "otlp_proto_http"])
+)
 def test_metrics_that_are_for_otlp_too_are_in_the_run(tmp_path: Path, exporter: str) -> None:
     done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER=exporter)
     assert done.status == 0, done.err
     assert value(tmp_path, "generator/loss") == 3
 
 
-@pytest.mark.parametrize("signal", ["TRACES", "LOGS"])
+@pytest.mark.parametrize("signal", slow_after(1, ["TRACES", "LOGS"]))
 def test_other_signals_that_are_to_go_elsewhere_are_announced(tmp_path: Path, signal: str) -> None:
     done = run(tmp_path, OWN, **{f"OTEL_{signal}_EXPORTER": "console"})
     assert done.status == 0, done.err
@@ -233,7 +240,8 @@ def config_file(directory: Path, endpoint: str, *, has_resource: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"]
+    "endpoint",
+    slow_after(1, ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"]),
 )
 def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, endpoint: str) -> None:
     file = config_file(tmp_path, endpoint, has_resource=True)
@@ -243,7 +251,9 @@ def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, end
     assert lines(done, "OTEL_CONFIG_FILE") == []
 
 
-@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+@pytest.mark.parametrize(
+    "variable", slow_after(1, ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+)
 @pytest.mark.parametrize(
     ("endpoint", "has_resource", "missing"),
     [

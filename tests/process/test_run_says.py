@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.process.commands import otel_rl
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -20,7 +21,7 @@ DIRECTLY = """
         otel_rl.init(role="generator", config={"temperature": 0.7}, tags=["sampler"])
         for step in range(3):
             otel_rl.mlogger.log({"tokens": step}, step=step)
-            otel_rl.log_samples([{"prompt": f"p{step}", "reward": step / 2}], step=step)
+            otel_rl.mlogger.log_samples([{"prompt": f"p{step}", "reward": step / 2}], step=step)
 
     if __name__ == "__main__":
         otel_rl.init(
@@ -36,13 +37,13 @@ DIRECTLY = """
         for step in range(3):
             otel_rl.mlogger.log({"loss": step}, step=step)
         generator.join()
-        otel_rl.log_config({"lr": 0.2})
+        otel_rl.mlogger.log_config({"lr": 0.2})
 """
 
 BY_WANDB = """
     import subprocess
     import sys
-    import otel_rl.compat.wandb as wandb
+    import otel_rl.integrations.wandb as wandb
 
     if len(sys.argv) == 1:
         wandb.init(
@@ -122,11 +123,14 @@ def test_an_exception_that_nobody_caught_is_a_crash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("end", "exit_status", "status", "failures"),
-    [
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "crashed", 1),
-        ("os._exit(3)", 3, "crashed", 1),
-        ("os._exit(0)", 0, "complete", 0),
-    ],
+    slow_after(
+        1,
+        [
+            ("os.kill(os.getpid(), signal.SIGKILL)", 137, "crashed", 1),
+            ("os._exit(3)", 3, "crashed", 1),
+            ("os._exit(0)", 0, "complete", 0),
+        ],
+    ),
 )
 def test_a_command_that_ends_without_a_goodbye_ends_the_run(
     tmp_path: Path, end: str, exit_status: int, status: str, failures: int
@@ -154,7 +158,7 @@ def test_an_explicit_end_is_the_run_s_status(tmp_path: Path) -> None:
 
         otel_rl.init(role="trainer")
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        otel_rl.finish("aborted")
+        otel_rl.end_experiment("aborted")
     """
     assert run(tmp_path, program) == 0
     assert about(tmp_path)["status"] == "aborted"

@@ -26,6 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from tests.otlp_sink import Sink, serve
 from tests.process.unruly import Endpoint, Request, unruly, worker
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -178,7 +179,7 @@ def process(target, *arguments):
 """
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", slow_after(1, ["fork", "spawn"]))
 @pytest.mark.parametrize(("ending", "status"), CHILDREN.values(), ids=CHILDREN)
 def test_a_child_that_ends_by_itself_misses_nothing(
     ending: str, status: int | None, how: str, tmp_path: Path

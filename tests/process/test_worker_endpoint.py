@@ -12,6 +12,7 @@ import pytest
 
 from tests.otlp_sink import Sink, measurements, serve, sums
 from tests.process.unruly import HEARTBEAT, OWN_CLOCK, Endpoint, Manner, Request, unruly, worker
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -119,7 +120,7 @@ def without_repeats(sink: Sink) -> list[int | None]:
     ]
 
 
-@pytest.mark.parametrize("manner", PASSING.values(), ids=PASSING)
+@pytest.mark.parametrize("manner", slow_after(5, PASSING.values()), ids=PASSING)
 def test_after_the_trouble_everything_arrives_once(manner: Manner) -> None:
     with (
         unruly(but_heartbeats(manner)) as endpoint,
@@ -135,7 +136,7 @@ def test_after_the_trouble_everything_arrives_once(manner: Manner) -> None:
         assert sums(endpoint.sink.metrics, DROPPED) == {}
 
 
-@pytest.mark.parametrize("code", [400, 401, 404, 413, 500])
+@pytest.mark.parametrize("code", slow_after(2, [400, 401, 404, 413, 500]))
 def test_what_is_refused_for_good_is_counted_and_the_count_arrives(code: int) -> None:
     refuse_all = but_heartbeats(status(code))
     with unruly(refuse_all) as endpoint, worker(endpoint.url, LOOP) as training:

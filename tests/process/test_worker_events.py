@@ -1,11 +1,13 @@
 """What each way to begin and to end a process says of it."""
 
+import sys
 from collections.abc import Sequence
 
 import pytest
 
 from tests.otlp_sink import Event, Sink, serve
 from tests.process.unruly import OWN_CLOCK, Endpoint, Request, unruly, worker
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -78,6 +80,16 @@ def test_a_clean_end_says_goodbye_as_the_last_thing(ending: str, said: dict[str,
         assert sink.order[-2:] == ["/v1/metrics", "/v1/logs"]
 
 
+def test_a_process_tells_once_what_it_runs() -> None:
+    finding_out = '[t for t in threading.enumerate() if t.name == "otel-rl-provenance"]'
+    program = f"{PROLOGUE}\nsetup()\nlog()\nfor t in {finding_out}: t.join()\n"
+    with serve(Sink()) as sink, worker(sink.url, program, OTEL_RL_PROVENANCE="full") as run:
+        assert run.end() == 0, run.output
+        assert sorted(names(sink.events())) == sorted([START, "rl.worker.start", BYE])
+        (told,) = (event for event in sink.events() if event.name == "rl.worker.start")
+        assert told.attributes["process.executable.path"] == sys.executable
+
+
 KILLED = {
     "os._exit": "os._exit(0)",
     "exec": "os.execv('/bin/true', ['true'])",
@@ -102,7 +114,7 @@ CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", slow_after(1, ["fork", "spawn"]))
 @pytest.mark.parametrize(("does", "said"), CHILDREN.values(), ids=CHILDREN)
 def test_a_child_that_has_spoken_is_a_worker_with_a_start_and_an_end_of_its_own(
     does: str, said: dict[str, object], how: str, tmp_path_factory: pytest.TempPathFactory
@@ -203,7 +215,7 @@ def test_samples_arrive_in_order_once_though_answers_are_lost() -> None:
     program = f"""{PROLOGUE}
 setup(0.05)
 for step in range(50):
-    otel_rl.log_samples([{{"n": step}}], step=step)
+    otel_rl.mlogger.log_samples([{{"n": step}}], step=step)
 assert otel_rl.flush(timeout_s=60)
 """
     with (
@@ -251,18 +263,18 @@ def test_without_logs_at_the_endpoint_a_script_ends_as_ever() -> None:
     ):
         assert run.end() == 0
         assert [m.step for m in endpoint.sink.measurements("loss")] == [1]
-        assert run.output.count("takes no log events") == 1
+        assert run.output.count("accepts no log events") == 1
         assert "lost" not in run.output
 
 
 def test_a_signal_handler_may_log_samples() -> None:
     program = f"""{PROLOGUE}
 setup()
-signal.signal(signal.SIGUSR1, lambda *_: otel_rl.log_samples([{{"from": "handler"}}]))
+signal.signal(signal.SIGUSR1, lambda *_: otel_rl.mlogger.log_samples([{{"from": "handler"}}]))
 for step in range(200):
     if step % 10 == 0:
         os.kill(os.getpid(), signal.SIGUSR1)
-    otel_rl.log_samples([{{"from": "loop"}}])
+    otel_rl.mlogger.log_samples([{{"from": "loop"}}])
 """
     with serve(Sink()) as sink, worker(sink.url, program) as run:
         assert run.end() == 0

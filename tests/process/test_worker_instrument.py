@@ -12,6 +12,7 @@ import pytest
 
 from tests.otlp_sink import Sink, pairs, serve, sums
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -84,7 +85,9 @@ def test_the_experiment_may_be_a_resource_attribute(sink: Sink, tmp_path: Path) 
     assert len(sink.measurements("rl.train.loss")) == 50
 
 
-@pytest.mark.parametrize("variable", ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+@pytest.mark.parametrize(
+    "variable", slow_after(1, ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
+)
 def test_a_configuration_file_that_is_not_read_is_named(
     sink: Sink, tmp_path: Path, variable: str
 ) -> None:
@@ -204,6 +207,7 @@ def test_a_program_that_is_no_worker_is_left_to_the_distro_that_is_installed_bes
     ]
 
 
+@pytest.mark.slow
 def test_under_otel_rl_run_the_distro_that_is_found_first_does_not_matter(tmp_path: Path) -> None:
     install_another(tmp_path)
     program = tmp_path / "train.py"

@@ -340,7 +340,7 @@ def test_in_the_run_the_phases_add_up_and_the_pipeline_is_derived(tmp_path: Path
         phases = {
             key.removeprefix("phase/trainer/"): value
             for key, value in row.items()
-            if key.startswith("phase/trainer/") and not key.endswith("/max")
+            if key.startswith("phase/trainer/") and not key.endswith("/rank_max")
         }
         whole_s = sum(seconds for name, seconds in phases.items() if name != "weight_push")
         assert whole_s == pytest.approx(row["trainer/iteration/duration"], abs=EPSILON_S)

@@ -88,7 +88,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
         """
         from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from otel_rl.worker import exact
+        from otel_rl.worker.metrics import exemplar_view
 
         def lost(reader):
             data = reader.get_metrics_data()
@@ -101,7 +101,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
                 for point in metric.data.data_points
             )
 
-        exact._CAPACITY = 5
+        exemplar_view._CAPACITY = 5
         reader = InMemoryMetricReader()
         metrics.set_meter_provider(
             MeterProvider(
@@ -285,6 +285,7 @@ def test_a_forked_child_does_not_speak_on_its_parents_connection(
     assert len(set(sink.trace_ports)) == 2
 
 
+@pytest.mark.slow
 def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path: Path) -> None:
     run(
         sink,

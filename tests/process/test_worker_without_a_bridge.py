@@ -151,6 +151,7 @@ def assert_same(trained: Trained, with_a_bridge: Trained) -> None:
     assert trained.waited_s < with_a_bridge.waited_s + 1.0
 
 
+@pytest.mark.slow
 def test_a_bridge_that_is_killed_at_the_start_changes_nothing(
     tmp_path: Path, with_a_bridge: Trained
 ) -> None:

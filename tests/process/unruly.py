@@ -216,10 +216,15 @@ class Worker:
 
 @contextmanager
 def worker(url: str, program: str, **environ: str) -> Iterator[Worker]:
-    """Run ``program`` with ``url`` as its endpoint; standard error is among its output."""
+    """Run ``program`` with ``url`` as its endpoint; standard error is among its output.
+
+    It says nothing of its code, unless ``environ`` wants that: most tests count its events.
+    """
+    own = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_RL_PROVENANCE": "off"}
+    own |= {"OTEL_RL_CONSOLE": "off", **environ}
     process = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=clean_environment(Path.home(), OTEL_EXPORTER_OTLP_ENDPOINT=url, **environ),
+        env=clean_environment(Path.home(), **own),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -6,7 +6,6 @@ over all rows of a step says which samples are in them, and how often. Exports a
 overtaken and repeated, whole and in part, as a collector does.
 """
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -38,6 +37,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
+from tests.kept import revived
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -60,7 +60,7 @@ class Process:
 
 
 class Alignment(RuleBasedStateMachine):
-    """Two aligners, of which one is pickled now and then, beside what they were given."""
+    """Two aligners, of which one is written and read now and then, beside what they were given."""
 
     processes = Bundle("processes")
 
@@ -116,7 +116,7 @@ class Alignment(RuleBasedStateMachine):
             log = self.revived.take_log()
             if log is not None:
                 self.logs.append(log.body)
-            self.revived = pickle.loads(pickle.dumps(self.revived))
+            self.revived = revived(self.revived)
             for body in self.logs:
                 self.revived.restore(body)
         self._close(everything=False)
@@ -249,8 +249,8 @@ class Alignment(RuleBasedStateMachine):
     def _close(self, *, everything: bool) -> None:
         rows = self.aligner.close(self.now_ns, everything=everything)
         assert self.revived.close(self.now_ns, everything=everything) == rows
-        assert (self.revived.tally, self.revived.next_number) == (
-            self.aligner.tally,
+        assert (self.revived.sample_counts, self.revived.next_number) == (
+            self.aligner.sample_counts,
             self.aligner.next_number,
         )
         self.rows += rows

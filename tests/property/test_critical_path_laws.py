@@ -2,8 +2,8 @@
 
 from hypothesis import given
 
-from otel_rl.diagnose.critical_path import critical_path
-from otel_rl.diagnose.forest import Forest
+from otel_rl.diagnose.spans.critical_path import critical_path
+from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from tests.property.span_forests import Task, forests, schedules, spans_of, unhurried
 

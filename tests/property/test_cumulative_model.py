@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.records import HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
 
@@ -87,7 +87,8 @@ def check(looks: list[Look], expected: int) -> None:
         if new is not None:
             found += new.count
             bucketed += sum(n for _, _, n in new.buckets)
-        counter = CounterStream.from_tuple(counter.to_tuple())
+        counter = CounterStream.from_wire(counter.to_wire())
+        histogram = HistogramStream.from_wire(histogram.to_wire())
     assert (counted, found, bucketed) == (expected, expected, expected)
     if looks:
         first = min(look.start_ns or look.time_ns for look in looks)

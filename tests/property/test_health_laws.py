@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from otel_rl.diagnose.activity import Activity
-from otel_rl.diagnose.critical_path import critical_path
-from otel_rl.diagnose.forest import Forest
-from otel_rl.diagnose.health import Observer, StepHealth
-from otel_rl.diagnose.slack import slack_of_roles
+from otel_rl.diagnose.spans.activity import Activity
+from otel_rl.diagnose.spans.critical_path import critical_path
+from otel_rl.diagnose.spans.slack import slack_of_roles
+from otel_rl.diagnose.spans.span_forest import Forest
+from otel_rl.diagnose.spans.step_health import Observer, StepHealth
 from otel_rl.records import SpanRecord
 from tests.property.span_forests import Task, forests, schedules, spans_of, unhurried
 

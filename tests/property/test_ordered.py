@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.align import ordered
-from otel_rl.bridge.align.ordered import OrderedRows
-from otel_rl.bridge.align.seen import Changes
+from otel_rl.bridge.rows.dedup import sorted_rows
+from otel_rl.bridge.rows.dedup.series_dedup import Changes
+from otel_rl.bridge.rows.dedup.sorted_rows import SortedRows
 
 KEYS = st.tuples(st.integers(-3, 6), st.integers(0, 6))
 
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered, "_BLOCK", 2)
+    monkeypatch.setattr(sorted_rows, "_BLOCK", 2)
 
 
 @given(st.lists(KEYS, max_size=40), KEYS, st.integers(-4, 7))
 def test_rows_in_blocks_are_a_sorted_list(
     keys: list[tuple[int, int]], asked: tuple[int, int], through: int
 ) -> None:
-    rows, model = OrderedRows(2), list[tuple[int, int]]()
+    rows, model = SortedRows(2), list[tuple[int, int]]()
     for key in keys:
         if not model or key >= model[-1]:
             rows.append(key)

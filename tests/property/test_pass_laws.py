@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
 
 S = 1_000_000_000

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.reduce import Distribution, Moments
+from otel_rl.bridge.rows.reduce import Distribution, Moments
 from otel_rl.semconv.spec import Reduction
 
 _values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)

@@ -4,13 +4,12 @@ Workers come, die, say goodbye and are replaced; the bridge dies as well, loses 
 committed, stays away, and reads again what it had acknowledged.
 """
 
-import pickle
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.align import Aligner, AlignSettings
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Decoded, Departure, Export, Worker
+from tests.kept import from_bytes, to_bytes
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -31,7 +30,7 @@ class World:
 
     def __init__(self) -> None:
         self.aligner = Aligner(AlignSettings())
-        self.committed = pickle.dumps(self.aligner)
+        self.committed = to_bytes(self.aligner)
         self.acknowledged: list[tuple[int, Decoded]] = []
         self.now_ns = T0
         self.living: dict[int, Worker] = {}
@@ -64,11 +63,11 @@ class World:
 
     def commit(self, _place: int) -> None:
         self.aligner.close(self.now_ns)
-        self.committed, self.acknowledged = pickle.dumps(self.aligner), []
+        self.committed, self.acknowledged = to_bytes(self.aligner), []
 
     def crash(self, away_s: int) -> None:
         self.now_ns += away_s * S
-        self.aligner = pickle.loads(self.committed)
+        self.aligner = from_bytes(self.committed, self.aligner)
         self.aligner.go_on(self.now_ns)
         for received_ns, decoded in self.acknowledged:
             self.aligner.add(decoded, received_ns=received_ns)

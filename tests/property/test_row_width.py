@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.align import Aligner, AlignSettings
-from otel_rl.bridge.align.width import MAX_ROW_BYTES, parts
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES, parts
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
 
 VALUES = st.dictionaries(

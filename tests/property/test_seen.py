@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.align.seen import NO_STEP, Seen
+from otel_rl.bridge.rows.dedup.series_dedup import NO_STEP, SeriesDedup
 
 MOMENTS = st.integers(0, 30)
 INTERVALS = st.tuples(MOMENTS, st.integers(1, 6)).map(lambda pair: (pair[0], sum(pair)))
@@ -13,7 +13,7 @@ INTERVALS = st.tuples(MOMENTS, st.integers(1, 6)).map(lambda pair: (pair[0], sum
 
 @given(st.lists(INTERVALS, max_size=30))
 def test_an_interval_is_new_as_long_as_any_of_it_is(taken: list[tuple[int, int]]) -> None:
-    seen, model = Seen(), set[int]()
+    seen, model = SeriesDedup(), set[int]()
     for start_ns, end_ns in taken:
         covered = set(range(start_ns, end_ns))
         assert seen.take_interval(start_ns, end_ns) == (not covered <= model)
@@ -29,14 +29,14 @@ def test_an_interval_is_new_as_long_as_any_of_it_is(taken: list[tuple[int, int]]
 def test_points_that_tile_time_are_one_interval_in_any_order(
     order: list[int], again: list[int]
 ) -> None:
-    seen = Seen()
+    seen = SeriesDedup()
     assert all(seen.take_interval(n * 10, n * 10 + 10) for n in order)
     assert not any(seen.take_interval(n * 10, n * 10 + 10) for n in again)
     assert list(seen.bounds) == [0, 120]
 
 
 def test_the_oldest_gap_is_closed_beyond_a_thousand() -> None:
-    seen = Seen()
+    seen = SeriesDedup()
     for n in range(2_000):
         assert seen.take_interval(n * 10 + 5, n * 10 + 10)
     assert len(seen.bounds) == 2 * 1024
@@ -48,7 +48,7 @@ def test_the_oldest_gap_is_closed_beyond_a_thousand() -> None:
 def test_a_single_point_is_known_by_its_time_and_step(
     taken: list[tuple[int, int | None]],
 ) -> None:
-    seen, model = Seen(), set[tuple[int, int | None]]()
+    seen, model = SeriesDedup(), set[tuple[int, int | None]]()
     for time_ns, step in taken:
         is_new = seen.take_time(time_ns, NO_STEP if step is None else step)
         assert is_new == ((time_ns, step) not in model)

@@ -21,7 +21,7 @@ from typing import Self
 
 import psycopg
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.keeper import MARK, BridgeKeeper, kill
 from tests.faults.link import Link, Trouble
 from tests.otlp_requests import gauge, key_values, metrics_request, point

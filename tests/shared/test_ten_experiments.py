@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.keeper import BridgeKeeper, kill, wait_for
 from tests.faults.link import Trouble
 from tests.postgres import PostgresServer

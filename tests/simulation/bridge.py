@@ -6,20 +6,20 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.drain import Drain
-from otel_rl.bridge.journal.leases import Leases
-from otel_rl.bridge.journal.owners import SoleOwner
-from otel_rl.bridge.ledger import Ledger
-from otel_rl.bridge.receive.admit import admit
-from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.spool import Spool
-from otel_rl.bridge.track import RunInfo
-from otel_rl.bridge.track.contract import DeliverySettings
-from otel_rl.bridge.track.open_run import OpenRun
-from otel_rl.bridge.track.wandb import WandbTracker
+from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
+from otel_rl.bridge.delivery.session import TrackerSession
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.ownership import SoleOwner
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.errors import JournalFull, LeaseLost, TrackerError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Signal
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.simulation.clock import Clock
 from tests.simulation.journal import Crash, Way
 from tests.simulation.knobs import Knobs
@@ -134,9 +134,9 @@ class Bridge:
         self._gained = gained
         self.counters = Counters()
         self._journal = journal.identity
-        self.leases: Leases | None = None
+        self.leases: BridgeLeases | None = None
         if owner:
-            self.leases = Leases(
+            self.leases = BridgeLeases(
                 journal,
                 owner=owner,
                 tracker=knobs.delivery.tracker,
@@ -147,10 +147,10 @@ class Bridge:
             )
         owners = self.leases or SoleOwner()
         self._spool = Spool(journal)
-        self.ledger = Ledger(journal, owners=owners)
-        self._drain = Drain(
+        self.run_store = RunStore(journal, owners=owners)
+        self._drain = RowProcessor(
             self._spool,
-            self.ledger,
+            self.run_store,
             settings=knobs.align,
             counters=self.counters,
             notify=lambda key: None,
@@ -170,11 +170,11 @@ class Bridge:
 
     def owned(self) -> frozenset[ExperimentKey]:
         """The runs that it may write now."""
-        return frozenset(key for key in self.ledger.runs() if self.ledger.is_ours(key))
+        return frozenset(key for key in self.run_store.runs() if self.run_store.is_ours(key))
 
     def accept(self, request: bytes) -> None:
         """Take a request. If this returns, it was acknowledged."""
-        admitted = admit(Signal.METRICS, request, _LIMITS, self._now_ns())
+        admitted = validate(Signal.METRICS, request, _LIMITS, self._now_ns())
         assert not admitted.refused
         self._spool.append(admitted.batches)
 
@@ -187,7 +187,7 @@ class Bridge:
 
     def deliver(self) -> bool:
         """Give every run a moment. Returns whether there may be more to do."""
-        ours = [key for key in self.ledger.runs() if self.ledger.is_ours(key)]
+        ours = [key for key in self.run_store.runs() if self.run_store.is_ours(key)]
         has_more = [self._delivery(key).step() for key in ours]
         return any(has_more)
 
@@ -222,7 +222,7 @@ class Bridge:
         return sum(n for (name, _), n in self.counters.snapshot().items() if "exceptions" in name)
 
     def _gain(self, key: ExperimentKey, _has_rows: bool) -> None:  # a callback
-        self.ledger.forget(key)
+        self.run_store.forget(key)
         self._drop([key])
         self._drain.begin(key)
         self._gained(key)
@@ -243,7 +243,7 @@ class Bridge:
             )
             self._deliveries[key] = _Delivery(
                 run,
-                self.ledger,
+                self.run_store,
                 self._knobs.delivery,
                 self.counters,
                 self._clock,
@@ -258,21 +258,21 @@ class _Delivery:
     def __init__(
         self,
         run: RunInfo,
-        ledger: Ledger,
+        run_store: RunStore,
         settings: DeliverySettings,
         counters: Counters,
         clock: Clock,
         writer: Callable[[], Writer],
     ) -> None:
         self._run = run
-        self._ledger = ledger
+        self._run_store = run_store
         self._settings = settings
         self._counters = counters
         self._clock = clock
         self._start_writer = writer
         self._writer: Writer | None = None
-        self._opened: OpenRun | None = None
-        self._before: OpenRun | None = None
+        self._opened: TrackerSession | None = None
+        self._before: TrackerSession | None = None
         self._retry_s = 0.0
 
     def step(self) -> bool:
@@ -284,7 +284,7 @@ class _Delivery:
         except (TrackerError, JournalFull, LeaseLost):
             self._fail()
             return True
-        return opened.safe_row < self._ledger.next_row(self._run.key)
+        return opened.safe_row < self._run_store.next_row(self._run.key)
 
     def close(self) -> None:
         try:
@@ -300,12 +300,12 @@ class _Delivery:
             self._writer.kill()
         self._writer = self._opened = None
 
-    def _open(self) -> OpenRun:
+    def _open(self) -> TrackerSession:
         self._writer = self._start_writer()
-        opened = OpenRun(
+        opened = TrackerSession(
             self._writer,
             self._run,
-            self._ledger,
+            self._run_store,
             self._settings,
             self._counters.add,
             self._clock,

@@ -10,7 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rl.bridge.journal import Connection, Value
+from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.interface import Connection, Value
+from otel_rl.bridge.journal.ownership import write_owned
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import JournalFull, LeaseLost
 
@@ -22,14 +26,14 @@ _BRIDGES = "CREATE TABLE bridges (owner TEXT NOT NULL PRIMARY KEY, expires_ns BI
 
 # What bridges on one database say in PostgreSQL's words: one writer at a time needs no locks.
 _POSTGRES_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
-_POSTGRES_ONLY = (" FOR UPDATE SKIP LOCKED", " FOR UPDATE", ' COLLATE "C"')
+_POSTGRES_ONLY = (" FOR NO KEY UPDATE SKIP LOCKED", " FOR NO KEY UPDATE", ' COLLATE "C"')
 
 # The functions that write, by what a crash beside them is to a person.
 _KINDS = {
-    "Spool.append": "a request",
-    "Ledger.commit": "rows",
-    "Ledger._write": "a position",
-    "Leases": "a lease",
+    Spool.append.__qualname__: "a request",
+    RunStore.commit.__qualname__: "rows",
+    write_owned.__qualname__: "a position",
+    BridgeLeases.__qualname__: "a lease",
 }
 
 

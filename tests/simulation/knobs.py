@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from otel_rl.bridge.align import AlignSettings
-from otel_rl.bridge.track.contract import DeliverySettings
+from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
+from otel_rl.bridge.rows.aligner import AlignSettings
 
 __all__ = ["Knobs"]
 

@@ -8,17 +8,19 @@ what ``log`` has taken is in memory until the uploader has sent it.
 import json
 import random
 import sys
+import tempfile
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from otel_rl.bridge.track import wandb as tracker
-from otel_rl.bridge.track import wandb_upload
-from otel_rl.bridge.track.wandb_account import Account
-from otel_rl.bridge.track.wandb_api import JOURNAL_KEY, RemoteRun
+from otel_rl.bridge.delivery.wandb import tracker as tracker
+from otel_rl.bridge.delivery.wandb import upload as wandb_upload
+from otel_rl.bridge.delivery.wandb.account import Account
+from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY, RemoteRun
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from tests.simulation.clock import Clock
 from tests.simulation.history import Away, History, Refused, Uploader
@@ -162,10 +164,12 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
         teardown=lambda exit_code: None,
     )
     account = Account(online=True, base_url="https://wandb.invalid", project="p", entity="e")
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as files, pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", wandb)
         patch.setitem(sys.modules, "wandb.errors", errors)
         patch.setattr(tracker, "ask", lambda _, run_id, **__: library.ask(run_id))
+        patch.setattr(tracker, "ask_for_summary", lambda *_, **__: {})
+        patch.setattr(tracker, "writer_file", lambda run, name: Path(files, f"{run.run_id}.{name}"))
         patch.setattr(tracker, "find_account", lambda *_: account)
         for module in (tracker, wandb_upload):
             patch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from otel_rl.bridge.align import Aligner
+from otel_rl.bridge.rows.aligner import Aligner
 from tests.simulation.world import simulate
+from tests.slow import slow_after
 
 FIRST = int(os.environ.get("SIMULATION_FIRST", "0"))
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "150"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "225"))
 AT_ONCE = 25
 
 # Each of these has to happen in the worlds that are looked at, or they show nothing of it.
@@ -65,7 +66,7 @@ def happened() -> Counter[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, AT_ONCE))
+@pytest.mark.parametrize("first", slow_after(1, range(FIRST, FIRST + SEEDS, AT_ONCE)))
 def test_every_acknowledged_measurement_is_in_the_run_once(
     first: int, happened: Counter[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_every_acknowledged_measurement_is_in_the_run_once(
         happened += verdict.events
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SEEDS < 150, reason="too few worlds for everything to happen in")
 def test_everything_of_interest_happens_in_these_worlds(happened: Counter[str]) -> None:
     if not happened:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from otel_rl.bridge.counters import Counter as Counted
 from otel_rl.errors import JournalError, JournalUnavailable
 from otel_rl.records import ExperimentKey
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.simulation.bridge import Bridge, Writer
 from tests.simulation.clock import Clock
 from tests.simulation.history import CHUNK_LINES, History
@@ -355,7 +355,7 @@ class _World:
 
     def _all_is_there(self) -> bool:
         return all(
-            len(history.lines) == self._seats[0].bridge.ledger.next_row(key)
+            len(history.lines) == self._seats[0].bridge.run_store.next_row(key)
             for key, history in self._histories.items()
         )
 
@@ -374,7 +374,7 @@ class _World:
     def _wrong_with(self, key: ExperimentKey) -> Iterator[str]:
         history, measured = self._histories[key], self._measured[key]
         yield from history.wrong
-        numbered = self._seats[0].bridge.ledger.next_row(key)
+        numbered = self._seats[0].bridge.run_store.next_row(key)
         if len(history.lines) != numbered:
             yield f"{len(history.lines)} lines of {numbered} rows"
         rows = [json.loads(line) for line in history.lines]

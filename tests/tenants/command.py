@@ -16,15 +16,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.tenants.attacks import ATTACKS
-from tests.tenants.stage import Figures, play
+from tests.tenants.stage import STOP_TIMEOUT_S, Figures, play
 
 __all__ = ["BOUNDS", "main", "over_bounds"]
 
 SECONDS = 30.0
 SHOWN = 3
 
-BOUNDS = {"victim_failed": 0, "victim_late_s": 2.0, "memory_mib": 1024.0, "stop_s": 30.0}
-"""What docs/bridge.md promises, for each of the figures."""
+BOUNDS = {
+    "victim_failed": 0,
+    "victim_late_s": 2.0,
+    "memory_mib": 1024.0,
+    "stop_s": STOP_TIMEOUT_S + 10.0,
+}
+"""What docs/reliability.md promises, for each of the figures."""
 
 
 def over_bounds(figures: Figures) -> Sequence[str]:
@@ -35,7 +40,7 @@ def over_bounds(figures: Figures) -> Sequence[str]:
         for name, most in BOUNDS.items()
         if found[name] > most
     ]
-    if figures.exit_status != 0:
+    if figures.exit_status != 0 and not (figures.exit_status == 1 and figures.says_what_waits):
         wrong.append(f"the bridge ended with {figures.exit_status}")
     return wrong
 

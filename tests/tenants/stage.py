@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from tests import plain_http
 from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.tenants.attacks import ATTACKER, Attack
@@ -21,11 +22,15 @@ from tests.tenants.sending import Address, attack
 from tests.tenants.victim import TIMEOUT_S, VICTIM, Bystander
 from tests.waiting import wait_until
 
-__all__ = ["Figures", "play"]
+__all__ = ["STOP_TIMEOUT_S", "Figures", "play"]
+
+STOP_TIMEOUT_S = 20.0
+"""The bridge's setting: what an attacker has sent may take longer to be made into rows."""
 
 _START_S = 60.0
 _LEAD_S = 3.0
 _STOP_S = 120.0
+_LOG = "bridge.log"
 _TOKENS = {name: sha256(name.encode()).hexdigest() for name in (ATTACKER, VICTIM)}
 
 
@@ -39,7 +44,8 @@ class Figures:
         victim_late_s: Most seconds from when a step of the victim was complete to its row.
         memory_mib: Most resident memory of the bridge, without its writers.
         stop_s: From SIGTERM, in the middle of the attack, to the end of the bridge.
-        exit_status: Of the bridge.
+        exit_status: Of the bridge: 0 if everything was written, 1 if some waits for the next start.
+        says_what_waits: Whether it said how to write the rest.
         cpu_s: Of the bridge.
         troubles: What came of each request of the victim that failed.
     """
@@ -50,6 +56,7 @@ class Figures:
     memory_mib: float
     stop_s: float
     exit_status: int | None
+    says_what_waits: bool
     cpu_s: float
     troubles: list[str]
 
@@ -105,6 +112,7 @@ def play(what: Attack, directory: Path, seconds: float, *, timeout_s: float = TI
             round(_peak_mib(status), 1),
             round(stop_s, 2),
             process.poll(),
+            "write the rest with:" in (directory / _LOG).read_text(errors="replace"),
             round(cpu_s, 2),
             [*troubles],
         )
@@ -118,13 +126,14 @@ def _bridge(
     http, grpc = free_ports(2)
     file = directory / "bridge.toml"
     file.write_text(
-        "".join(
+        f"stop_timeout_s = {STOP_TIMEOUT_S}\n"
+        + "".join(
             f'[[auth.tokens]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
             f'sha256 = ["{sha256(token.encode()).hexdigest()}"]\n'
             for name, token in _TOKENS.items()
         )
     )
-    log = directory / "bridge.log"
+    log = directory / _LOG
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
@@ -148,7 +157,7 @@ def _bridge(
 def _is_up(process: "subprocess.Popen[bytes]", http: int, log: Path) -> bool:
     assert process.poll() is None, log.read_text()
     try:
-        return httpx.get(f"http://127.0.0.1:{http}/healthz", timeout=5).status_code == 200
+        return plain_http.get(f"http://127.0.0.1:{http}/healthz", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 

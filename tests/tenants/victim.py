@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
 from otel_rl.records import Value
-from otel_rl.semconv.run_id import run_id
+from otel_rl.run_id import run_id
 from tests.faults.keeper import wait_for
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.tenants.sending import Address
@@ -47,12 +47,14 @@ class _Victim:
         experiment: Its name.
         due_s: When each step was to be sent, by the monotonic clock.
         failed: What came of each request that was not taken at once.
+        refused: Their steps, which may have no row.
     """
 
     transport: str
     experiment: str
     due_s: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
 
 
 class Bystander:
@@ -93,7 +95,7 @@ class Bystander:
         self._process.join()
 
     def result(self) -> tuple[Sequence[str], float]:
-        """Wait for the end of the victims and for their last rows.
+        """Wait for the end of the victims and for the last rows of what was taken.
 
         Returns:
             What came of each request that was not taken at once, and the most seconds from when a
@@ -145,6 +147,7 @@ def _send_steps(victim: _Victim, to: Address, seconds: float, timeout_s: float) 
         victim.due_s.append(due_s)
         if trouble:
             victim.failed.append(f"step {step}: {trouble}")
+            victim.refused.add(step)
 
 
 class _Http:
@@ -220,7 +223,8 @@ class _Rows:
         return all(
             step in self._seen[victim.transport]
             for victim in victims
-            for step, _ in enumerate(victim.due_s[1:])
+            for step in range(len(victim.due_s) - 1)
+            if step not in victim.refused
         )
 
     def _watch(self) -> None:

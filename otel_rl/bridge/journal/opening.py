@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from otel_rl.bridge.journal import Journal
+from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import ConfigError
+from otel_rl.errors import MissingExtra
 
 __all__ = ["open_journal"]
 
@@ -15,7 +15,8 @@ def open_journal(
     """The database at ``url``, or else the file in ``directory``.
 
     Raises:
-        ConfigError: It cannot be used, or psycopg is not installed.
+        ConfigError: It cannot be used.
+        MissingExtra: psycopg is not installed.
         JournalLocked: Another process has the file open.
         JournalError: What is there is no journal, or a damaged one, or does not answer.
     """
@@ -24,10 +25,7 @@ def open_journal(
     try:
         from otel_rl.bridge.journal.postgres import PostgresJournal
     except ImportError as exc:
-        raise ConfigError(
-            f"journal.url: PostgreSQL needs psycopg ({exc}).",
-            hint="Install it: pip install 'otel-rl[postgres]'.",
-        ) from exc
+        raise MissingExtra("journal.url: PostgreSQL", f"psycopg ({exc})", "postgres") from exc
     if connections is None:
         return PostgresJournal(url, max_bytes=max_bytes)
     return PostgresJournal(url, max_bytes=max_bytes, connections=connections)

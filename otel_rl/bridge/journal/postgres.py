@@ -3,7 +3,7 @@
 * Durable by the server's own log: ``synchronous_commit`` is on, whatever the server's default is.
 * A transaction that loses against another one is run again.
 * Who is idle in the middle of a transaction, or cannot be reached, is cut off by the server: a
-  bridge that hangs keeps nobody waiting.
+  bridge that hangs does not block the others.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from typing import Any, Final, LiteralString, TypeVar
 import psycopg
 from psycopg import errors
 
-from otel_rl.bridge.journal import ROOM_OF_ROWS, Connection, Cursor, Value
-from otel_rl.bridge.journal.schema import APPLICATION, FORMAT, statements
+from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
+from otel_rl.bridge.journal.schema import APPLICATION, FORMAT, OTHER_FORMAT_HINT, statements
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -101,8 +101,8 @@ class PostgresJournal:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or what else libpq takes.
-        max_bytes: Bound for what comes in, of batches and rows together, see ``check_room``. It may
-            be exceeded by what all bridges take in a second.
+        max_bytes: Bound for what comes in, see ``check_room``. It may be exceeded by what all
+            bridges take in a second.
         connections: How many this process may have.
 
     Raises:
@@ -149,6 +149,16 @@ class PostgresJournal:
         """See ``Journal.busy_s``."""
         begun = [*self._begun.values()]
         return max(0.0, time.monotonic() - max(min(begun), self._kept_at)) if begun else 0.0
+
+    @property
+    def hold_row(self) -> str:
+        """See ``Journal.hold_row``."""
+        return " FOR KEY SHARE OF runs"
+
+    @property
+    def lock_row(self) -> str:
+        """See ``Journal.lock_row``."""
+        return " FOR UPDATE OF runs"
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
@@ -200,7 +210,7 @@ class PostgresJournal:
             self._taken_bytes += n_bytes
 
     def size(self) -> int:
-        """Bytes of the batches and rows that are kept; tables and indexes are larger."""
+        """Bytes of the batches and of what was made of them; tables and indexes are larger."""
         with self.read() as connection:
             return _size(connection)
 
@@ -223,7 +233,7 @@ class _Pool:
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[_Server]:
-        """A connection that nobody else has; open, as far as one can know without asking."""
+        """Lend a connection to one caller; open, as far as can be known without a query."""
         if not self._free.acquire(timeout=_WAIT_S):
             raise JournalUnavailable(
                 f"No connection to the database was free for {_WAIT_S:.0f} s.",
@@ -248,7 +258,7 @@ class _Pool:
             self._free.release()
 
     def close(self) -> None:
-        """Close what nobody has, and the others when they come back. Idempotent."""
+        """Close the idle connections, and the others when they come back. Idempotent."""
         self._closed.set()
         self._close_idle()
 
@@ -333,7 +343,7 @@ def _prepare(connection: Connection) -> str:
     if version != FORMAT:
         raise ConfigError(
             f"journal.url: the database has format {version}, this version reads {FORMAT}.",
-            hint="Use another database or schema, or the version that made it.",
+            hint=OTHER_FORMAT_HINT.format(another="another database or schema"),
         )
     (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
     return str(identity)
@@ -342,7 +352,7 @@ def _prepare(connection: Connection) -> str:
 def _size(connection: Connection) -> int:
     sizes = (
         "SELECT COALESCE((SELECT SUM(bytes) FROM waiting), 0)"  # noqa: S608  # ours
-        f" + COALESCE((SELECT SUM({ROOM_OF_ROWS}) FROM runs), 0)"
+        f" + COALESCE((SELECT SUM({MADE}) FROM runs), 0)"
     )
     (size,) = connection.execute(sizes).fetchone()
     return int(size)
@@ -350,7 +360,7 @@ def _size(connection: Connection) -> int:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What can go wrong with a server, in our words. What is wrong with a statement stays."""
+    """Convert errors of the server to the journal's. Errors of a statement pass unchanged."""
     try:
         yield
     except (
@@ -389,12 +399,12 @@ def _gone(exc: Exception) -> JournalGone:
 
 
 def _is_alive(connection: _Server) -> bool:
-    """Whether the server has not ended the connection, as far as the socket tells."""
+    """Return whether the connection is open, as far as the socket tells."""
     if connection.closed:
         return False
     waiting = poll()
     waiting.register(connection.fileno(), POLLIN)
-    return not waiting.poll(0)  # it is asked nothing: what it says unasked is good-bye
+    return not waiting.poll(0)  # without a query it sends nothing but the end of the connection
 
 
 def _message(exc: Exception) -> str:

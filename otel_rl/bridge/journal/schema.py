@@ -1,12 +1,21 @@
 """The tables of a journal, of either kind."""
 
-__all__ = ["APPLICATION", "FORMAT", "statements"]
+__all__ = ["APPLICATION", "FORMAT", "OTHER_FORMAT_HINT", "statements"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 8
-"""Of the tables and of what is pickled in them. A bridge refuses a journal of another one."""
+FORMAT = 9
+"""Of the tables and of what ``state.py`` encodes in them: every change raises it.
+
+A bridge opens this one, and every later version has to open 9 and what comes after it. Before 9
+the state was a pickle, which is not read any more."""
+
+OTHER_FORMAT_HINT = (
+    "An older version wrote it: let that version finish its runs, then start with {another}. "
+    "A newer version wrote it: install that version."
+)
+"""Hint beside the refusal of a journal of another format."""
 
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
 # every batch, by anybody: so it is a table of its own, and its numbers are in shards, lest those
@@ -24,12 +33,31 @@ CREATE TABLE runs (
   pruned_row BIGINT NOT NULL DEFAULT 0,
   is_open    BIGINT NOT NULL DEFAULT 0,
   row_bytes  BIGINT NOT NULL DEFAULT 0,
+  state_bytes       BIGINT NOT NULL DEFAULT 0,
+  description_bytes BIGINT NOT NULL DEFAULT 0,
+  log_bytes         BIGINT NOT NULL DEFAULT 0,
+  history_bytes     BIGINT NOT NULL DEFAULT 0,
+  archive_bytes     BIGINT NOT NULL DEFAULT 0,
+  begun_ns   BIGINT NOT NULL DEFAULT 0,
+  changed_ns BIGINT NOT NULL DEFAULT 0,
+  step       BIGINT,
+  step_ns    BIGINT NOT NULL DEFAULT 0,
+  lost_ns    BIGINT NOT NULL DEFAULT 0,
   roles      TEXT NOT NULL DEFAULT '{{}}',
   owner      TEXT NOT NULL DEFAULT '',
   epoch      BIGINT NOT NULL DEFAULT 0,
   expires_ns BIGINT NOT NULL DEFAULT 0,
   UNIQUE (experiment, trial)
 );
+CREATE TABLE deleted (
+  run_id     TEXT NOT NULL PRIMARY KEY,
+  experiment TEXT NOT NULL,
+  trial      TEXT NOT NULL,
+  next_row   BIGINT NOT NULL,
+  lost_ns    BIGINT NOT NULL,
+  deleted_ns BIGINT NOT NULL
+){keyed};
+CREATE INDEX deleted_by_age ON deleted (deleted_ns);
 CREATE TABLE waiting (
   run_id TEXT NOT NULL,
   shard  BIGINT NOT NULL,
@@ -88,6 +116,24 @@ CREATE TABLE history (
   crc       BIGINT NOT NULL
 );
 CREATE INDEX history_of_run ON history (run_id, newest_ns);
+CREATE TABLE keys (
+  number    {number},
+  run_id    TEXT NOT NULL,
+  newest_ns BIGINT NOT NULL,
+  body      {bytes} NOT NULL,
+  crc       BIGINT NOT NULL
+);
+CREATE INDEX keys_of_run ON keys (run_id, number);
+CREATE TABLE archive (
+  number    {number},
+  run_id    TEXT NOT NULL,
+  samples   BIGINT NOT NULL,
+  made_ns   BIGINT NOT NULL,
+  file      BIGINT NOT NULL DEFAULT 0,
+  body      {bytes} NOT NULL,
+  crc       BIGINT NOT NULL
+);
+CREATE INDEX archive_of_run ON archive (run_id, number);
 CREATE TABLE rows (
   run_id TEXT NOT NULL,
   number BIGINT NOT NULL,
@@ -101,6 +147,7 @@ CREATE TABLE deliveries (
   next_row     BIGINT NOT NULL DEFAULT 0,
   confirmed_ns BIGINT NOT NULL DEFAULT 0,
   finished_row BIGINT NOT NULL DEFAULT 0,
+  location     TEXT NOT NULL DEFAULT '',
   state        TEXT NOT NULL DEFAULT '',
   error        TEXT NOT NULL DEFAULT '',
   error_ns     BIGINT NOT NULL DEFAULT 0,
@@ -110,7 +157,7 @@ CREATE TABLE deliveries (
 
 
 def statements(*, number: str, of_bytes: str, keyed: str) -> str:
-    """What makes the tables.
+    """Return the statements that make the tables.
 
     Args:
         number: Type of a key that counts up by itself; no number is ever given twice.

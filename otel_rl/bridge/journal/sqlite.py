@@ -2,8 +2,8 @@
 
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
-* Nothing is acknowledged that nobody will find: where the files are looked for must be those that
-  are written. SQLite goes on writing to a file that was removed, and says nothing.
+* Nothing is acknowledged that cannot be found again: the files at the path must be those that are
+  written. SQLite goes on writing to a file that was removed, and says nothing.
 
 One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
 and see everything whose ``write`` has returned.
@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from otel_rl.bridge.journal import Connection
-from otel_rl.bridge.journal.schema import FORMAT, statements
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.schema import FORMAT, OTHER_FORMAT_HINT, statements
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -93,7 +93,7 @@ class SqliteJournal:
         self._busy_since_s: float | None = None
         # _closing guards the moment between the last accepted call and the end of the queue.
         self._closing = threading.Lock()
-        # Connections that nobody reads with at the moment: as many as ever read at once.
+        # Idle connections: as many as ever read at once.
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         try:
             connection = self._open(max_bytes)
@@ -124,6 +124,16 @@ class SqliteJournal:
         """One: one thread writes."""
         return 1
 
+    @property
+    def hold_row(self) -> str:
+        """Nothing: one thread writes."""
+        return ""
+
+    @property
+    def lock_row(self) -> str:
+        """Nothing: one thread writes."""
+        return ""
+
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
         future: Future[_T] = Future()
@@ -143,9 +153,9 @@ class SqliteJournal:
         """See ``Journal.read``.
 
         A cursor that is left open would show the connection's next reader the past. After an
-        exception nobody reads with it again, for the same reason.
+        exception it is not used again, for the same reason.
         """
-        self._files.check()  # else somebody's new file would be read
+        self._files.check()  # else another program's new file would be read
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
@@ -217,7 +227,7 @@ class SqliteJournal:
             elif version != FORMAT:
                 raise ConfigError(
                     f"data: {str(self._path)!r} has format {version}, this version reads {FORMAT}.",
-                    hint="Use another directory with --data, or the version that wrote it.",
+                    hint=OTHER_FORMAT_HINT.format(another="another directory (--data)"),
                 )
             connection.execute(
                 "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
@@ -380,7 +390,7 @@ class _Files:
 
 
 def _on_disk(path: str | Path) -> tuple[int, int] | None:
-    """What tells a file from any other while it is open; None if it is not there."""
+    """Return the identity of a file while it is open; None if it is not there."""
     try:
         found = os.stat(path)  # noqa: PTH116  # before each answer; a Path costs as much again
     except OSError:

@@ -1,1 +1,1 @@
-"""OTLP as the bridge reads it: what receive and decode must understand in the same way."""
+"""OTLP decoding: the interpretation of OTLP that ingest and rows share."""

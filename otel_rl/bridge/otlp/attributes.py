@@ -1,4 +1,4 @@
-"""Attribute values as text, as steps and as what JSON has. Pure."""
+"""Attribute values as text, as steps and as JSON. Pure."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def text(value: AnyValue) -> str:
-    """The value as part of a series' identity: one spelling for each value."""
+    """Return the value as part of a series' identity: one spelling for each value."""
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -45,12 +45,12 @@ def text(value: AnyValue) -> str:
 
 
 def text_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """The attributes as text, sorted, so that equal sets compare and hash equal."""
+    """Return the attributes as text, sorted, so that equal sets compare and hash equal."""
     return tuple(sorted((attribute.key, text(attribute.value)) for attribute in attributes))
 
 
 def typed_pairs(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """The attributes that are no texts, spelled so that no two values are spelled alike. Sorted."""
+    """Return the attributes that are not text, spelled unambiguously. Sorted."""
     return tuple(
         sorted(
             (attribute.key, _spelled(attribute.value))
@@ -73,11 +73,11 @@ def _spelled(value: AnyValue) -> str:
             return f"0x{value.bytes_value.hex()}"
         case None:
             return "null"
-    return text(value)  # numbers and truth values look like nothing else
+    return text(value)  # numbers and booleans are unambiguous
 
 
 def plain(value: AnyValue) -> Value:
-    """The value as JSON has it; bytes as base64."""
+    """Return the value as JSON; bytes as base64."""
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -97,15 +97,15 @@ def plain(value: AnyValue) -> Value:
 
 
 def event_name(record: LogRecord) -> str:
-    """The name of the event that a log record is; empty if it is none."""
+    """Return the event name of a log record; empty if it is no event."""
     if record.event_name:
         return record.event_name
-    # Where SDKs put it before the record had a field for it.
+    # Place of the name before the record had a field for it.
     return next((a.value.string_value for a in record.attributes if a.key == "event.name"), "")
 
 
 def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:
-    """The experiment and trial that a resource names; None if it names no experiment."""
+    """Return the experiment and trial that a resource names; None if it names no experiment."""
     experiment = trial = ""
     for attribute in attributes:
         if attribute.key == names.RL_EXPERIMENT_NAME:
@@ -118,7 +118,7 @@ def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:
 
 
 def integer(written: str | None) -> int | None:
-    """The integer that ``written`` names, fractions cut off; None if it names none of 64 bits."""
+    """Parse an integer, fractions cut off; None if it is not one of 64 bits."""
     if written is None:
         return None
     try:
@@ -129,10 +129,10 @@ def integer(written: str | None) -> int | None:
 
 
 def step_of(attributes: Iterable[KeyValue]) -> int | None:
-    """The training step that the attributes name, or None."""
+    """Return the training step that the attributes name, or None."""
     for attribute in attributes:
         if attribute.key == names.RL_LOOP_ITERATION:
             value = attribute.value
-            # Nearly every step is an integer, and every measurement has one.
+            # Fast path: nearly every step is an integer, and every measurement has one.
             return value.int_value or integer(text(value))
     return None

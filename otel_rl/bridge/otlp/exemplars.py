@@ -1,10 +1,10 @@
-"""Exemplars by the column: times, values and steps of a whole point in a few calls.
+"""Reads exemplars by column: times, values and steps of a whole point in a few calls.
 
 The exemplars of a point nearly always have the same layout: the same fields in the same order with
-the same lengths. The layout is found by walking one of them; then ``struct`` reads the run, and
-every tag and length is compared with that one's, a column at a time. What does not fit is parsed as
-a message. Both ways say the same, and nothing depends on who wrote the bytes: SDKs, collectors and
-otel_rl order the fields differently.
+the same lengths. One of them is walked to find the layout; then ``struct`` reads the run, and every
+tag and length is compared with that one's, a column at a time. Exemplars that do not fit are parsed
+as messages. Both ways give the same result for any sender: SDKs, collectors and otel_rl order the
+fields differently.
 """
 
 import struct
@@ -27,15 +27,15 @@ _SPAN_ID, _TRACE_ID, _ATTRIBUTE = 0x22, 0x2A, 0x3A
 
 _EIGHT_BYTES = {_TIME: "Q", _DOUBLE: "d", _INT: "q"}
 
-_MAX_KNOWN_BYTES = 512  # bounds what is remembered; longer exemplars are walked each time
+_MAX_KNOWN_BYTES = 512  # bounds the cache; longer exemplars are walked each time
 
-# An attribute with a step has 35 bytes. One that is longer is read each time, else what is
-# remembered would be as long as senders like.
+# An attribute with a step has 35 bytes. Longer ones are not cached, so that senders cannot fill the
+# memory.
 _MAX_STEP_BYTES = 64
 
 
 class ExemplarColumns(NamedTuple):
-    """Measurements in the order in which they stand in the point. All of one length.
+    """Measurements in the order of the point. All columns have the same length.
 
     Attributes:
         times_ns: 0 where the sender gave none.
@@ -52,7 +52,7 @@ def read_exemplars(exemplars: Sequence[bytes]) -> ExemplarColumns:
     """Read serialized exemplars.
 
     Raises:
-        DecodeError: One of them is none.
+        DecodeError: One of them cannot be parsed.
     """
     if len(set(map(len, exemplars))) == 1:
         return _read_run(exemplars)
@@ -83,7 +83,7 @@ def _read_run(run: Sequence[bytes]) -> ExemplarColumns:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How exemplars of one length lie in memory.
+    """Memory layout of exemplars of one length.
 
     Attributes:
         structure: Reads one exemplar.
@@ -100,25 +100,25 @@ class _Layout:
     attributes: Sequence[int]
 
     def columns(self, run: Sequence[bytes]) -> ExemplarColumns | None:
-        """The run by the column; None if one of them has another layout."""
+        """Read the run by column; None if one of them has another layout."""
         columns = list(zip(*self.structure.iter_unpack(b"".join(run))))  # noqa: B905  # equal
         for column, expected in self.fixed:
             if columns[column].count(expected) != len(run):
                 return None
         steps: Sequence[int | None] = [None] * len(run)
         for column in self.attributes:
-            is_short = len(columns[column][0]) <= _MAX_STEP_BYTES  # as all of them are, or none
+            is_short = len(columns[column][0]) <= _MAX_STEP_BYTES  # all of them are, or none
             found = list(map(_step if is_short else _read_step, columns[column]))
             steps = found if len(self.attributes) == 1 else list(map(_first, steps, found))
         return ExemplarColumns(columns[self.time], columns[self.value], steps)
 
 
-# The layout that was seen last of each length. Any thread may replace an entry.
+# The last layout seen of each length. Any thread may replace an entry.
 _known: dict[int, _Layout] = {}
 
 
 def _layout(exemplar: bytes) -> _Layout | None:
-    """The layout of a message with one time and one value; None for anything unusual."""
+    """Find the layout of a message with one time and one value; None for anything unusual."""
     form, fixed, places, attributes = ["<"], [], {}, []
     column = 0
     for tag, head, length in _fields(exemplar):
@@ -147,13 +147,13 @@ def _layout(exemplar: bytes) -> _Layout | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Of each field its tag, the bytes before its payload, and the payload's length."""
+    """Yield each field's tag, the bytes before its payload, and the payload's length."""
     position = 0
     while position < len(message):
         tag = message[position]
         length, end_of_head = 8, position + 1
         if tag not in _EIGHT_BYTES:
-            # A length of one or two bytes; a longer one ends beyond the message and is refused.
+            # A length has one or two bytes; a longer one exceeds the message and is refused.
             lengths = message[position + 1 : position + 3]
             if len(lengths) == 2 and lengths[0] >= 0x80:
                 length, end_of_head = lengths[0] & 0x7F | lengths[1] << 7, position + 3
@@ -180,7 +180,7 @@ def _read_step(attribute: bytes) -> int | None:
     return step_of([KeyValue.FromString(attribute)])
 
 
-# Every series of an export has the same steps, so most of them are found here.
+# Every series of an export has the same steps, so most of them are cached.
 _step = lru_cache(maxsize=1 << 16)(_read_step)
 
 

@@ -17,12 +17,12 @@ from otel_rl.demo.colocated.trainer import REWARDS_FILE, train
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 
-_END_S = 10.0  # for the last export of a process that is told to end
+_END_S = 10.0  # for the last export of a terminated process
 
 
 def main(work_dir: Path) -> None:
-    """Run with the settings in the directory, and write there what became of it."""
-    # Else the processes would outlive it.
+    """Run with the settings in the directory, and write the result there."""
+    # Without it the processes would outlive this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     settings = DemoSettings.model_validate_json((work_dir / "settings.json").read_text())
     (work_dir / REWARDS_FILE).unlink(missing_ok=True)
@@ -42,19 +42,19 @@ def main(work_dir: Path) -> None:
         _end(processes)
     result = DemoResult(reason=reason, logs=work_dir)
     if (work_dir / REWARDS_FILE).exists():
-        told = json.loads((work_dir / REWARDS_FILE).read_text())
+        figures = json.loads((work_dir / REWARDS_FILE).read_text())
         result = result.model_copy(
             update={
-                "steps": len(told["rewards"]),
-                "rewards": tuple(told["rewards"]),
-                "duration_s": told["duration_s"],
+                "steps": len(figures["rewards"]),
+                "rewards": tuple(figures["rewards"]),
+                "duration_s": figures["duration_s"],
             }
         )
     (work_dir / RESULT_FILE).write_text(result.model_dump_json())
 
 
 def _wait(processes: Sequence[SpawnProcess]) -> str:
-    """Wait for both. Returns why the run has not reached its end, if it has not."""
+    """Wait for both. Returns the reason of an early end, or nothing."""
     running = {process.sentinel: process for process in processes}
     while running:
         ended = wait(list(running))

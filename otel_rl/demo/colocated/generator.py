@@ -1,14 +1,14 @@
-"""The generator: samples a batch of prompts with the newest policy, and scores the completions."""
+"""Generator: samples a batch of prompts with the newest policy, and scores the completions."""
 
 import numpy as np
 
 import otel_rl
-from otel_rl.demo import task, tokenizer
+from otel_rl.demo import task
 from otel_rl.demo.colocated.host import Host
-from otel_rl.demo.messages import Completions, Group
-from otel_rl.demo.model import Parameters, choose, forward
+from otel_rl.demo.control.messages import Completions, Group
+from otel_rl.demo.metrics.telemetry import report_as
+from otel_rl.demo.model import Parameters, choose, forward, tokenizer
 from otel_rl.demo.settings import DemoSettings
-from otel_rl.demo.telemetry import report_as
 
 __all__ = ["generate"]
 
@@ -34,7 +34,7 @@ def generate(host: Host, settings: DemoSettings) -> None:
 def _groups(
     policy: Parameters, settings: DemoSettings, rng: np.random.Generator, *, version: int
 ) -> list[Group]:
-    """Completions of new prompts, all sampled side by side, token by token."""
+    """Generate completions of new prompts, all sampled in parallel, token by token."""
     prompts = [
         task.prompt(rng, min_digits=settings.min_digits, max_digits=settings.max_digits)
         for _ in range(settings.groups_per_rank * settings.trainers)

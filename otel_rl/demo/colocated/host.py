@@ -1,4 +1,4 @@
-"""What the two processes share: the weights in shared memory, and the turn."""
+"""Shared state of the two processes: the weights in shared memory, and the turn."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,23 +10,23 @@ from multiprocessing.synchronize import Semaphore
 
 import numpy as np
 
-from otel_rl.demo.messages import Group
+from otel_rl.demo.control.messages import Group
 from otel_rl.demo.model import Floats, Parameters
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["Host"]
 
 OTHER_TIMEOUT_S = 120.0
-"""A turn takes a fraction of a second; who waits for longer waits for somebody who is gone."""
+"""A turn takes a fraction of a second; a longer wait means that the other process has ended."""
 
 
 class Host:
-    """Made by the parent, handed to both processes.
+    """Shared memory and queue. Made by the parent, passed to both processes.
 
     Args:
-        context: That the processes are started with.
+        context: Start context of the processes.
         settings: Of the run.
-        rng: Of the first weights.
+        rng: Source of the first weights.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Host:
 
     @contextmanager
     def turn(self, role: str, *, then: str) -> Iterator[None]:
-        """Wait for the turn of ``role``; hand it to ``then`` at the end of the block.
+        """Wait for the turn of ``role``; pass it to ``then`` at the end of the block.
 
         Raises:
-            TimeoutError: The other process does not hand it over.
+            TimeoutError: The other process does not end its turn.
         """
         if not self._turns[role].acquire(timeout=OTHER_TIMEOUT_S):
-            raise TimeoutError(f"the {role} waits for a turn that does not come")
+            raise TimeoutError(f"the {role} timed out waiting for its turn")
         yield
         self._turns[then].release()
 
@@ -62,9 +62,9 @@ class Host:
         return np.frombuffer(memoryview(self._weights), np.float32).copy()
 
     def hand_over(self, groups: Sequence[Group]) -> None:
-        """Give samples to the trainer. They wait for its turn, and the generator does not."""
+        """Send samples to the trainer, without waiting for it."""
         self._samples.put(tuple(groups))
 
     def taken_over(self) -> Sequence[Group]:
-        """The samples of the turn before."""
+        """Return the samples of the previous turn."""
         return self._samples.get(timeout=OTHER_TIMEOUT_S)

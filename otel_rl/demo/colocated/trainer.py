@@ -1,4 +1,4 @@
-"""The trainer: one GRPO update on the samples of the turn before."""
+"""Trainer: one GRPO update on the samples of the previous turn."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 
 import otel_rl
 from otel_rl.demo.colocated.host import Host
-from otel_rl.demo.learner import Learner
-from otel_rl.demo.packing import pack
+from otel_rl.demo.learning.learner import Learner
+from otel_rl.demo.learning.packing import pack
+from otel_rl.demo.metrics.telemetry import report_as
 from otel_rl.demo.settings import DemoSettings
-from otel_rl.demo.telemetry import report_as
 
 __all__ = ["REWARDS_FILE", "train"]
 
@@ -46,10 +46,10 @@ def train(host: Host, settings: DemoSettings, work_dir: Path) -> None:
                 "rl.train.learning_rate": update.rate,
                 "rl.policy.version": step,
             }
-            # Before the hand-over: whatever the other process does, this step is told.
+            # Before the hand-over: the step is reported whatever the other process does.
             otel_rl.mlogger.log(figures, step)
             with otel_rl.gpu_owner("offload"), otel_rl.phase("weight_push"):
                 host.offload(learner.policy.flat)
         print(f"step {step:3d}  reward {rewards[-1]:.2f}  loss {outcome.loss:+.3f}", flush=True)
-    told = {"rewards": rewards, "duration_s": monotonic() - begun_s}
-    (work_dir / REWARDS_FILE).write_text(json.dumps(told))
+    totals = {"rewards": rewards, "duration_s": monotonic() - begun_s}
+    (work_dir / REWARDS_FILE).write_text(json.dumps(totals))

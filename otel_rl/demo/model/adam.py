@@ -7,12 +7,12 @@ from otel_rl.demo.model.parameters import Floats
 __all__ = ["Adam"]
 
 DECAY_MEAN = 0.9
-DECAY_SQUARE = 0.95  # shorter than the usual 0.999: a run is a hundred steps, no more
+DECAY_SQUARE = 0.95  # shorter than the usual 0.999: a run has only a hundred steps
 EPSILON = 1e-8
 
 
 class Adam:
-    """The moments of one optimiser. Equal on every rank, because the gradients are."""
+    """Moments of one optimiser. Equal on every rank, because the gradients are."""
 
     def __init__(self, parameters: int) -> None:
         self._mean: Floats = np.zeros(parameters, np.float32)
@@ -20,13 +20,13 @@ class Adam:
         self._steps = 0
 
     def step(self, weights: Floats, gradient: Floats, *, rate: float, max_norm: float) -> float:
-        """Change ``weights`` in place.
+        """Update ``weights`` in place.
 
         Args:
             weights: Flat parameter vector.
             gradient: Flat, not yet clipped.
             rate: Learning rate.
-            max_norm: The gradient is scaled down to this Euclidean norm if it is longer.
+            max_norm: A gradient with a larger Euclidean norm is scaled down to it.
 
         Returns:
             The Euclidean norm of the change.

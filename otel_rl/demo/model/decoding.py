@@ -1,4 +1,4 @@
-"""Many prompts completed side by side: one prefill each, then one token for all per step."""
+"""Completes many prompts in parallel: one prefill each, then one token for all per step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from otel_rl.demo.model.blocks import NoFreeBlock
-from otel_rl.demo.model.cache import KvCache, Sequences
+from otel_rl.demo.model.cached_attention import KvCache, Sequences
+from otel_rl.demo.model.kv_blocks import NoFreeBlock
 from otel_rl.demo.model.sampling import Choice, choose
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["DecodeBatch", "Job", "Pace"]
 
 Pace = Callable[[], AbstractContextManager[None]]
-"""Makes a context around a piece of computing."""
+"""Makes a context around a computation."""
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to complete, and how.
+    """Completion job.
 
     Attributes:
         prompt: Token ids.
-        samples: Completions wanted.
-        max_tokens: A completion is cut off after so many.
+        samples: Number of completions.
+        max_tokens: Length limit of a completion.
         temperature: Of the sampling.
         top_p: Of the sampling.
     """
@@ -47,7 +47,7 @@ class Job:
     top_p: float
 
     def fits(self, cache: KvCache) -> bool:
-        """Whether the cache has room for the prompt of all samples."""
+        """Report whether the cache has room for the prompt of all samples."""
         return Sequences.fits(cache, self.prompt, rows=self.samples)
 
 
@@ -58,16 +58,15 @@ class _Row:
 
 
 class DecodeBatch:
-    """Jobs that are decoded together. Ask ``fits`` for each job before it is added.
+    """Jobs that are decoded together. Check ``fits`` before adding a job.
 
-    When the cache is full, the job that was added last is thrown out, as inference servers do, and
-    has to be added to a later batch from the beginning. A job that is alone needs its longest rows
-    to fit.
+    When the cache is full, the job added last is preempted, as in inference servers, and must be
+    added to a later batch from the beginning. A single job needs room for its longest rows.
 
     Attributes:
-        first_token_s: ``time.perf_counter()`` when the first tokens stood.
+        first_token_s: ``time.perf_counter()`` after the first tokens.
         tokens: Generated so far.
-        preempted: Places of the jobs that were thrown out.
+        preempted: Indices of the preempted jobs.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class DecodeBatch:
         """Sample until every completion has ended or reached its limit.
 
         Args:
-            pace: Makes a context around the computing of each token.
+            pace: Makes a context around the computation of each token.
         """
         logits = np.concatenate([each.logits for each in self._sequences])
         slots = _stack([each.slots() for each in self._sequences])
@@ -130,23 +129,23 @@ class DecodeBatch:
                 )
 
     def completions(self, job: int) -> tuple[tuple[int, ...], ...]:
-        """Token ids of every sample of a job, by the job's place; not of one thrown out."""
+        """Return the token ids of every sample of a job, by the job's index; none if preempted."""
         return tuple(tuple(row.tokens) for row in self._of(job))
 
     def log_probabilities(self, job: int) -> tuple[tuple[float, ...], ...]:
-        """One per token of :meth:`completions`, under the policy at temperature 1."""
+        """Return one per token of :meth:`completions`, under the policy at temperature 1."""
         return tuple(tuple(row.log_probabilities) for row in self._of(job))
 
     def _make_room(self, alive: Rows, of_job: Rows, made: int) -> tuple[Rows, bool]:
-        """Room for one more token of each row. Who is done gives back; the last job may have to.
+        """Make room for one more token of each row; ended rows, then the last job, release theirs.
 
         Args:
             alive: Rows that have not ended.
-            of_job: Of each row, its job.
-            made: Tokens that each of them has so far.
+            of_job: Job of each row.
+            made: Number of tokens of each row so far.
 
         Returns:
-            The rows that go on, and whether any row has got or lost room.
+            The remaining rows, and True if a row's room changed.
         """
         changed = False
         for job in set(range(len(self._jobs))).difference(of_job[alive].tolist()):
@@ -166,7 +165,7 @@ class DecodeBatch:
         return alive, changed
 
     def release(self) -> None:
-        """Give the room back. What may be reused stays in the cache until room is needed."""
+        """Release the room. Reusable blocks stay in the cache until the space is needed."""
         for each in self._sequences:
             each.release()
 
@@ -187,7 +186,7 @@ class DecodeBatch:
 
 
 def _stack(tables: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """Tables of different lengths as one; what is added on the right is never visible."""
+    """Stack tables of different lengths; the padding on the right is never visible."""
     longest = max(table.shape[1] for table in tables)
     return np.concatenate(
         [np.pad(table, ((0, 0), (0, longest - table.shape[1]))) for table in tables]

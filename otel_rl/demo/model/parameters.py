@@ -1,7 +1,7 @@
-"""One flat vector with named views into it.
+"""Model parameters as one flat vector with named views.
 
-Pushing weights, averaging gradients over ranks and an Adam step are then each one operation on
-one array, and the transformer still reads its matrices by name.
+Pushing weights, averaging gradients over ranks and an Adam step are each one operation on one
+array, while the transformer reads its matrices by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INIT_SCALE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes that fix the layout of the parameter vector.
+    """Sizes that define the layout of the parameter vector.
 
     Attributes:
         vocabulary: Number of tokens.
@@ -57,7 +57,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The matrices of one transformer block."""
+    """Matrices of one transformer block."""
 
     attention_gain: Floats
     query_key_value: Floats
@@ -68,11 +68,11 @@ class Block:
 
 
 class Parameters:
-    """The weights of one policy, or a gradient with respect to them.
+    """Weights of one policy, or a gradient with respect to them.
 
     Attributes:
         shape: Sizes.
-        flat: Every value once. Writing here changes the views, and the other way round.
+        flat: All values. Shared with the views.
     """
 
     def __init__(self, shape: Shape, flat: Floats) -> None:
@@ -98,7 +98,7 @@ class Parameters:
 
     @classmethod
     def random(cls, shape: Shape, rng: np.random.Generator) -> Parameters:
-        """Small normal matrices, gains of one."""
+        """Make small normal matrices, and gains of one."""
         flat = rng.normal(0.0, INIT_SCALE, size(shape)).astype(np.float32)
         parameters = cls(shape, flat)
         for block in parameters.blocks:
@@ -109,15 +109,15 @@ class Parameters:
 
     @classmethod
     def from_bytes(cls, shape: Shape, raw: bytes) -> Parameters:
-        """A writable copy of what :meth:`to_bytes` gave."""
+        """Make a writable copy of the result of :meth:`to_bytes`."""
         return cls(shape, np.frombuffer(raw, dtype=np.float32).copy())
 
     def to_bytes(self) -> bytes:
-        """The vector as float32, in the machine's byte order: both ends are this machine."""
+        """Return the vector as float32 in the machine's byte order: all processes share it."""
         return self.flat.astype(np.float32, copy=False).tobytes()
 
     def zeros(self) -> Parameters:
-        """A gradient to fill, of the same type."""
+        """Make an empty gradient of the same type."""
         return Parameters(self.shape, np.zeros_like(self.flat))
 
 

@@ -1,4 +1,4 @@
-"""Choosing the next token of many sequences at once, each with its own temperature and top-p."""
+"""Samples the next token of many sequences at once, each with its own temperature and top-p."""
 
 from dataclasses import dataclass
 
@@ -30,8 +30,8 @@ def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Ge
     Args:
         logits: (rows, vocabulary).
         temperature: Per row, > 0.
-        top_p: Per row, in (0, 1]: the smallest set of likeliest tokens that reaches this
-            probability is sampled from.
+        top_p: Per row, in (0, 1]: limits sampling to the smallest set of likeliest tokens that
+            reaches this probability.
         rng: Source of randomness.
     """
     rows = np.arange(len(logits))
@@ -42,7 +42,7 @@ def choose(logits: Floats, temperature: Floats, top_p: Floats, rng: np.random.Ge
     kept = np.where(before < top_p[:, None], descending, 0.0)
     threshold = rng.random((len(logits), 1)) * kept.sum(axis=-1, keepdims=True)
     place = (np.cumsum(kept, axis=-1) <= threshold).sum(axis=-1)
-    # A threshold that rounds up to the whole sum would point past the last kept token.
+    # A threshold rounded up to the whole sum would point past the last kept token.
     place = np.minimum(place, (kept > 0).sum(axis=-1) - 1)
     tokens = order[rows, place]
     return Choice(tokens, np.log(softmax(logits)[rows, tokens] + 1e-20))

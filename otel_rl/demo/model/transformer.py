@@ -1,7 +1,7 @@
-"""The forward pass over whole sequences, and its gradient written by hand.
+"""Forward pass over whole sequences, with a hand-written gradient.
 
 Pre-norm blocks, causal attention, learned positions, RMS norms without bias. Sequences are padded
-on the right: causal attention never looks ahead, so padding cannot change what stands before it.
+on the right: causal attention never looks ahead, so padding cannot affect the positions before it.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NORM_EPSILON = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class _BlockTape:
-    """What the gradient of one block needs from its forward pass."""
+    """Intermediate values of one block for its gradient."""
 
     entered: Floats
     attention_scale: Floats
@@ -36,7 +36,7 @@ class _BlockTape:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What :func:`backward` needs from :func:`forward`."""
+    """Intermediate values of :func:`forward` for :func:`backward`."""
 
     tokens: npt.NDArray[np.int64]
     blocks: tuple[_BlockTape, ...]
@@ -46,7 +46,7 @@ class Tape:
 
 
 def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Tape]:
-    """Score the next token at every place.
+    """Compute the logits of the next token at every position.
 
     Args:
         parameters: The policy.
@@ -66,7 +66,7 @@ def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floa
 
 
 def backward(parameters: Parameters, tape: Tape, logits_gradient: Floats) -> Parameters:
-    """Gradient of a loss with respect to every parameter.
+    """Compute the gradient of a loss with respect to every parameter.
 
     Args:
         parameters: The policy that made ``tape``.
@@ -92,14 +92,14 @@ def backward(parameters: Parameters, tape: Tape, logits_gradient: Floats) -> Par
 
 
 def softmax(scores: Floats) -> Floats:
-    """Probabilities along the last axis, without overflow."""
+    """Compute probabilities along the last axis, without overflow."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     normalised: Floats = powers / powers.sum(axis=-1, keepdims=True)
     return normalised
 
 
 def rms_norm(stream: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """The stream at unit root-mean-square times ``gain``, and the factor that did it."""
+    """Scale the stream to unit root-mean-square times ``gain``; also returns the scale factor."""
     scale: Floats = 1.0 / np.sqrt((stream * stream).mean(axis=-1, keepdims=True) + NORM_EPSILON)
     return stream * scale * gain, scale
 
@@ -169,7 +169,7 @@ def _block_backward(block: Block, gradient: Block, tape: _BlockTape, leaving: Fl
 def _norm_backward(
     outcome: Floats, stream: Floats, scale: Floats, gain: Floats, gain_gradient: Floats
 ) -> Floats:
-    """Gradient through :func:`rms_norm`; fills ``gain_gradient``."""
+    """Compute the gradient through :func:`rms_norm`; fills ``gain_gradient``."""
     normalised = stream * scale
     gain_gradient[:] = (outcome * normalised).sum(axis=(0, 1))
     scaled = outcome * gain
@@ -179,5 +179,5 @@ def _norm_backward(
 
 
 def _outer(inputs: Floats, outputs: Floats) -> Floats:
-    """Gradient of a matrix that maps ``inputs`` to ``outputs``, summed over rows and places."""
+    """Compute the gradient of a matrix from ``inputs`` to ``outputs``, summed over positions."""
     return inputs.reshape(-1, inputs.shape[-1]).T @ outputs.reshape(-1, outputs.shape[-1])

@@ -1,8 +1,8 @@
 """Runs when Python starts, in every process below ``otel-rl run``: its directory is on PYTHONPATH.
 
-It waits for a framework to be imported, and loads otel_rl then. A process that imports none, or
-whose Python has no otel_rl, or is an old one, goes on as if this were not there. The
-``sitecustomize`` that it stands before runs, too.
+It waits for the import of a framework, and loads otel_rl then. A process without such an import, or
+with a Python that is old or has no otel_rl, is unaffected. The ``sitecustomize`` that it shadows
+runs, too.
 """
 
 import os
@@ -16,7 +16,7 @@ _FRAMEWORKS = frozenset(
 
 
 class _FirstImport:
-    """Notices the first import of a framework. Finds nothing itself."""
+    """Detects the first import of a framework. Finds no module itself."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname not in _FRAMEWORKS or self not in sys.meta_path:
@@ -26,7 +26,7 @@ class _FirstImport:
             from otel_rl.integrations.automatic import wait
 
             wait()
-        except Exception as error:  # noqa: BLE001  # the program's import goes on; said, not counted
+        except Exception as error:  # noqa: BLE001  # the program's import goes on; logged only
             sys.stderr.write("otel_rl: %s is not recorded: %s\n" % (fullname, error))  # noqa: UP031  # of any Python
 
 

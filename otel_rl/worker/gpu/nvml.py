@@ -1,7 +1,7 @@
-"""The NVIDIA driver's devices and what each says of itself, by the real ``pynvml``.
+"""Devices and readings of the NVIDIA driver, through ``pynvml``.
 
-Every question may fail by itself: some devices, drivers and containers do not answer some. What is
-not supported is not asked again; a device that is gone is.
+Every query may fail separately: some devices, drivers and containers lack some. Unsupported queries
+are not repeated; a lost device is looked for again.
 """
 
 import ctypes
@@ -36,13 +36,13 @@ from otel_rl.semconv.names import (
     RlGpuLinkValues,
     RlGpuThrottleReasonValues,
 )
-from otel_rl.worker.gpu.visible import Instance, Listed, choose
+from otel_rl.worker.gpu.visible_devices import Instance, Listed, choose
 
 __all__ = [
     "Device",
     "DeviceGone",
     "Driver",
-    "Memory",
+    "DriverMemory",
     "NoDriver",
     "Reading",
     "load",
@@ -55,25 +55,25 @@ _DIRECTION: Final = "network.io.direction"
 
 _ALL_LINKS: Final = 0xFFFFFFFF  # NVML's scope of an NVLink counter that is the sum over all links
 
-_MAX_EVENTS: Final = 64  # of one look; a GPU in trouble may say the same without end
+_MAX_EVENTS: Final = 64  # per sample; a faulty GPU may repeat an error endlessly
 
 
 class NoDriver(Exception):
-    """There is no NVIDIA driver, or it cannot be talked to. The message says why."""
+    """NVIDIA driver missing or not usable; the message gives the reason."""
 
 
 class DeviceGone(Exception):
-    """The device, or the driver as a whole, does not answer any more. The message says why."""
+    """Device, or whole driver, no longer answers; the message gives the reason."""
 
 
 class Reading(NamedTuple):
-    """One answer of a device, in the registry's unit.
+    """One reading of a device, in the registry's unit.
 
     Attributes:
         metric: The registry's name.
-        value: For a counter, since some moment in the past that the device knows.
+        value: For a counter, since a start that only the device knows.
         attributes: Besides those of the device.
-        since: What a counter stood at when the worker began; None if only the device knows.
+        since: Value of a counter when the worker began; None if only the device knows.
     """
 
     metric: str
@@ -87,16 +87,16 @@ _Question = Callable[["Device"], Iterator[Reading]]
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """A GPU or a MIG instance of one.
+    """GPU, or a MIG instance of one.
 
     Attributes:
         uuid: ``hw.id``.
-        name: ``hw.name``: its place on the machine, ``gpu0`` or ``gpu0.mig1``.
+        name: ``hw.name``: its position on the machine, ``gpu0`` or ``gpu0.mig1``.
         model: ``hw.model``.
         parent: The id of the GPU that an instance is part of, else empty.
-        driver: Whom to ask.
+        driver: Its driver connection.
         handle: NVML's own.
-        questions: What it is asked; those that it does not support are taken out.
+        questions: Queries; unsupported ones are removed.
     """
 
     uuid: str
@@ -108,7 +108,7 @@ class Device:
     questions: list[_Question] = field(default_factory=list)
 
     def attributes(self) -> dict[str, str]:
-        """What stands on every point of the device."""
+        """Return the attributes of every point of the device."""
         found = {
             "hw.id": self.uuid,
             "hw.name": self.name,
@@ -119,10 +119,10 @@ class Device:
         return found | ({"hw.parent": self.parent} if self.parent else {})
 
     def read(self) -> list[Reading]:
-        """Ask it everything that it supports.
+        """Run all supported queries.
 
         Raises:
-            DeviceGone: It does not answer any more.
+            DeviceGone: The device no longer answers.
         """
         found: list[Reading] = []
         for question in tuple(self.questions):
@@ -133,36 +133,36 @@ class Device:
                 if self.driver.is_gone(error):
                     raise DeviceGone(str(error)) from error
                 if self.driver.is_unsupported(error):
-                    if len(found) == before:  # else it answers a part of it
+                    if len(found) == before:  # else a part is supported
                         self.questions.remove(question)
-                    self.driver.say_unsupported(self, question.__name__.strip("_"), error)
+                    self.driver.log_unsupported(self, question.__name__.strip("_"), error)
         return found
 
 
 @dataclass(slots=True)
-class Memory:
-    """What outlives a connection to the driver.
+class DriverMemory:
+    """State that outlives a connection to the driver.
 
     Attributes:
-        said: What was logged of devices, so that it is not said again.
-        errors: XID errors that were seen, by device and kind.
+        logged: Keys of logged messages, to log each once.
+        errors: Number of XID errors so far, by device and kind.
     """
 
-    said: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
     errors: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Driver:
-    """A connection to the NVIDIA driver. One thread's; ``close`` ends it.
+    """Connection to the NVIDIA driver. Used by one thread; ``close`` ends it.
 
     Args:
         memory: Of earlier connections.
 
     Raises:
-        NoDriver: There is none.
+        NoDriver: There is no driver.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: DriverMemory) -> None:
         self.nvml = load()
         self._memory = memory
         self._events: object = None
@@ -188,22 +188,22 @@ class Driver:
             raise NoDriver(str(error)) from error
 
     def close(self) -> None:
-        """Give NVML back. What fails here has no consequence."""
+        """Release NVML. Failures have no consequence."""
         for end in (self._free_events, self.nvml.nvmlShutdown):
             try:
                 end()
             except self.nvml.NVMLError as error:
-                _log.debug("NVML did not end well: %s", error)
+                _log.debug("NVML shutdown failed: %s", error)
 
     def devices(self, visible: str | None, named: str | None = None) -> tuple[list[Device], bool]:
-        """Those to be sampled, and the GPUs that instances are parts of.
+        """Return the devices to sample, and the GPUs that contain instances among them.
 
         Args:
-            visible: What the process can see, see ``choose``.
-            named: Those that are asked for instead, each by itself.
+            visible: Devices visible to the process, see ``choose``.
+            named: Devices configured instead, each by itself.
 
         Returns:
-            The devices, and whether those are all: one that does not answer is left out.
+            The devices, and False if a device did not answer and is left out.
 
         Raises:
             NoDriver: The driver is gone.
@@ -218,8 +218,8 @@ class Driver:
             try:
                 listed.append(self._list(number, known))
             except self.nvml.NVMLError as error:
-                listed.append(Listed(""))  # the numbers after it stay what they are
-                self.say(f"gpu{number}", f"GPU {number} does not answer ({error}).")
+                listed.append(Listed(""))  # later numbers stay the same
+                self.log_once(f"gpu{number}", f"GPU {number} does not answer ({error}).")
         if named is None:
             uuids = choose(listed, visible)
         else:
@@ -227,9 +227,9 @@ class Driver:
             uuids = tuple(uuid for found in by_word.values() for uuid in found)
             missing = [word for word, found in by_word.items() if not found]
             if missing and all(gpu.uuid for gpu in listed):
-                self.say(
+                self.log_once(
                     "missing",
-                    f"GPUs that were asked for are not there: {', '.join(missing)}.",
+                    f"Configured GPUs are missing: {', '.join(missing)}.",
                     level=logging.WARNING,
                 )
         chosen = [known[uuid] for uuid in uuids if uuid]
@@ -239,13 +239,13 @@ class Driver:
         return found, all(gpu.uuid for gpu in listed)
 
     def errors(self, devices: Sequence[Device]) -> Iterator[tuple[Device, list[Reading]]]:
-        """How many XID errors each device has had, of each kind that there was."""
+        """Yield each device's number of XID errors, by kind."""
         by_handle = {_address(device.handle): device for device in devices}
         for _ in range(_MAX_EVENTS if self._events is not None else 0):
             try:
                 event = self.nvml.nvmlEventSetWait_v2(self._events, 0)
             except self.nvml.NVMLError:
-                break  # mostly a timeout: nothing has happened
+                break  # mostly a timeout: no event
             device = by_handle.get(_address(event.device))
             if device is not None:
                 key = (device.uuid, f"xid.{event.eventData}")
@@ -256,25 +256,25 @@ class Driver:
                     yield device, [Reading(HW_ERRORS, count, ((ERROR_TYPE, kind),), since=0)]
 
     def is_unsupported(self, error: Exception) -> bool:
-        """Whether the same question will be answered so for ever."""
+        """Report whether the query will never be supported."""
         return getattr(error, "value", None) in self._unsupported
 
     def is_gone(self, error: Exception) -> bool:
-        """Whether nothing else need be asked of the device."""
+        """Report whether the device needs no further queries."""
         return getattr(error, "value", None) in self._gone
 
-    def say_unsupported(self, device: Device, question: str, error: Exception) -> None:
-        """Say once for a model that it does not support a question."""
-        self.say(
+    def log_unsupported(self, device: Device, question: str, error: Exception) -> None:
+        """Log once per model that it does not support a query."""
+        self.log_once(
             f"{device.model}/{bool(device.parent)}/{question}",
-            f"{device.model} ({device.name}) does not say its {question.replace('_', ' ')}: "
+            f"{device.model} ({device.name}) does not report its {question.replace('_', ' ')}: "
             f"{error}. The rest is recorded.",
         )
 
-    def say(self, key: str, message: str, *, level: int = logging.INFO) -> None:
-        """Log a fact once in the life of the process."""
-        if key not in self._memory.said:
-            self._memory.said.add(key)
+    def log_once(self, key: str, message: str, *, level: int = logging.INFO) -> None:
+        """Log a message once per process."""
+        if key not in self._memory.logged:
+            self._memory.logged.add(key)
             _log.log(level, message)
 
     def _list(self, number: int, known: dict[str, Device]) -> Listed:
@@ -296,7 +296,7 @@ class Driver:
                     nvml.nvmlDeviceGetComputeInstanceId(part),
                 )
             except nvml.NVMLError:
-                continue  # most of the possible places are empty
+                continue  # most of the possible slots are empty
             instances.append(Instance(own, ids))
             name = f"gpu{number}.mig{place}"
             known[own] = Device(own, name, model, uuid, self, part, [*_QUESTIONS_OF_PART])
@@ -309,7 +309,7 @@ class Driver:
             self._events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
             self._events = None
-            self.say("xid", f"XID errors are not recorded: {error}.")
+            self.log_once("xid", f"XID errors are not recorded: {error}.")
             return
         for device in devices:
             if not device.parent:
@@ -318,7 +318,7 @@ class Driver:
                         device.handle, nvml.nvmlEventTypeXidCriticalError, self._events
                     )
                 except nvml.NVMLError as error:
-                    self.say_unsupported(device, "xid errors", error)
+                    self.log_unsupported(device, "xid errors", error)
 
     def _free_events(self) -> None:
         events, self._events = self._events, None
@@ -327,10 +327,10 @@ class Driver:
 
 
 def load() -> ModuleType:
-    """``pynvml``, which is loaded here and nowhere else.
+    """Load ``pynvml``; nothing else imports it.
 
-    To be called first by a thread that forks: a child that is forked while another thread imports
-    a module can never import it.
+    Call it first in a thread that forks: a child forked while another thread imports a module can
+    never import it.
 
     Raises:
         NoDriver: The package is not installed.
@@ -344,7 +344,7 @@ def load() -> ModuleType:
 
 
 def renew_locks() -> None:
-    """After a fork: a thread that is not in this process may have held a lock of ``pynvml``."""
+    """Replace the lock of ``pynvml`` after a fork: a thread of the parent may have held it."""
     module = sys.modules.get("pynvml")
     if module is not None:
         module.libLoadLock = threading.Lock()  # type: ignore[attr-defined]  # it has no stubs
@@ -400,7 +400,7 @@ def _clocks(device: Device) -> Iterator[Reading]:
 
 def _throttling(device: Device) -> Iterator[Reading]:
     nvml = device.driver.nvml
-    # By its older name, which drivers of all ages have.
+    # The older name, which all driver versions have.
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device.handle)
     thermal = (
         nvml.nvmlClocksThrottleReasonSwThermalSlowdown
@@ -444,7 +444,7 @@ def _nvlink_bytes(device: Device) -> Iterator[Reading]:
 def _moved(
     device: Device, link: str, fields: list[tuple[int, int]], *, unit_bytes: int
 ) -> Iterator[Reading]:
-    """Received and sent bytes. NVML answers each field by itself."""
+    """Yield received and sent bytes. NVML reports an error per field."""
     nvml = device.driver.nvml
     answers = nvml.nvmlDeviceGetFieldValues(device.handle, fields)
     for direction, answer in zip(("receive", "transmit"), answers, strict=True):
@@ -457,7 +457,7 @@ def _moved(
 def _memory_of_the_process(device: Device) -> Iterator[Reading]:
     pid = os.getpid()
     for process in device.driver.nvml.nvmlDeviceGetComputeRunningProcesses(device.handle):
-        # Some drivers do not know; in a container NVML may show no process, or foreign numbers.
+        # Some drivers report no memory; in a container NVML may list no process, or foreign pids.
         if process.pid == pid and process.usedGpuMemory is not None:
             yield Reading(RL_GPU_PROCESS_MEMORY_USAGE, process.usedGpuMemory)
 
@@ -478,4 +478,4 @@ _QUESTIONS: Final[tuple[_Question, ...]] = (
 )
 
 _QUESTIONS_OF_PART: Final[tuple[_Question, ...]] = (_memory, _memory_of_the_process)
-"""Of a MIG instance; the rest is its GPU's, which reports it once for all of them."""
+"""Queries of a MIG instance; its GPU reports the rest once for all instances."""

@@ -1,4 +1,4 @@
-"""What was found out about devices, as measurements of the worker."""
+"""Records device readings as measurements of the worker."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ _Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 class Recorder:
-    """Turns answers into measurements. One thread records, the exporter's reads.
+    """Converts readings to measurements. One thread records, the exporter's reads.
 
-    A device counts since it was switched on; what was counted before the first sample is not the
-    run's. After a reset of the device it counts from zero.
+    A device counts since its power-on; counts before the first sample are subtracted. After a reset
+    of the device they start from zero.
 
     Args:
-        meter: Of the worker.
-        held_s: How long each phase has held the process's GPUs, where no device is sampled that
-            would say it.
+        meter: Meter of the worker.
+        held_s: Time that each phase has held the process's GPUs, for processes without sampled
+            devices.
     """
 
     def __init__(self, meter: Meter, held_s: Callable[[], Mapping[str, float]]) -> None:
@@ -34,13 +34,13 @@ class Recorder:
         self._observed: set[str] = set()
         # _lock guards everything below.
         self._lock = threading.Lock()
-        # Taken out by the exporter, so that nothing is said twice of one sample.
+        # The exporter removes entries, so that a sample is reported once.
         self._latest: dict[str, dict[_Key, Observation]] = {}
-        # The device's last count, and how much it has counted for us.
+        # The device's last count, and the run's own total.
         self._counts: dict[_Key, tuple[float, float]] = {}
 
     def record(self, answers: Iterable[tuple[Device, Sequence[Reading]]]) -> None:
-        """Record what devices say of themselves."""
+        """Record readings of devices."""
         for device, readings in answers:
             shared = device.attributes()
             for reading in readings:
@@ -51,18 +51,18 @@ class Recorder:
                     self._keep(device, reading, attributes)
 
     def begin_anew(self) -> None:
-        """As another worker, whose sums begin at zero."""
+        """Reset the sums for another worker."""
         with self._lock:
             self._latest = {}
             self._counts = {}
 
     def forget(self) -> None:
-        """In another process, where a thread that is not there may hold the lock."""
+        """Reset in a forked process, where a missing thread may hold the lock."""
         self._lock = threading.Lock()
         self.begin_anew()
 
     def show_turns(self) -> None:
-        """Let it be seen from now on which phase holds the GPUs."""
+        """Report from now on the time that phases hold the GPUs."""
         self._observe(RL_GPU_OWNER_TIME)
 
     def _keep(self, device: Device, reading: Reading, attributes: Mapping[str, str]) -> None:

@@ -1,10 +1,10 @@
-"""The thread that asks the devices and records what they say.
+"""Sampler thread that queries the devices and records the readings.
 
     NVML --thread, every interval--> gauge.set(value)              with the time of the sample
                     latest answers --exporter--> observable sums
 
-Its own thread, because a driver in trouble can hold a question for minutes; exports go on. The
-process can be forked, and the sampler started and stopped, any number of times.
+A thread of its own, because a faulty driver can block a query for minutes, while exports continue.
+The process can be forked, and the sampler started and stopped, any number of times.
 """
 
 import logging
@@ -21,28 +21,28 @@ from otel_rl.worker.gpu.nvml import (
     Device,
     DeviceGone,
     Driver,
-    Memory,
+    DriverMemory,
     NoDriver,
     Reading,
     load,
     renew_locks,
 )
-from otel_rl.worker.gpu.owner import Ownership
+from otel_rl.worker.gpu.phase_owner import PhaseOwnership
+from otel_rl.worker.gpu.phase_shares import PhaseShares
 from otel_rl.worker.gpu.recorder import Recorder
 from otel_rl.worker.gpu.settings import GpuSettings
-from otel_rl.worker.gpu.share import Shares
 from otel_rl.worker.guard import Guard
 
 __all__ = ["GpuSampler"]
 
 RETRY_S: Final = 30.0
-"""Until a device that is gone, or a driver that is reset, is looked for again."""
+"""Period of attempts to find a lost device, or a driver that was reset."""
 
 STOP_TIMEOUT_S: Final = 1.0
-"""The end of a process does not wait longer for a driver that does not answer."""
+"""Maximum time that the end of a process waits for a driver that does not answer."""
 
 _BETWEEN_TURNS_S: Final = 0.1
-"""Turns that are shorter are divided by their time alone: a driver answers no faster."""
+"""Shorter turns are divided by time alone: a driver does not answer faster."""
 
 _log = logging.getLogger("otel_rl")
 
@@ -51,22 +51,22 @@ _Answers = list[tuple[Device, Sequence[Reading]]]
 
 
 class GpuSampler:
-    """Samples the GPUs of this process. Never raises; any thread may call anything.
+    """Samples the GPUs of this process. Never raises; thread-safe.
 
     Args:
-        meter: Records what is found.
-        guard: Catches what goes wrong.
+        meter: Records the readings.
+        guard: Catches errors.
         retry_s: See ``RETRY_S``.
     """
 
     def __init__(self, meter: Meter, guard: Guard, *, retry_s: float = RETRY_S) -> None:
-        self._ownership = Ownership(monotonic_ns)
+        self._ownership = PhaseOwnership(monotonic_ns)
         self._recorder = Recorder(meter, self._held_without_devices_s)
-        self._shares = Shares()
+        self._shares = PhaseShares()
         self._guard = guard
         self._retry_s = retry_s
-        self._memory = Memory()
-        self._has_devices = False  # or may have, as long as nobody knows
+        self._memory = DriverMemory()
+        self._has_devices = False  # or may have, while unknown
         # _lock guards the three below.
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -74,13 +74,13 @@ class GpuSampler:
         self._settings = GpuSettings()
 
     def prepare(self, settings: GpuSettings) -> None:
-        """Load what sampling needs, if anybody samples. For the thread that starts the worker."""
+        """Load NVML if sampling is enabled. Call it in the thread that starts the worker."""
         if settings.enabled:
             with self._guard, suppress(NoDriver):
                 load()
 
     def start(self, settings: GpuSettings, role: str) -> None:
-        """Sample from now on if a worker of ``role`` is to, else no more. Idempotent."""
+        """Sample from now on if workers of ``role`` sample, else stop. Idempotent."""
         with self._guard, self._lock:
             is_wanted = settings.are_for(role)
             if is_wanted and self._thread is not None and settings == self._settings:
@@ -96,35 +96,35 @@ class GpuSampler:
             self._thread.start()
 
     def begin_turn(self, turn: object, phase: str) -> None:
-        """A phase holds the GPUs from now on, see ``Ownership``."""
+        """Assign the GPUs to a phase, see ``PhaseOwnership``."""
         self._ownership.begin(turn, phase)
         self._recorder.show_turns()
 
     def end_turn(self, turn: object) -> None:
-        """It holds them no more."""
+        """End the turn."""
         self._ownership.end(turn)
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Sample no more. Waits at most ``timeout_s`` for a question that is under way."""
+        """Stop sampling. Waits at most ``timeout_s`` for a running query."""
         with self._guard, self._lock:
             self._end(timeout_s)
 
     def count_anew(self) -> None:
-        """From now on the process is another worker, whose sums begin at zero."""
-        self._shares = Shares()
+        """Reset the sums for another worker."""
+        self._shares = PhaseShares()
         self._recorder.begin_anew()
 
     def forget(self) -> None:
-        """After a fork: the thread is the parent's, and so is its connection to the driver."""
+        """Reset after a fork: the thread and the driver connection belong to the parent."""
         self._lock = threading.Lock()
         self._thread = None
         self._stopping = threading.Event()
-        self._memory = Memory(self._memory.said)
+        self._memory = DriverMemory(self._memory.logged)
         self._has_devices = False
         renew_locks()
         self._ownership.forget()
         self._recorder.forget()
-        self._shares = Shares()
+        self._shares = PhaseShares()
 
     def _held_without_devices_s(self) -> Mapping[str, float]:
         return {} if self._has_devices else self._ownership.held_s()
@@ -144,16 +144,16 @@ class GpuSampler:
             stopping.wait(wait_s)
 
     def _sample(self, settings: GpuSettings, stopping: threading.Event) -> bool:
-        """Sample until told to stop, or until it is time to look for devices that are gone.
+        """Sample until stopped, or until it is time to look for lost devices.
 
         Returns:
-            Whether it was so; if not, there was nobody to ask.
+            True if it sampled; False without a usable driver.
         """
         try:
             driver = Driver(self._memory)
         except NoDriver as reason:
-            if "driver" not in self._memory.said:
-                self._memory.said.add("driver")
+            if "driver" not in self._memory.logged:
+                self._memory.logged.add("driver")
                 _log.info("No GPU is sampled: %s. Training is not affected.", reason)
             self._has_devices = False
             return False
@@ -161,7 +161,7 @@ class GpuSampler:
         try:
             return self._sample_with(driver, settings, stopping)
         except NoDriver as reason:
-            _log.warning("GPUs cannot be sampled now: %s. They are looked for again.", reason)
+            _log.warning("GPUs cannot be sampled now: %s. Sampling is tried again.", reason)
             return False
         finally:
             driver.close()
@@ -172,7 +172,7 @@ class GpuSampler:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices, are_all = driver.devices(visible, settings.devices)
         if are_all and not devices:
-            driver.say("none", "No GPU is sampled: the process can see none.")
+            driver.log_once("none", "No GPU is sampled: none is visible to the process.")
             self._has_devices = False
             stopping.wait()
         look_again_s = None if are_all else monotonic() + self._retry_s
@@ -184,11 +184,11 @@ class GpuSampler:
             self._wait(devices, stopping, _until_next_s(time(), settings.interval_s))
             if look_again_s is not None and monotonic() >= look_again_s:
                 return True
-        self._share(self._answers(devices))  # of a turn that ends with the process
+        self._share(self._answers(devices))  # for a turn that ends with the process
         return False
 
     def _wait(self, devices: Sequence[Device], stopping: threading.Event, wait_s: float) -> None:
-        """Wait for the next round. When others take over, see what those before have had."""
+        """Wait for the next round. At each change of the phase, divide the interval before it."""
         until_s, changed = monotonic() + wait_s, self._ownership.changed
         while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
             if changed.wait(left_s) and not stopping.is_set():
@@ -197,7 +197,7 @@ class GpuSampler:
                 stopping.wait(_BETWEEN_TURNS_S)
 
     def _round(self, driver: Driver, devices: Sequence[Device]) -> list[Device]:
-        """Ask every device once. Returns those that are there still."""
+        """Query every device once. Returns those that still answer."""
         answers = self._answers(devices)
         self._recorder.record(answers)
         self._share(answers)
@@ -205,7 +205,7 @@ class GpuSampler:
         return [device for device, _ in answers]
 
     def _share(self, answers: _Answers) -> None:
-        """Record what each phase has had of the devices, if any has ever held them."""
+        """Record the devices' shares of each phase, if any phase has held them."""
         held_s = self._ownership.held_s()
         if not held_s:
             return
@@ -215,14 +215,14 @@ class GpuSampler:
         self._recorder.record((devices[uuid], found) for uuid, found in shares)
 
     def _answers(self, devices: Sequence[Device]) -> _Answers:
-        """What the devices say that are there."""
+        """Return the readings of the devices that answer."""
         answers: _Answers = []
         for device in devices:
             try:
                 answers.append((device, device.read()))
             except DeviceGone as reason:
                 _log.warning(
-                    "GPU %s (%s) is gone: %s. It is looked for again.",
+                    "GPU %s (%s) is gone: %s. The search for it is repeated.",
                     device.name,
                     device.uuid,
                     reason,
@@ -231,9 +231,9 @@ class GpuSampler:
 
 
 def _until_next_s(now_s: float, interval_s: float) -> float:
-    """Until the middle of an interval of the clock, so that each of the bridge's windows has one.
+    """Return the time to the middle of the next clock interval, so that each window has a sample.
 
-    At least half an interval, because the wait before may have ended a little early.
+    At least half an interval, because the previous wait may have ended slightly early.
     """
     next_s = interval_s - (now_s - interval_s / 2) % interval_s
     return next_s if next_s >= interval_s / 2 else next_s + interval_s

@@ -1,4 +1,4 @@
-"""Whether, where and how often GPUs are sampled: arguments and environment. Pure."""
+"""GPU sampling settings from arguments and environment. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from otel_rl.errors import ConfigError
 __all__ = ["DEFAULT_INTERVAL_S", "GpuOptions", "GpuSettings", "read_gpu_settings"]
 
 DEFAULT_INTERVAL_S: Final = 5.0
-"""The bridge's window: every window has a sample of every device."""
+"""Equals the bridge's window, so that every window has a sample of every device."""
 
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("", "0", "false", "no", "off")
 
 
 class GpuOptions(TypedDict, total=False):
-    """What ``init(gpu=...)`` takes instead of ``True``.
+    """Options that ``init(gpu=...)`` accepts instead of ``True``.
 
     Attributes:
-        roles: Only workers of these sample; none given means all.
-        devices: Numbers as NVML has them, or ids; none given means those the process can see.
+        roles: Roles whose workers sample; default all.
+        devices: NVML numbers or ids; default those visible to the process.
         interval_s: Between two samples of a device.
     """
 
@@ -31,12 +31,12 @@ class GpuOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
-    """How GPUs are sampled.
+    """GPU sampling of a worker.
 
     Attributes:
-        enabled: Whether they are at all.
-        roles: Of the workers that do; empty for all.
-        devices: Which, as ``CUDA_VISIBLE_DEVICES`` names them; None for those that variable shows.
+        enabled: True if sampling is on.
+        roles: Of the workers that sample; empty for all.
+        devices: In the format of ``CUDA_VISIBLE_DEVICES``; None uses that variable.
         interval_s: Between two samples of a device.
     """
 
@@ -46,21 +46,21 @@ class GpuSettings:
     interval_s: float = DEFAULT_INTERVAL_S
 
     def are_for(self, role: str) -> bool:
-        """Whether a worker of ``role`` samples."""
+        """Report whether a worker of ``role`` samples."""
         return self.enabled and (not self.roles or role in self.roles)
 
 
 def read_gpu_settings(
     environ: Mapping[str, str], *, given: bool | GpuOptions | None = None
 ) -> GpuSettings:
-    """Read the environment; what is given to ``init`` wins, option by option.
+    """Read the environment; arguments of ``init`` take precedence, option by option.
 
     Args:
         environ: The process's environment.
         given: ``init``'s argument ``gpu``.
 
     Raises:
-        ConfigError: Naming what is wrong, its value and the way out.
+        ConfigError: Names the wrong setting, its value and the remedy.
     """
     enabled, options = _given(given)
     if enabled is None:
@@ -93,7 +93,7 @@ def _given(given: object) -> tuple[bool | None, GpuOptions]:
     unknown = set(given) - set(GpuOptions.__annotations__)
     if unknown:
         raise ConfigError(
-            f"gpu: there is no option {min(map(str, unknown))!r}.",
+            f"gpu: unknown option {min(map(str, unknown))!r}.",
             hint="Options are roles, devices and interval_s.",
         )
     options: GpuOptions = {}
@@ -148,4 +148,4 @@ def _seconds(where: str, value: object, shown: str = "") -> float:
             f"{where}: must be 10 milliseconds or more (got {shown or repr(value)}).",
             hint=f"Leave it out for {DEFAULT_INTERVAL_S:g} seconds.",
         )
-    return float(value)  # type: ignore[arg-type]  # `good` says that it is a number
+    return float(value)  # type: ignore[arg-type]  # `good` implies a number

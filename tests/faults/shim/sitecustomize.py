@@ -10,6 +10,6 @@ import sys
 from pathlib import Path
 
 _limit = Path(os.environ.get("FAULTS_FILE_LIMIT", ""))
-if "otel_rl.bridge.track.writer" in sys.orig_argv and _limit.is_file():
+if "otel_rl.bridge.delivery.writer_main" in sys.orig_argv and _limit.is_file():
     _, _most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(_limit.read_text()), _most))

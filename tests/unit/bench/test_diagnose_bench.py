@@ -2,7 +2,7 @@ import pytest
 
 from bench.diagnose import Case, Verdict, cases, summary
 from otel_rl.demo import DemoSettings
-from otel_rl.demo.faults import Fault, Kind
+from otel_rl.demo.faults.plan import Fault, Kind
 
 STEPS = 60
 EVERY = [*cases(list(Kind), seeds=5, healthy=20, steps=STEPS)]

@@ -10,7 +10,7 @@ from tests.postgres import PostgresServer
 from tests.stores import Store
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = None
     if request.param == "postgres":

@@ -51,6 +51,14 @@ def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.Monkey
     assert len(live.removeprefix("\r\x1b[K")) < 80  # a line that wraps cannot be written over
 
 
+def test_the_start_is_not_silent() -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    while not stream.getvalue():
+        progress.waiting(3, 9, "processes have started")
+    assert stream.getvalue() == "\r\x1b[K3 of 9 processes have started"
+
+
 def test_the_summary_says_what_happened() -> None:
     result = DemoResult(
         logs=Path("logs"),

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from otel_rl.demo import task, tokenizer
+from otel_rl.demo import task
+from otel_rl.demo.model import tokenizer
 
 PROMPT = "reverse the digits : 3 1 4 ="
 

@@ -2,8 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from otel_rl.diagnose.facts import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
-from otel_rl.diagnose.history import History
+from otel_rl.diagnose.history.records import (
+    Facts,
+    RowFacts,
+    SpanFacts,
+    StepFacts,
+    WorkerFacts,
+)
+from otel_rl.diagnose.history.run_history import RunHistory
 
 __all__ = ["AT", "Series", "changed", "made"]
 
@@ -33,7 +39,7 @@ def made(
     clocks: Mapping[str, float] | None = None,
     lost: Mapping[int, Sequence[str]] | None = None,
     after: Sequence[tuple[float, Facts]] = (),
-) -> History:
+) -> RunHistory:
     """A run as it is read from a journal.
 
     Args:
@@ -82,7 +88,7 @@ def made(
         )
     for later_s, one in after:
         facts.append(one._replace(time_ns=time_ns + int(later_s * _NS), step=steps - 1))
-    return History(Facts.decode(one.encode()) for one in facts)
+    return RunHistory(Facts.decode(one.encode()) for one in facts)
 
 
 def _workers(

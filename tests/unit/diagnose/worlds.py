@@ -9,8 +9,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from otel_rl.diagnose.facts import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
-from otel_rl.diagnose.history import History
+from otel_rl.diagnose.history.records import (
+    Facts,
+    RowFacts,
+    SpanFacts,
+    StepFacts,
+    WorkerFacts,
+)
+from otel_rl.diagnose.history.run_history import RunHistory
 
 __all__ = ["World", "healthy"]
 
@@ -86,9 +92,9 @@ class World:
             )
         return made
 
-    def history(self) -> History:
+    def history(self) -> RunHistory:
         """As it is read from a journal."""
-        return History(Facts.decode(one.encode()) for one in self.facts())
+        return RunHistory(Facts.decode(one.encode()) for one in self.facts())
 
     def _everybody(self) -> list[str]:
         return [f"{role}/{index}" for role, size in self.sizes.items() for index in range(size)]

@@ -1,7 +1,6 @@
 """Each adapter, called as its framework calls it."""
 
 import asyncio
-import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pytest
 
 import otel_rl
 from tests.otlp_sink import Measurement, Sink, sums
+from tests.waiting import collect_garbage
 
 Adapter = Callable[[str], ModuleType]
 
@@ -159,7 +159,10 @@ def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
     track.logger["otel_rl"].finish()
     found = arrived(sink)
     assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 4)]
-    assert found["rl.train.loss"][0].attributes == {"rl.loss.type": "policy"}
+    assert found["rl.train.loss"][0].attributes == {
+        "rl.loss.type": "policy",
+        "otel_rl.framework.metric": "actor/pg_loss",
+    }
     assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
 
 
@@ -180,7 +183,7 @@ def test_verl_delivers_when_its_tracking_is_gone(sink: Sink, adapter: Adapter) -
     kind = tracking()
     adapter("verl").register(kind)
     kind("project", "experiment", ["otel_rl"]).log({"val-core/acc": 0.5}, step=9)
-    gc.collect()
+    collect_garbage()
     assert [(m.value, m.step) for m in sink.measurements("val-core/acc")] == [(0.5, 9)]
 
 
@@ -351,7 +354,10 @@ def test_nemo_rl_prefixes_as_its_own_loggers_do(sink: Sink, adapter: Adapter) ->
     found = arrived(sink)
     assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 3)]
     assert [(m.value, m.step) for m in found["rl.train.learning_rate"]] == [(1e-6, 3)]
-    assert found["rl.phase.duration"][0].attributes == {"rl.phase": "train"}
+    assert found["rl.phase.duration"][0].attributes == {
+        "rl.phase": "train",
+        "otel_rl.framework.metric": "timing/train/policy_training",
+    }
     assert [(m.value, m.step) for m in found["alone"]] == [(1, 3)]
 
 
@@ -366,7 +372,12 @@ def test_nemo_rl_metrics_with_an_axis_of_their_own_stand_at_their_time(
         step_metric="ray/ray_step",
     )
     (found,) = arrived(sink)["hw.gpu.utilization"]
-    assert (found.value, found.step, found.attributes) == (0.5, None, {"hw.id": "0.1"})
+    assert (found.value, found.step) == (0.5, None)
+    assert found.attributes == {
+        "hw.id": "0.1",
+        "otel_rl.framework.metric": "ray/node.0.gpu.1.util",
+        "otel_rl.framework.scale": "0.01",
+    }
 
 
 def test_nemo_rl_takes_the_rest_of_the_interface(sink: Sink, adapter: Adapter) -> None:
@@ -527,8 +538,8 @@ def test_skyrl_logs_to_both(sink: Sink, adapter: Adapter) -> None:
     tracker.log_exception(error, step=2)
     tracker.finish()
     found = arrived(sink)
-    assert found["rl.train.loss"][0].attributes == {"rl.loss.type": "policy"}
-    assert found["rl.phase.duration"][0].attributes == {"rl.phase": "weight_sync"}
+    assert found["rl.train.loss"][0].attributes["rl.loss.type"] == "policy"
+    assert found["rl.phase.duration"][0].attributes["rl.phase"] == "weight_sync"
     assert [(m.value, m.step) for m in found["timing/eval"]] == [(2.0, 2)]
     assert original.calls == [(payload, 2, True), (error, 2), "finish"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.cli.adapters import adapter_environment
+from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.integrations.automatic import DIRECTORY, wait
-from otel_rl.worker import imports
+from otel_rl.worker.plugins import import_hook
 from tests.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]
@@ -30,7 +30,7 @@ def waiting(
 ) -> Iterator[Callable[[str, str], Any]]:
     """Writes a module of a framework that has no stub, after adapters have begun to wait."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(imports, "_waiting", {})
+    monkeypatch.setattr(import_hook, "_waiting", {})
     before = set(sys.modules)
     wait()
 
@@ -167,7 +167,7 @@ def test_a_trainer_that_gets_the_callback_later_reports_once(
 def test_a_trainer_that_logs_to_the_drop_in_gets_none(
     sink: Sink, trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.compat.wandb"))
+    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.integrations.wandb"))
     made = trainer()
     assert made.callback_handler.callbacks == []
 
@@ -175,7 +175,7 @@ def test_a_trainer_that_logs_to_the_drop_in_gets_none(
 def test_verl_that_logs_to_the_drop_in_reports_by_that_alone(
     sink: Sink, waiting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.compat.wandb"))
+    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.integrations.wandb"))
     tracking = waiting("verl.utils.tracking", VERL).Tracking("project", "experiment")
     assert tracking.logger == {}
 
@@ -242,7 +242,7 @@ def test_a_framework_whose_classes_are_others_is_left_alone_and_named(
 ) -> None:
     module = waiting("skyrl.train.entrypoints.main_base", "NAME = 1")
     assert module.NAME == 1
-    assert "skyrl.train.entrypoints.main_base logs is not recorded" in caplog.text
+    assert "Metrics of skyrl.train.entrypoints.main_base are not recorded" in caplog.text
 
 
 # The start of Python
@@ -265,18 +265,21 @@ def python(
     )
 
 
+@pytest.mark.process
 def test_a_process_without_a_framework_loads_nothing(tmp_path: Path) -> None:
     code = "import sys, json; print([m for m in sys.modules if 'otel_rl' in m or 'telemetry' in m])"
     done = python(code, tmp_path)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.process
 def test_the_directory_is_on_no_path_but_that_of_children(tmp_path: Path) -> None:
     code = f"import os, sys; print({str(DIRECTORY)!r} in sys.path, os.environ['PYTHONPATH'])"
     done = python(code, tmp_path, PYTHONPATH="/somewhere")
     assert done.stdout == f"False {DIRECTORY}{os.pathsep}/somewhere\n"
 
 
+@pytest.mark.process
 def test_the_next_sitecustomize_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = __file__")
     done = python("import sys, sitecustomize; print(sys.own == sitecustomize.__file__)",
@@ -284,6 +287,7 @@ def test_the_next_sitecustomize_runs(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.process
 def test_a_framework_is_waited_for_without_loading_a_worker(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
@@ -294,6 +298,7 @@ def test_a_framework_is_waited_for_without_loading_a_worker(tmp_path: Path) -> N
     assert (done.stdout, done.stderr) == ("['otel_rl.integrations.automatic']\n", "")
 
 
+@pytest.mark.process
 def test_a_python_without_otel_rl_goes_on_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()

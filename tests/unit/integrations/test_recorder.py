@@ -7,11 +7,11 @@ import otel_rl
 from otel_rl.integrations.recorder import Recorder, start
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.naming import Who
+from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Measurement, Sink, sums
 
-TRAINER = Who(role="trainer")
+TRAINER = WorkerNames(role="trainer")
 
 
 def arrived(sink: Sink, name: str) -> list[Measurement]:
@@ -23,7 +23,10 @@ def test_a_known_name_is_recorded_with_its_unit_attributes_and_step(sink: Sink) 
     start(TRAINER)
     Recorder("verl").record({"timing_s/update_actor": 2.5}, 7)
     (found,) = arrived(sink, "rl.phase.duration")
-    assert (found.value, found.step, found.attributes) == (2.5, 7, {"rl.phase": "train"})
+    assert (found.value, found.step, found.attributes) == (
+        *(2.5, 7),
+        {"rl.phase": "train", "otel_rl.framework.metric": "timing_s/update_actor"},
+    )
     (metric,) = [
         metric
         for request in sink.metrics
@@ -97,7 +100,7 @@ def test_the_environment_names_the_run_and_the_role(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_RL_ROLE", "orchestrator")
-    start(Who("project", "name", "trainer"))
+    start(WorkerNames("project", "name", "trainer"))
     Recorder("trl").record({"loss": 1.0}, 3)
     resource = arrived(sink, "rl.train.loss")[0].resource
     assert (resource["rl.experiment.name"], resource["rl.worker.role"]) == ("exp", "orchestrator")
@@ -107,7 +110,7 @@ def test_what_the_user_says_to_the_adapter_wins_over_the_environment(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_RL_ROLE", "orchestrator")
-    start(TRAINER, said=Who("mine", role="critic"))
+    start(TRAINER, given=WorkerNames("mine", role="critic"))
     Recorder("trl").record({"loss": 1.0}, 3)
     resource = arrived(sink, "rl.train.loss")[0].resource
     assert (resource["rl.experiment.name"], resource["rl.worker.role"]) == ("mine", "critic")
@@ -117,7 +120,7 @@ def test_the_framework_names_the_run_if_nobody_else_does(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    start(Who("project", "name", "trainer"))
+    start(WorkerNames("project", "name", "trainer"))
     Recorder("trl").record({"loss": 1.0}, 3)
     resource = arrived(sink, "rl.train.loss")[0].resource
     assert (resource["rl.experiment.name"], resource["rl.trial.name"]) == ("project", "name")

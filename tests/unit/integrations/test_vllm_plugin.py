@@ -68,6 +68,7 @@ def test_without_an_experiment_statistics_stay_off(
     assert engine() == []
 
 
+@pytest.mark.process
 def test_without_an_experiment_nothing_is_loaded_and_nothing_said() -> None:
     program = (
         "import sys, otel_rl.integrations.vllm_plugin as plugin\n"

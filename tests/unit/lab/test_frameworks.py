@@ -9,6 +9,10 @@ import pytest
 
 from tests.lab.frameworks.environment import FRAMEWORKS, Frameworks
 from tests.lab.programs import CannotBuild, lab_directory
+from tests.slow import slow_after
+
+pytestmark = pytest.mark.process
+
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,7 +66,7 @@ def test_without_a_registry_it_shows_what_the_installer_wrote(
 @pytest.mark.skipif(bool(FRAMEWORKS.refusal()), reason=FRAMEWORKS.refusal())
 @pytest.mark.parametrize(
     ("required", "status", "word"),
-    [("", 0, "skipped"), ("required", 1, "OTEL_RL_LAB=required")],
+    slow_after(1, [("", 0, "skipped"), ("required", 1, "OTEL_RL_LAB=required")]),
     ids=["skipped", "required"],
 )
 def test_tests_that_need_them_say_how_to_get_them(required: str, status: int, word: str) -> None:

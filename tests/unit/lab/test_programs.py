@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.programs import COLLECTOR, JAEGER, CannotBuild, build, lab_directory
+from tests.slow import slow_after
+
+pytestmark = pytest.mark.process
+
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,7 +87,7 @@ def test_programs_are_kept_apart_where_xdg_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("required", "status", "word"),
-    [("", 0, "skipped"), ("required", 1, "OTEL_RL_LAB=required")],
+    slow_after(1, [("", 0, "skipped"), ("required", 1, "OTEL_RL_LAB=required")]),
     ids=["skipped", "required"],
 )
 def test_tests_that_need_the_lab_say_how_to_get_it(required: str, status: int, word: str) -> None:

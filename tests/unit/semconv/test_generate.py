@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.semconv import generate
+from tools.semconv import generate
 
 FILES = (
     "otel_rl/semconv/names.py",

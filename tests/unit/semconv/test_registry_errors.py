@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.semconv import definition, generate, rules
+from tools.semconv import definition, generate, rules
 
 MANIFEST = "schema_url: https://example.invalid/schemas/1.0.0\nstability: development\n"
 SOUND = """\

@@ -11,7 +11,7 @@ import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.provider import BufferedMeterProvider
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from tests.otlp_sink import Measurement, Sink, measurements, serve
 
 Collect = Callable[[], list[Measurement]]
@@ -37,6 +37,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
     for variable in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("OTEL_RL_PROVENANCE", "off")
+    monkeypatch.setenv("OTEL_RL_CONSOLE", "off")
 
 
 @pytest.fixture

@@ -4,7 +4,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import otel_rl
+
+pytestmark = pytest.mark.process
+
 
 HEAVY = ["wandb", "fastapi", "grpc", "pynvml", "numpy", "requests", "pydantic", "opentelemetry.sdk"]
 

@@ -1,0 +1,1 @@
+"""Parquet files with every accepted value of each run."""

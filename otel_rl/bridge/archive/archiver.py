@@ -1,0 +1,299 @@
+"""Writes what waits in the journal to Parquet files: ``<directory>/<run id>/<file>.parquet``.
+
+journal ─ parts of a file ─> child process ─ temporary file, sync, rename ─> parts are removed
+
+A file's name is made of the journal's identity and a number that the journal gives once. A
+second write of a file, after a crash or on another bridge, gives the same values and name.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Where
+from otel_rl.bridge.journal.archive_store import ArchiveStore, UnarchivedRun
+from otel_rl.errors import JournalError, LeaseLost
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+
+__all__ = ["ArchiveUnwritable", "Archiver"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+
+_FILE_BYTES: Final = 16 << 20
+"""Bytes of parts in a file: about half a million values, and twice as much memory of the child."""
+
+_FILES_AT_ONCE: Final = 100
+"""Files of one child process. Its answers must fit into a pipe."""
+
+_TIMEOUT_S: Final = 300.0
+"""Time of one child process, on a machine that has other work."""
+
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 300.0
+
+_LOG_EVERY_S: Final = 60.0
+
+
+class ArchiveUnwritable(Exception):
+    """The child process could not write a file; its text says why."""
+
+
+class _File(NamedTuple):
+    """A file that the child process is given."""
+
+    key: ExperimentKey
+    number: int
+
+
+class Archiver:
+    """Thread that writes the files of the runs that this bridge owns.
+
+    Args:
+        store: What waits.
+        directory: Of the archive.
+        every_s: Time that a value waits at most.
+        max_waiting_bytes: Bytes beyond which no more may wait, of all runs.
+        counters: Of the bridge.
+        clock_ns: Nanoseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: ArchiveStore,
+        directory: Path,
+        *,
+        every_s: float,
+        max_waiting_bytes: int,
+        counters: Counters,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._every_ns = int(every_s * 1e9)
+        self._max_waiting_bytes = max_waiting_bytes
+        self._counters = counters
+        self._clock_ns = clock_ns
+        self._is_full = False
+        self._retry_s = -math.inf
+        self._pause_s = 0.0
+        self._logged_s = -math.inf
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._run, name="otel-rl-archive", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def has_room(self) -> bool:
+        """Return whether more values may wait. Any thread may call it."""
+        return not self._is_full
+
+    def finish(self) -> None:
+        """Begin to write everything that waits; nothing more will come."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until all is written, at most so long. The rest stays in the journal."""
+        if not self._thread.is_alive():
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.warning(
+                "The archive is not complete, values wait in the journal. The next start writes "
+                "them, or `otel-rl archive`."
+            )
+        self._is_given_up = True
+        process = self._process
+        if process is not None:
+            process.kill()
+        self._thread.join()
+
+    def write_all(self) -> int:
+        """Write everything that waits. Returns the number of values.
+
+        Raises:
+            ArchiveUnwritable: A file cannot be written.
+            JournalError: The journal is unreachable or full.
+        """
+        written = 0
+        while not self._is_given_up:
+            due = self._store.waiting()
+            if not due:
+                break
+            written += self._write(due)
+        return written
+
+    def _run(self) -> None:
+        while True:
+            is_last = self._stopping.wait(_LOOK_EVERY_S)
+            with self._failures_counted():
+                if is_last:
+                    self.write_all()
+                else:
+                    self._look()
+            if is_last:
+                return
+
+    def _look(self) -> None:
+        size = self._store.size()
+        self._is_full = size > self._max_waiting_bytes
+        if not size or time.monotonic() < self._retry_s:
+            return
+        is_much = 2 * size > self._max_waiting_bytes
+        oldest_ns = self._clock_ns() - self._every_ns
+        due = [
+            run
+            for run in self._store.waiting()
+            if is_much or run.size >= _FILE_BYTES or run.oldest_ns <= oldest_ns
+        ]
+        if due:
+            self._write(due)
+            self._pause_s = 0.0
+            self._is_full = self._store.size() > self._max_waiting_bytes
+
+    @contextlib.contextmanager
+    def _failures_counted(self) -> Iterator[None]:
+        """Catch and count failures; what waits is tried again after a pause."""
+        try:
+            yield
+        except LeaseLost as exc:
+            _log.debug("A run's archive goes on elsewhere: %s", exc)
+        except JournalError as exc:
+            _log.debug("The journal is unreachable, values wait for the archive: %s", exc)
+        except ArchiveUnwritable as exc:
+            self._wait_longer()
+            if not self._is_given_up and self._may_log():
+                _log.warning(
+                    "The archive cannot be written, values wait in the journal: %s. Free disk "
+                    "space, or set archive.directory.",
+                    exc,
+                )
+        except Exception:  # noqa: BLE001  # runs go on without an archive; counted
+            self._wait_longer()
+            self._counters.add(Counter.EXCEPTIONS, reason=Where.ARCHIVE)
+            if self._may_log():
+                _log.exception("Writing the archive failed; values wait in the journal.")
+
+    def _wait_longer(self) -> None:
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._retry_s = time.monotonic() + self._pause_s
+
+    def _may_log(self) -> bool:
+        """Return whether the last such log line is at least a minute old."""
+        if time.monotonic() - self._logged_s < _LOG_EVERY_S:
+            return False
+        self._logged_s = time.monotonic()
+        return True
+
+    def _write(self, due: Sequence[UnarchivedRun]) -> int:
+        """Write a file of each of these runs, as far as one process may. Returns the values."""
+        begun: list[_File] = []
+        damaged = 0
+        with _child() as (process, errors):
+            self._process = process
+            timer = threading.Timer(_TIMEOUT_S, process.kill)
+            timer.start()
+            try:
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError):  # its answers say what is written
+                    for run in due[:_FILES_AT_ONCE]:
+                        number = self._store.begin_file(run.key, _FILE_BYTES)
+                        if number is None:
+                            continue
+                        begun.append(_File(run.key, number))
+                        damaged += self._send(begun[-1], process.stdin)
+                    process.stdin.close()
+                assert process.stdout is not None
+                answers = [json.loads(line) for line in process.stdout]
+                process.wait()
+            finally:
+                timer.cancel()
+                self._process = None
+            failure = ""
+            written = 0
+            for file, answer in zip(begun, answers, strict=False):
+                if "error" in answer:
+                    failure = failure or answer["error"]
+                    continue
+                self._store.end_file(file.key, file.number)
+                self._counters.add(Counter.ARCHIVE_WRITTEN, answer["values"])
+                written += answer["values"]
+            if failure or len(answers) < len(begun):
+                raise ArchiveUnwritable(failure or _reason(process, errors))
+        if damaged:
+            self._counters.add(Counter.ARCHIVE_DROPPED, damaged, reason=ArchiveDrop.DAMAGED)
+            _log.error(
+                "%d values that waited for the archive are damaged in the journal and left out. "
+                "Check the disk.",
+                damaged,
+            )
+        return written
+
+    def _send(self, file: _File, stdin: IO[bytes]) -> int:
+        """Give a file to the child process. Returns the number of damaged values."""
+        run = run_id(file.key.experiment, file.key.trial)
+        path = self._directory / run / f"{self._store.identity[:8]}-{file.number:012}.parquet"
+        head = {
+            "path": str(path.absolute()),
+            "experiment": _encodable(file.key.experiment),
+            "trial": _encodable(file.key.trial),
+        }
+        stdin.write(json.dumps(head).encode() + b"\n")
+        damaged = 0
+        for part in self._store.parts(file.key, file.number):
+            if part.body is None:
+                damaged += part.samples
+                continue
+            stdin.write(len(part.body).to_bytes(8, "big"))
+            stdin.write(part.body)
+        stdin.write(bytes(8))
+        return damaged
+
+
+@contextlib.contextmanager
+def _child() -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
+    """Start the child process; it has ended after the context."""
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "otel_rl.bridge.archive.file_writer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # a Ctrl-C is for the bridge
+        ) as process,
+    ):
+        try:
+            yield process, errors
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+
+
+def _encodable(name: str) -> str:
+    return name.encode(errors="replace").decode()
+
+
+def _reason(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    last = lines[-1] if lines else "no message"
+    return f"its process ended with {process.returncode} ({last})"

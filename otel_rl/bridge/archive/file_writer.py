@@ -1,0 +1,286 @@
+"""Child process that writes files of the archive: ``python -m otel_rl.bridge.archive.file_writer``.
+
+A process of its own, because Arrow takes a hundred megabytes, and the bridge's interpreter is busy
+with requests. Standard input has files one after another: a line of JSON (``FileHead``), then the
+parts, each after its length as eight bytes, then a length of 0. Standard output gets a line of JSON
+for each file, once it is on the disk or cannot be. Input that breaks off writes nothing.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from otel_rl.bridge.journal.formats import state_format as wire
+
+__all__ = ["SCHEMA", "FileHead", "main", "table_of", "write_file"]
+
+_NONE: Final = -(1 << 63)
+_TEMPORALITIES: Final = (None, "cumulative", "delta", "step")
+_OWNER_ONLY: Final = 0o600
+
+_WORD: Final = pa.dictionary(pa.int32(), pa.string())
+_BUCKET: Final = pa.struct(
+    [("lower", pa.float64()), ("upper", pa.float64()), ("count", pa.uint64())]
+)
+_QUANTILE: Final = pa.struct([("quantile", pa.float64()), ("value", pa.float64())])
+
+SCHEMA: Final = pa.schema(
+    [
+        ("experiment", _WORD),
+        ("trial", _WORD),
+        ("role", _WORD),
+        ("worker_index", pa.int64()),
+        ("worker", _WORD),
+        ("metric", _WORD),
+        ("attributes", _WORD),
+        ("unit", _WORD),
+        ("kind", _WORD),
+        ("temporality", _WORD),
+        ("scope", _WORD),
+        ("step", pa.int64()),
+        ("time", pa.timestamp("ns", tz="UTC")),
+        ("start", pa.timestamp("ns", tz="UTC")),
+        ("value", pa.float64()),
+        ("count", pa.uint64()),
+        ("minimum", pa.float64()),
+        ("maximum", pa.float64()),
+        ("buckets", pa.list_(_BUCKET)),
+        ("quantiles", pa.list_(_QUANTILE)),
+    ]
+)
+"""Columns of every file."""
+
+
+class FileHead(NamedTuple):
+    """Description of a file, without its values.
+
+    Attributes:
+        path: Where it goes.
+        experiment: Of the run.
+        trial: Of the run.
+    """
+
+    path: str
+    experiment: str
+    trial: str
+
+
+class _Columns:
+    """Values of several parts. Series are named by their place in ``series``."""
+
+    def __init__(self) -> None:
+        self.series: dict[wire.ArchivedSeries, int] = {}
+        self.of_series, self.kinds = array("i"), array("i")
+        self.starts_ns, self.times_ns, self.steps = array("q"), array("q"), array("q")
+        self.values = array("d")
+        self.details: dict[int, wire.ArchivedDetail] = {}
+
+    def add(self, part: wire.ArchivedPart) -> None:
+        base = len(self.values)
+        places = [self.series.setdefault(one, len(self.series)) for one in part.series]
+        runs = zip(
+            wire.integers(part.places),
+            wire.integers(part.lengths),
+            wire.integers(part.starts_ns),
+            part.kinds,
+            strict=True,
+        )
+        for place, length, start_ns, kind in runs:
+            self.of_series.extend([places[place]] * length)
+            self.starts_ns.extend([start_ns] * length)
+            self.kinds.extend([kind] * length)
+        self.times_ns.extend(wire.integers(part.times_ns))
+        self.steps.extend(wire.integers(part.steps))
+        self.values.extend(wire.floats(part.values))
+        self.details.update((base + one.place, one) for one in part.details)
+
+
+def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
+    """Return the values of a file, sorted by series and time.
+
+    Raises:
+        StateRefused: A part is something else.
+    """
+    columns = _Columns()
+    for body in parts:
+        columns.add(wire.decode(body, wire.ArchivedPart))
+    size = len(columns.values)
+    series = [*columns.series]
+    of_series = _array(columns.of_series)
+
+    def word(text: Callable[[wire.ArchivedSeries], str | None]) -> pa.Array:
+        words = pa.array([text(one) for one in series], pa.string()).dictionary_encode()
+        return words.take(of_series)
+
+    def constant(text: str) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(
+            _array(array("i", bytes(4 * size))), pa.array([text], pa.string())
+        )
+
+    indices = pa.array([_index(one) for one in series], pa.int64())
+    kinds = _array(columns.kinds)
+    temporalities = pa.array(_TEMPORALITIES, pa.string()).dictionary_encode()
+    details = columns.details
+    without_total = array("i", bytes(4 * size))
+    for place, detail in details.items():
+        columns.values[place] = wire.optional(detail.total) or 0.0
+        without_total[place] = detail.total is None
+    value = pc.if_else(_array(without_total).cast(pa.bool_()), None, _array(columns.values))
+
+    def detail_of(kind: pa.DataType, what: Callable[[wire.ArchivedDetail], object]) -> pa.Array:
+        if not details:
+            return pa.nulls(size, kind)
+        return pa.array(
+            [what(details[place]) if place in details else None for place in range(size)], kind
+        )
+
+    table = pa.Table.from_arrays(
+        [
+            constant(head.experiment),
+            constant(head.trial),
+            word(lambda one: one.role),
+            indices.take(of_series),
+            word(lambda one: one.instance),
+            word(lambda one: one.name),
+            word(lambda one: json.dumps(dict(one.attributes), ensure_ascii=False)),
+            word(lambda one: one.unit),
+            word(_kind),
+            temporalities.take(kinds),
+            word(lambda one: one.scope),
+            _known(columns.steps),
+            _known(columns.times_ns).cast(pa.timestamp("ns", tz="UTC")),
+            _known(columns.starts_ns).cast(pa.timestamp("ns", tz="UTC")),
+            value,
+            detail_of(pa.uint64(), lambda one: one.count),
+            detail_of(pa.float64(), lambda one: wire.optional(one.minimum)),
+            detail_of(pa.float64(), lambda one: wire.optional(one.maximum)),
+            detail_of(pa.list_(_BUCKET), _buckets),
+            detail_of(pa.list_(_QUANTILE), _quantiles),
+        ],
+        schema=SCHEMA.with_metadata({"experiment": head.experiment, "trial": head.trial}),
+    )
+    ranks = array("i", bytes(4 * len(series)))
+    for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
+        ranks[place] = rank
+    keys = pa.table({"rank": _array(ranks).take(of_series), "time": table.column("time")})
+    order = pc.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
+    return table.take(order)
+
+
+def write_file(path: Path, table: pa.Table) -> None:
+    """Write a file that is there wholly or not at all, also after a power cut.
+
+    Raises:
+        OSError: No room, or the directory cannot be used.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
+        with os.fdopen(descriptor, "wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    for directory in (path.parent, path.parent.parent):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def main() -> int:
+    """Write the files of standard input. Returns the exit status: 1 if the input breaks off."""
+    stdin = sys.stdin.buffer
+    while line := stdin.readline():
+        if not line.endswith(b"\n"):
+            return 1
+        head = FileHead(**json.loads(line))
+        parts = [*_parts(stdin)]
+        try:
+            table = table_of(head, parts)
+            write_file(Path(head.path), table)
+        except Exception as exc:  # noqa: BLE001  # the bridge says it; other files are written
+            reason = exc.strerror if isinstance(exc, OSError) else None
+            _answer({"error": f"{head.path}: {reason or repr(exc)}"})
+        else:
+            _answer({"values": table.num_rows})
+    return 0
+
+
+def _answer(what: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _parts(stdin: BinaryIO) -> Iterator[bytes]:
+    """Yield the parts of one file.
+
+    Raises:
+        EOFError: The bridge has ended.
+    """
+    while size := int.from_bytes(_exactly(stdin, 8), "big"):
+        yield _exactly(stdin, size)
+
+
+def _exactly(stdin: BinaryIO, size: int) -> bytes:
+    body = stdin.read(size)
+    if len(body) < size:
+        raise EOFError("the input breaks off")
+    return body
+
+
+def _array(column: "array[int] | array[float]") -> pa.Array:
+    """Return the column without a copy."""
+    kind = {"i": pa.int32(), "q": pa.int64(), "d": pa.float64()}[column.typecode]
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+
+
+def _known(column: "array[int]") -> pa.Array:
+    values = _array(column)
+    return pc.if_else(pc.equal(values, _NONE), None, values)
+
+
+def _index(one: wire.ArchivedSeries) -> int | None:
+    index = None if one.index is None else wire.integer(one.index)
+    return index if index is not None and -(1 << 63) <= index < 1 << 63 else None
+
+
+def _kind(one: wire.ArchivedSeries) -> str:
+    return "summary" if one.data == "summary" else one.instrument.value
+
+
+def _order(one: wire.ArchivedSeries) -> tuple[object, ...]:
+    return one.name, one.attributes, one.role, _index(one) or 0, one.instance
+
+
+def _buckets(one: wire.ArchivedDetail) -> Sequence[dict[str, Any]]:
+    return [
+        {"lower": wire.number(lower), "upper": wire.number(upper), "count": count}
+        for lower, upper, count in one.buckets
+    ]
+
+
+def _quantiles(one: wire.ArchivedDetail) -> Sequence[dict[str, float]]:
+    return [
+        {"quantile": wire.number(quantile), "value": wire.number(value)}
+        for quantile, value in one.quantiles
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Lets go of finished runs, and removes what ended ones have left in the journal.
+
+In a thread of its own: it may take longer than a bridge lease lasts.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
+from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
+from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.retention import Retention
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.errors import JournalError
+from otel_rl.records import ExperimentKey
+
+__all__ = ["Cleanup"]
+
+_log = logging.getLogger(__name__)
+
+# Between two looks for runs that are finished, and for ended runs to remove.
+_SETTLE_S: Final = 5.0
+_REMOVE_EVERY_S: Final = 60.0
+
+# Runs that are over and still known by what became of them: for who asks, and for one that goes on.
+_KEPT_IN_MEMORY: Final = 256
+
+# A failure is tried again every few seconds; it is worth one line a minute.
+_LOG_EVERY_S: Final = 60.0
+
+
+class Cleanup:
+    """Thread that removes runs from memory and from the journal, once nothing needs them.
+
+    Args:
+        settings: Of the bridge.
+        run_store: Source of what is finished.
+        retention: Chooses and removes ended runs.
+        delivery: Tells which runs the tracker has.
+        rows: Tells which runs are in use.
+        leases: Gives back runs with which there is nothing to do; None without other bridges.
+        counters: Of the bridge.
+        clock_ns: Nanoseconds since the epoch.
+        stopping: Ends the thread.
+    """
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        run_store: RunStore,
+        retention: Retention,
+        *,
+        delivery: DeliveryManager,
+        rows: RowProcessor,
+        leases: BridgeLeases | None,
+        counters: Counters,
+        clock_ns: Callable[[], int],
+        stopping: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._run_store = run_store
+        self._retention = retention
+        self._delivery = delivery
+        self._rows = rows
+        self._leases = leases
+        self._counters = counters
+        self._clock_ns = clock_ns
+        self._logged_s = -math.inf
+        self._stopping = stopping
+        self._thread = threading.Thread(target=self._run, name="otel-rl-settle", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the thread; one that waits for the journal is left behind."""
+        if self._thread.is_alive():
+            self._thread.join(_SETTLE_S)
+
+    def note_finished(self, statuses: Sequence[RunStatus]) -> None:
+        """Store durably which runs the tracker has finished.
+
+        Raises:
+            JournalError: The journal is unreachable or full.
+        """
+        for status in statuses:
+            if (
+                status.state is RunState.FINISHED
+                and self._run_store.is_ours(status.key)
+                and self._run_store.finished(status.key, status.tracker) != status.next_row
+            ):
+                self._run_store.finish(status.key, status.tracker, status.next_row)
+
+    def prune(self) -> None:
+        """Remove rows that the tracker has had for long enough.
+
+        Raises:
+            JournalError: The journal is unreachable or full.
+        """
+        tracker = self._settings.tracker
+        kept_since_ns = self._clock_ns() - int(tracker.keep_confirmed_s * 1e9)
+        self._run_store.prune_finished(tracker.name, confirmed_before_ns=kept_since_ns)
+
+    def remove_ended(self) -> None:
+        """Remove from the journal what ended runs have left, as far as it is too old or too much.
+
+        The thread does so every minute.
+
+        Raises:
+            JournalError: The journal is unreachable.
+        """
+        removed = self._retention.turn(self._clock_ns())
+        self._counters.add(Counter.RUNS_REMOVED, len(removed.too_old), reason=Removal.TOO_OLD)
+        self._counters.add(Counter.RUNS_REMOVED, len(removed.over_share), reason=Removal.OVER_SHARE)
+        self._counters.add(
+            Counter.ARCHIVE_DROPPED, removed.unarchived, reason=ArchiveDrop.RUN_REMOVED
+        )
+        self._let_go(removed.keys)
+        if removed.keys:
+            _log.info(
+                "Ended runs were removed from the journal: %d were old, %d were more than their"
+                " share. Their trackers have all of them.",
+                len(removed.too_old),
+                len(removed.over_share),
+            )
+
+    def _run(self) -> None:
+        every_s = _SETTLE_S if self._leases is None else self._settings.journal.lease_s / 2
+        removed_s = -math.inf
+        while not self._stopping.wait(every_s):
+            try:
+                self._settle()
+                if time.monotonic() - removed_s >= _REMOVE_EVERY_S:
+                    removed_s = time.monotonic()
+                    self.remove_ended()
+            except JournalError as exc:
+                _log.debug("The journal is unreachable, finished runs stay in it: %s", exc)
+            except Exception:  # noqa: BLE001  # what is finished stays until the next look; counted
+                self._counters.add(Counter.EXCEPTIONS, reason=Where.SETTLE)
+                if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
+                    self._logged_s = time.monotonic()
+                    _log.exception("Letting go of finished runs failed; tried again.")
+
+    def _settle(self) -> None:
+        self.note_finished(self._delivery.status())
+        self.prune()
+        if self._leases is not None:
+            self._leases.settle(self._run_store.settled(self._settings.tracker.name))
+        in_use = {*self._rows.experiments()}
+        over = [key for key in self._delivery.over() if key not in in_use]
+        self._let_go(over[:-_KEPT_IN_MEMORY])
+
+    def _let_go(self, keys: Sequence[ExperimentKey]) -> None:
+        """Forget runs that are over; the journal has what is needed if they go on."""
+        self._delivery.let_go(keys)
+        self._rows.let_go(keys)
+        for key in keys:
+            self._run_store.forget(key)

@@ -1,0 +1,315 @@
+"""Writes each run to a file of JSON lines, for use without a tracker and for tests.
+
+The file is ``<directory>/<run id>.jsonl``; each line is one row:
+
+    {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
+     "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
+
+A row of text samples has no values but
+``"tables": {"trainer/samples": {"columns": ["step", ...], "data": [[3, ...], ...]}}``.
+A row that explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer-3"}``.
+
+Beside it, ``<run id>.run.json`` holds the run's metadata: config, notes, tags, group, job type and
+status. ``<run id>.journal`` names the journal of the rows.
+
+``<run id>.console.log`` holds the lines of the workers' consoles, ``[trainer/0] ...``.
+
+A row counts as safe when its line was synced and read back from the file of that name: a disk may
+be full, and a file may be removed or replaced while it is written.
+
+JSON has no NaN and no infinities. They are the strings "NaN", "Infinity" and "-Infinity", which
+``float()`` reads in Python and ``Number()`` in JavaScript.
+"""
+
+import dataclasses
+import errno
+import json
+import logging
+import math
+import mmap
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from io import BufferedRandom
+from pathlib import Path
+
+from otel_rl.bridge.delivery.console_lines import ConsoleLines
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import CONSOLE, Description, Row, Value
+
+__all__ = ["JsonLinesTracker"]
+
+_log = logging.getLogger(__name__)
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CHUNK = 1 << 20  # bytes
+
+
+class JsonLinesTracker:
+    """Appends rows to one file per run. A partial last line of a crash is cut off on open."""
+
+    def __init__(self) -> None:
+        self._path = Path()
+        self._file: BufferedRandom | None = None
+        self._console: BufferedRandom | None = None  # opened when there is a line for it
+        self._console_lines = ConsoleLines(0)
+        self._next_row = 0
+        self._end = 0  # end of the rows, in bytes
+        # Of the rows written since the last read-back.
+        self._checked_end = 0
+        self._checksum = 0
+
+    def open(self, run: RunInfo, /) -> int:
+        """Open the file, and resume after its last row, or before the first missing one."""
+        self._path = run.directory / f"{run.run_id}.jsonl"
+        try:
+            self._file = self._path.open("r+b" if self._path.exists() else "w+b")
+            end, self._next_row = _end_of_rows(self._file)
+            self._check_journal(run)
+            self._file.truncate(end)
+            self._end, self._next_row = _end_before_gap(self._file, end, self._next_row)
+            if self._end < end:
+                _log.warning("%s: has no row %d, but later ones.", self._path, self._next_row)
+            self._checked_end = self._end
+            self._file.seek(self._end)
+            _sync_names(run.directory)
+        except OSError as exc:
+            if exc.errno in _NO_ROOM:
+                raise self._unavailable(exc) from exc
+            raise TrackerRejected(
+                f"{self._path}: cannot be opened ({exc.strerror}).",
+                hint="Give the bridge a directory that it may write to.",
+            ) from exc
+        self.describe(run.description)
+        return self._next_row
+
+    def describe(self, description: Description, /) -> None:
+        """Write the description to its own file."""
+        path = self._path.with_suffix(".run.json")
+        new = path.with_suffix(".json.new")
+        try:
+            new.write_text(json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n")
+            new.replace(path)
+        except OSError as exc:
+            raise self._unavailable(exc) from exc
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Append the rows; the operating system has them when this returns."""
+        if not rows:
+            return
+        file = self._opened()
+        lines = b"".join(_line(row) for row in rows)
+        try:
+            self._write_console(rows)
+            # Rows after a gap are written anew, now that the missing ones are here.
+            if os.fstat(file.fileno()).st_size > self._end:
+                file.truncate(self._end)
+            file.write(lines)
+            file.flush()
+        except OSError as exc:
+            raise self._unavailable(exc) from exc
+        self._end += len(lines)
+        self._checksum = zlib.crc32(lines, self._checksum)
+        self._next_row = rows[-1].number + 1
+
+    def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
+        """Sync the rows to disk, so that they survive a power cut, and read them back."""
+        try:
+            if self._console is not None:  # before its rows
+                os.fsync(self._console.fileno())
+            os.fsync(self._opened().fileno())
+            self._read_back()
+        except OSError as exc:
+            raise self._unavailable(exc) from exc
+        return self._next_row
+
+    def location(self) -> str:
+        """Return the path of the file."""
+        return str(self._path)
+
+    def close(self, *, exit_code: int) -> int:  # noqa: ARG002  # a file of rows has no state
+        """Flush, read back and close the file."""
+        if self._file is not None:
+            self.flush(timeout_s=0)
+            try:
+                self._file.close()
+                if self._console is not None:
+                    self._console.close()
+            except OSError as exc:
+                raise self._unavailable(exc) from exc
+            self._file = self._console = None
+        return self._next_row
+
+    def _write_console(self, rows: Sequence[Row]) -> None:
+        """Append the lines that the file lacks; the operating system has them on return."""
+        if not any(CONSOLE in row.tables for row in rows):
+            return
+        if self._console is None:
+            path = self._path.with_suffix(".console.log")
+            self._console = path.open("r+b" if path.exists() else "w+b")
+            end, lines = _end_of_lines(self._console)
+            self._console.truncate(end)
+            self._console.seek(end)
+            self._console_lines = ConsoleLines(lines)
+        lacking = [f"{line}\n" for row in rows for line in self._console_lines.of(row)]
+        self._console.write("".join(lacking).encode(errors="backslashreplace"))
+        self._console.flush()
+
+    def _read_back(self) -> None:
+        """Check that the file of this name has the written rows."""
+        file = self._opened()
+        if not os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
+            raise TrackerUnavailable(f"{self._path}: was replaced while it was written.")
+        checksum, position = 0, self._checked_end
+        while position < self._end:
+            chunk = os.pread(file.fileno(), min(_CHUNK, self._end - position), position)
+            if not chunk:
+                break
+            checksum = zlib.crc32(chunk, checksum)
+            position += len(chunk)
+        if position < self._end or checksum != self._checksum:
+            raise TrackerUnavailable(
+                f"{self._path}: does not have the rows that were written to it.",
+                hint="Does something else write to it? Check the disk.",
+            )
+        self._checked_end, self._checksum = self._end, 0
+
+    def _unavailable(self, exc: OSError) -> TrackerUnavailable:
+        hint = f"Free space in {self._path.parent}." if exc.errno in _NO_ROOM else ""
+        return TrackerUnavailable(f"{self._path}: {exc.strerror}.", hint=hint)
+
+    def _check_journal(self, run: RunInfo) -> None:
+        """Refuse to append to the rows of another journal."""
+        sidecar = self._path.with_suffix(".journal")
+        written_from = sidecar.read_text().strip() if sidecar.exists() else ""
+        if not run.journal or written_from == run.journal:
+            return
+        if self._next_row:
+            raise TrackerRejected(
+                f"{self._path}: has {self._next_row} rows of another journal.",
+                hint="Give the trial another name, move the file away, or start the bridge with "
+                "the data directory that it was written from.",
+            )
+        with sidecar.open("w") as file:
+            file.write(f"{run.journal}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _opened(self) -> BufferedRandom:
+        if self._file is None:
+            raise TrackerUnavailable(f"{self._path}: is not open.")
+        return self._file
+
+
+def _sync_names(directory: Path) -> None:
+    """Sync the names of new files."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _line(row: Row) -> bytes:
+    values = {key: _named(value) for key, value in row.values.items()}
+    record: dict[str, object] = {
+        "number": row.number,
+        "step": row.step,
+        "time_ns": row.time_ns,
+        "policy_version": row.policy_version,
+        "values": values,
+    }
+    if row.labels:
+        record["labels"] = dict(row.labels)
+    tables = {
+        key: {
+            "columns": table.columns,
+            "data": [[_named(v) for v in line] for line in table.rows],
+        }
+        for key, table in row.tables.items()
+        if key != CONSOLE
+    }
+    if tables:
+        record["tables"] = tables
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _named(value: Value) -> Value:
+    """Return the value as JSON."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case str():
+            return value
+        case Mapping():
+            return {key: _named(item) for key, item in value.items()}
+        case Sequence():
+            return [_named(item) for item in value]
+    return value
+
+
+def _end_of_rows(file: BufferedRandom) -> tuple[int, int]:
+    """Return the end of the last complete row, and the number of the row after it."""
+    if not os.fstat(file.fileno()).st_size:
+        return 0, 0
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
+        while end:
+            start = content.rfind(b"\n", 0, end - 1) + 1
+            number = _number(content[start:end])
+            if number is not None:
+                return end, number + 1
+            end = start
+    return 0, 0
+
+
+def _end_before_gap(file: BufferedRandom, end: int, next_row: int) -> tuple[int, int]:
+    """Return the end of the rows that are consecutive from 0, and the number of the next one.
+
+    A power cut can leave a gap before later rows, because blocks of a file reach the disk in any
+    order.
+
+    Args:
+        file: A file of whole lines.
+        end: End of the last complete row.
+        next_row: Number of the row after it.
+    """
+    file.seek(0)
+    lines, left, has_zeros = 0, end, False
+    while left and (chunk := file.read(min(_CHUNK, left))):
+        lines += chunk.count(b"\n")
+        has_zeros = has_zeros or b"\0" in chunk  # which JSON never has
+        left -= len(chunk)
+    if lines == next_row and not has_zeros:
+        return end, next_row
+    file.seek(0)
+    position = 0
+    for number, line in enumerate(file):
+        if _number(line) != number:
+            return position, number
+        position += len(line)
+    return position, next_row
+
+
+def _end_of_lines(file: BufferedRandom) -> tuple[int, int]:
+    """Return the end of the last complete line, and the number of lines."""
+    file.seek(0)
+    position = end = lines = 0
+    while chunk := file.read(_CHUNK):
+        lines += chunk.count(b"\n")
+        end = position + last + 1 if (last := chunk.rfind(b"\n")) >= 0 else end
+        position += len(chunk)
+    return end, lines
+
+
+def _number(line: bytes) -> int | None:
+    # A power cut can leave zeros or a mixture of two lines: such a line is no row.
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    number = record.get("number") if isinstance(record, dict) else None
+    return number if isinstance(number, int) else None

@@ -1,0 +1,1 @@
+"""Selects what a tracker gets of each row."""

@@ -1,0 +1,200 @@
+"""Selects what a tracker gets of each row, and under which names. ADR 16.
+
+The catalogue of the run says what a key is. Every row is passed on, with its number, also if
+nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
+with an unknown key, carries the meaning of the keys that are sent from there on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from otel_rl.bridge.counters import ValueFold
+from otel_rl.bridge.delivery.selection.value_budget import MAX_KEYS, Kind, ValueBudget
+from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
+from otel_rl.records import KeySpec, Row
+from otel_rl.semconv.spec import Tier
+
+__all__ = ["KeyNames", "KeySelection"]
+
+_T = TypeVar("_T")
+
+_RESERVED: Final = frozenset({"step", "hours", "policy_version"})
+"""Keys of a tracker's axes."""
+
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", "gpu/", "diagnosis/")
+
+_DEVICES: Final = "gpu/"
+
+_OTHER: Final = "/otel_rl"
+"""Ends a key whose name a framework's metric has."""
+
+
+class KeyNames(StrEnum):
+    """Names of metrics that a framework logged through its adapter.
+
+    Attributes:
+        FRAMEWORK: The framework's own.
+        OTEL_RL: The shared ones.
+        BOTH: Each value under both.
+    """
+
+    FRAMEWORK = "framework"
+    OTEL_RL = "otel_rl"
+    BOTH = "both"
+
+
+_Sent = Sequence[tuple[str, float]]
+"""Names of a key in the tracker, each with the divisor of its values."""
+
+
+class KeySelection:
+    """Rows of one run as its tracker gets them. One thread.
+
+    Args:
+        detail: Tiers that are sent.
+        names: Of metrics of frameworks.
+        per_worker: Whether every series of a single worker is sent.
+        keys: Returns the catalogue of the run, in its order.
+        budget: Of values; None for no bound.
+
+    Attributes:
+        folded: Number of values left out because of the budget, by the reason. Its owner may clear
+            it.
+    """
+
+    def __init__(
+        self,
+        detail: Tier,
+        names: KeyNames,
+        *,
+        per_worker: bool,
+        keys: Callable[[], Sequence[KeySpec]],
+        budget: ValueBudget | None = None,
+    ) -> None:
+        self.folded: Counter[ValueFold] = Counter()
+        self._budget = budget
+        self._detail = detail
+        self._names = names
+        self._per_worker = per_worker
+        self._keys = keys
+        is_all = detail is Tier.EVERYTHING and names is KeyNames.OTEL_RL
+        self._is_all = is_all and budget is None
+        self._sent: dict[str, _Sent] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._taken: set[str] = set()
+        # Keys for which there is no room in the run.
+        self._crowded: set[str] = set()
+        self._selected = 0
+
+    def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows with what is sent of them."""
+        known = self._sent.keys()
+        new: Sequence[KeySpec] = ()
+        if not all(
+            known >= part.keys() for row in rows for part in (row.values, row.tables, row.labels)
+        ):
+            new = self._learn(rows)
+        selected = rows if self._is_all else [self._row(row) for row in rows]
+        return [replace(selected[0], new_keys=new), *selected[1:]] if new else selected
+
+    def keys(self) -> Sequence[KeySpec]:
+        """Return the meaning of the keys that are sent and were not told yet."""
+        return self._learn(())
+
+    def _learn(self, rows: Sequence[Row]) -> Sequence[KeySpec]:
+        """Read the catalogue, and return the new keys that are sent, by the names in the tracker.
+
+        A key that it lacks was damaged on the disk, and is sent.
+        """
+        new: list[KeySpec] = []
+        for spec in self._keys():
+            if spec.key not in self._sent:
+                sent = tuple(self._named(spec))
+                self._taken.update(name for name, _ in sent)
+                self._sent[spec.key] = sent if self._is_selected(spec) else ()
+                self._look_for_room(spec, len(self._sent[spec.key]))
+                if spec.key not in self._crowded:
+                    new += (
+                        replace(spec, key=name, own_scale=divisor)
+                        for name, divisor in self._sent[spec.key]
+                    )
+        for row in rows:
+            for key in (*row.values, *row.tables, *row.labels):
+                self._sent.setdefault(key, ((key, 1.0),))
+        return new
+
+    def _look_for_room(self, spec: KeySpec, names: int) -> None:
+        if self._budget is None or not names:
+            return
+        kind = Kind.BASIC if spec.tier is Tier.BASIC else Kind.FURTHER
+        self._kinds[spec.key] = kind = Kind.WORKER if spec.worker else kind
+        if kind and self._selected + names > MAX_KEYS:
+            self._crowded.add(spec.key)
+        else:
+            self._selected += names
+
+    def _is_selected(self, spec: KeySpec) -> bool:
+        return self._detail.includes(spec.tier) or (self._per_worker and bool(spec.worker))
+
+    def _named(self, spec: KeySpec) -> Iterator[tuple[str, float]]:
+        """Yield the names of a key; those that were given before keep theirs."""
+        own = spec.own_name
+        has_own = self._names is not KeyNames.OTEL_RL and own and self._is_free(own)
+        if has_own:
+            yield own, spec.own_scale
+        if not has_own or (self._names is KeyNames.BOTH and own != spec.key):
+            yield (f"{spec.key}{_OTHER}" if spec.key in self._taken else spec.key), 1.0
+
+    def _is_free(self, own: str) -> bool:
+        return (
+            own not in self._taken
+            and own not in _RESERVED
+            and not own.startswith(_RESERVED_PREFIXES)
+            and len(own) <= MAX_KEY_LENGTH
+        )
+
+    def _row(self, row: Row) -> Row:
+        values: dict[str, float] = {}
+        devices: dict[str, float] = {}
+        left_out = self._left_out(row) if self._budget is not None else ()
+        for key, value in row.values.items():
+            sent = () if key in left_out else self._sent[key]
+            for name, divisor in sent:
+                values[name] = value if divisor == 1 else value / divisor
+            if key not in values and key.startswith(_DEVICES):
+                devices[key] = value
+        return replace(
+            row,
+            values=values,
+            tables=self._of(row.tables),
+            labels=self._of(row.labels),
+            devices=devices,
+        )
+
+    def _left_out(self, row: Row) -> Collection[str]:
+        """Return the keys for whose values there is no room, and count them."""
+        assert self._budget is not None
+        wanted = [0] * len(Kind)
+        selected: dict[str, Kind] = {}
+        for key in row.values:
+            if self._sent[key]:
+                kind = self._kinds.get(key, Kind.BASIC)
+                if key in self._crowded:
+                    self.folded[ValueFold.TOO_MANY_KEYS] += 1
+                else:
+                    selected[key] = kind
+                    wanted[kind] += len(self._sent[key])
+        last = self._budget.last_kind(row.time_ns, wanted)
+        if last is Kind.WORKER and not self._crowded:  # nearly always
+            return ()
+        folded = {key for key, kind in selected.items() if kind > last}
+        for key in folded:
+            of = ValueFold.WORKER if selected[key] is Kind.WORKER else ValueFold.FURTHER
+            self.folded[of] += 1
+        return folded | self._crowded
+
+    def _of(self, found: Mapping[str, _T]) -> Mapping[str, _T]:
+        return {name: of for key, of in found.items() for name, _ in self._sent[key]}

@@ -1,0 +1,256 @@
+"""One opening of a run in a tracker, from its position to the last row. No thread, no waiting.
+
+    opened = TrackerSession(writer, info, source, settings, count, monotonic)
+    opened.open()
+    while opened.step():
+        pass
+    opened.close(exit_code=0)
+
+Rows are neither lost nor doubled because of these rules, in this order:
+
+* The tracker reports its position. The bridge stores no cursor that could be wrong.
+* A position at which the rows cannot continue is refused.
+* Rows are handed over without a gap, also those of which nothing is selected for the tracker, and
+  never more than ``max_unconfirmed_rows`` ahead of those that the tracker has confirmed.
+* Only rows that this opening has handed over, or found at its beginning, count as confirmed.
+* The run's metadata is sent at the opening and whenever it changes.
+* Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
+"""
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.delivery.delivery_interfaces import (
+    Count,
+    DeliverySettings,
+    RowSource,
+    Writer,
+)
+from otel_rl.bridge.delivery.selection.key_selection import KeySelection
+from otel_rl.bridge.delivery.selection.value_budget import ValueBudget
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, Row
+
+__all__ = ["TrackerSession"]
+
+# Timeout of one query while no row may be handed over before its answer.
+_LEAD_TIMEOUT_S = 1.0
+
+
+class TrackerSession:
+    """Writes one run through one writer. One thread calls the methods, in the order of the module.
+
+    After any exception, leave the writer and begin again with another.
+
+    Args:
+        writer: A new one. Its owner ends it.
+        info: The run.
+        source: Store of the rows.
+        settings: Settings of the delivery.
+        count: Adds to the bridge's counters.
+        monotonic: Seconds, for intervals.
+        before: The previous opening in this process, if any.
+
+    Attributes:
+        next_row: All rows below are handed to the tracker. Any thread may read it.
+        safe_row: All rows below are known to be safe at the tracker. Any thread may read it.
+        counted_row: Rows below are counted as confirmed, or were so before this process began.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        info: RunInfo,
+        source: RowSource,
+        settings: DeliverySettings,
+        count: Count,
+        monotonic: Callable[[], float],
+        *,
+        before: "TrackerSession | None" = None,
+    ) -> None:
+        self.next_row = 0
+        self.safe_row: int = before.safe_row if before else 0
+        # Rows that the tracker had before this process began are not counted.
+        self.counted_row: int | None = before.counted_row if before else None
+        self._writer = writer
+        self._info = info
+        self._source = source
+        self._settings = settings
+        self._count = count
+        self._monotonic = monotonic
+        self._described: Description | None = None  # the last one sent to the tracker
+        self._asked_at: float | None = None
+        # Below it the tracker has everything; None for one that never confirms.
+        self._confirmed_row: int | None = 0
+        self._selection = KeySelection(
+            settings.detail,
+            settings.names,
+            per_worker=settings.per_worker,
+            keys=lambda: source.keys(info.key),
+            budget=ValueBudget(most) if (most := settings.max_values_per_minute) else None,
+        )
+        self._position = 0  # the tracker's position at ``open``
+        # (time, row) of confirmations that are not pruned yet, oldest first.
+        self._confirmations: deque[tuple[float, int]] = deque()
+        self._listed_row: int | None = None  # of the last one, also if it is pruned
+
+    @property
+    def held_row(self) -> int:
+        """Return the row from which another opening would resume. Any thread may read it."""
+        return self._confirmed_row or 0
+
+    @property
+    def location(self) -> str:
+        """Return the URL or path of the run. Valid after ``open``."""
+        return self._writer.location()
+
+    def open(self) -> None:
+        """Open the run in the tracker and check that the rows can continue at its position.
+
+        Raises:
+            TrackerRejected: They cannot.
+            TrackerUnavailable: Try again later.
+        """
+        self._described = self._source.description(self._info.key)
+        position = self._writer.open(replace(self._info, description=self._described))
+        self._check(position)
+        self.next_row = self._confirmed_row = self._position = position
+        if self.counted_row is None:
+            self.counted_row = position
+
+    def step(self) -> bool:
+        """Hand over the next rows, and query the tracker's confirmation when it is due.
+
+        Returns:
+            Whether more may be ready to hand over.
+        """
+        self._describe()
+        room = self._room()
+        rows = self._rows(room) if room > 0 else ()
+        if rows:
+            self._write(rows)
+        if room <= 0:
+            self._confirm(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
+        elif self._question_due_in_s() <= 0:
+            self._confirm(self._writer.flush(timeout_s=0))
+        self._prune()
+        return bool(rows) or room <= 0
+
+    def due_in_s(self) -> float:
+        """Return the seconds until ``step`` is due without new rows; may be infinite."""
+        return min(self._question_due_in_s(), self._prune_due_in_s())
+
+    def is_well(self) -> bool:
+        """Return whether the tracker has taken a row, or lacks none, since ``open``."""
+        if self._confirmed_row is None:
+            return True
+        return self._asked_at is not None and (
+            self._confirmed_row > self._position or self._confirmed_row >= self.next_row
+        )
+
+    def close(self, *, exit_code: int) -> None:
+        """Finish the run. Call it when ``step`` has returned False."""
+        self._confirm(self._writer.close(exit_code=exit_code))
+
+    def _describe(self) -> None:
+        description = self._source.description(self._info.key)
+        if description is not self._described:
+            self._writer.describe(description)
+            self._described = description
+
+    def _check(self, position: int) -> None:
+        """Refuse a position at which the rows cannot continue."""
+        key = self._info.key
+        numbered = self._source.next_row(key)
+        if position > numbered:
+            raise RunDiverged(
+                f"The tracker's run {self._info.run_id} has {position} rows, but {key} has only "
+                f"{numbered}. Something else wrote to it, or the bridge's data is from a backup.",
+                hint="Give the trial another name.",
+            )
+        kept = self._source.rows(key, start=position, limit=1)
+        if position < numbered and (not kept or kept[0].number != position):
+            first = kept[0].number if kept else numbered
+            raise TrackerRejected(
+                f"The tracker's run {self._info.run_id} has only {position} rows. It had confirmed "
+                f"{first}, so these are not kept any more: the run was deleted or emptied there, "
+                "or another tracker had them.",
+                hint="Restore it, or give the trial another name. The rows from "
+                f"{first} on are kept.",
+            )
+
+    def _question_due_in_s(self) -> float:
+        if self._asked_at is None:
+            return 0
+        if self._confirmed_row is not None and self._confirmed_row >= self.next_row:
+            return math.inf
+        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
+
+    def _prune_due_in_s(self) -> float:
+        if not self._confirmations:
+            return math.inf
+        oldest_at, _ = self._confirmations[0]
+        age_s = self._monotonic() - oldest_at
+        # Checked more often than rows expire, because room may be needed.
+        return min(self._settings.keep_confirmed_s - age_s, self._settings.confirm_interval_s)
+
+    def _prune(self) -> None:
+        if not self._confirmations:
+            return
+        below = 0
+        kept_since = self._monotonic() - self._settings.keep_confirmed_s
+        if not self._source.has_room(self._info.key):
+            kept_since = math.inf
+        while self._confirmations and self._confirmations[0][0] <= kept_since:
+            _, below = self._confirmations.popleft()
+        if below:
+            with contextlib.suppress(JournalFull):  # they go with the next confirmed ones
+                self._source.prune(self._info.key, self._settings.tracker, below)
+
+    def _room(self) -> int:
+        """Return how many rows may be handed over before the tracker confirms others."""
+        if self._confirmed_row is None:
+            return self._settings.batch_rows
+        lead = self.next_row - self._confirmed_row
+        return min(self._settings.batch_rows, self._settings.max_unconfirmed_rows - lead)
+
+    def _rows(self, limit: int) -> Sequence[Row]:
+        return self._source.rows(self._info.key, start=self.next_row, limit=limit)
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        end = self.next_row + len(rows)
+        if [row.number for row in rows] != list(range(self.next_row, end)):
+            raise TrackerUnavailable(
+                f"The rows of {self._info.key} after {self.next_row} have a gap."
+            )
+        self._writer.write(self._selection.rows(rows))
+        for reason, n in self._selection.folded.items():
+            self._count(Counter.VALUES_FOLDED, n, reason=reason, run=self._info.key)
+        self._selection.folded.clear()
+        self._count(Counter.ROWS_WRITTEN, len(rows))
+        self.next_row = end
+
+    def _confirm(self, row: int | None) -> None:
+        self._asked_at = self._monotonic()
+        self._confirmed_row = row
+        if row is None:
+            return
+        if row != self.safe_row:
+            # On a full disk the tracker has the answer, and is queried again.
+            with contextlib.suppress(JournalFull):
+                self._source.confirmed(self._info.key, self._settings.tracker, row)
+            self.safe_row = row
+        if row != self._listed_row:
+            self._listed_row = row
+            while self._confirmations and self._confirmations[-1][1] >= row:
+                self._confirmations.pop()
+            self._confirmations.append((self._asked_at, row))
+        counted_row = self.counted_row or 0
+        if row > counted_row:
+            self._count(Counter.ROWS_CONFIRMED, row - counted_row)
+            self.counted_row = row

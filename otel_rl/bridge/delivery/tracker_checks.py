@@ -1,0 +1,159 @@
+"""Checks whether a tracker works here, for the start of a bridge and for ``otel-rl doctor``."""
+
+import importlib.metadata
+import importlib.util
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
+from otel_rl.errors import ConfigError, MissingExtra, TrackerError
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+__all__ = [
+    "CheckResult",
+    "check_jsonl",
+    "check_wandb",
+    "check_writable",
+    "validate_jsonl",
+    "validate_wandb",
+]
+
+_CONNECT_TIMEOUT_S = 3.0
+_INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check.
+
+    Attributes:
+        name: Subject of the check.
+        message: The finding, as one sentence.
+        ok: Whether rows can be written as far as this check goes.
+        hint: Remedy if it is not ok.
+    """
+
+    name: str
+    message: str
+    ok: bool = True
+    hint: str = ""
+
+
+def validate_wandb(attributes: Mapping[str, str]) -> None:
+    """Raise ConfigError if no W&B run with these attributes can work here."""
+    find_account(WandbSettings.parse(attributes), os.environ)
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("tracker: wandb", "the package wandb", "wandb")
+
+
+def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    """Check the package, the directory, the key and the server."""
+    results = [_check_package(), check_writable("tracker directory", directory)]
+    try:
+        account = find_account(WandbSettings.parse(attributes), os.environ)
+    except ConfigError as exc:
+        return [*results, CheckResult("wandb account", exc.args[0], ok=False, hint=exc.hint)]
+    if not account.online:
+        asked = os.environ.get("WANDB_MODE") or attributes.get("mode", "auto") != "auto"
+        reason = "The mode is offline" if asked else "There is no API key"
+        return [
+            *results,
+            CheckResult(
+                "wandb account",
+                f"{reason}, so runs are written to files for `wandb sync`.",
+            ),
+        ]
+    found = f"Found an API key for {account.base_url}, project {account.project}."
+    if account.attached_run:
+        found = f"Found an API key for {account.base_url}, to join the run {account.attached_path}."
+    results += [CheckResult("wandb account", found), _check_server(account.base_url)]
+    if account.attached_run and "{" not in account.attached_run and results[-1].ok:
+        results.append(_check_joined_run(account))
+    return results
+
+
+def validate_jsonl(attributes: Mapping[str, str]) -> None:
+    """Raise ConfigError if there are attributes: the JSON-lines tracker has none."""
+    for name, value in attributes.items():
+        raise ConfigError(f'jsonl.{name}: unknown setting (got "{value}"). There are none.')
+
+
+def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    """Check the settings and the directory."""
+    try:
+        validate_jsonl(attributes)
+    except ConfigError as exc:
+        return [CheckResult("jsonl settings", exc.args[0], ok=False, hint=exc.hint)]
+    return [check_writable("tracker directory", directory)]
+
+
+def check_writable(name: str, directory: Path) -> CheckResult:
+    """Check that files can be made in the directory, or the directory itself. Makes nothing."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        return CheckResult(
+            name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
+        )
+    return CheckResult(name, f"{directory} can be written to.")
+
+
+def _check_package() -> CheckResult:
+    try:
+        version = importlib.metadata.version("wandb")
+    except importlib.metadata.PackageNotFoundError:
+        return CheckResult(
+            "wandb package", "wandb is not installed.", ok=False, hint=_INSTALL_WANDB
+        )
+    supported = _supported_wandb()
+    if not supported.contains(version, prereleases=True):
+        message = f"wandb {version} is installed; {supported} is supported."
+        return CheckResult("wandb package", message, ok=False, hint=_INSTALL_WANDB)
+    return CheckResult("wandb package", f"wandb {version} is installed.")
+
+
+def _supported_wandb() -> "SpecifierSet":
+    """Return the versions that this package's own extra requires."""
+    from packaging.requirements import Requirement  # comes with wandb
+    from packaging.specifiers import SpecifierSet
+
+    for text in importlib.metadata.requires("otel-rl") or ():
+        requirement = Requirement(text)
+        if requirement.name == "wandb":
+            return requirement.specifier
+    return SpecifierSet()  # not installed as a package: any
+
+
+def _check_joined_run(account: Account) -> CheckResult:
+    path = account.attached_path
+    try:
+        run = look_up(account)
+    except TrackerError as exc:
+        return CheckResult("wandb run", exc.args[0], ok=False, hint=exc.hint)
+    if run is None:
+        return CheckResult("wandb run", f"{path} is not there yet. It is joined once it is.")
+    if not run.is_shared:
+        return CheckResult("wandb run", f"{path} is not in shared mode.", ok=False, hint=SHARE_IT)
+    return CheckResult("wandb run", f"{path} is there, and in shared mode.")
+
+
+def _check_server(base_url: str) -> CheckResult:
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as exc:
+        return CheckResult(
+            "wandb server",
+            f"{base_url} cannot be reached ({exc}).",
+            ok=False,
+            hint="Rows are kept until it can be. Set WANDB_MODE=offline to write files instead.",
+        )
+    return CheckResult("wandb server", f"{base_url} can be reached.")

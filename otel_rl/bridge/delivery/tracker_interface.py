@@ -1,0 +1,116 @@
+"""The one interface between the bridge and an experiment tracker.
+
+A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
+own: the delivery loop owns those. It runs in a writer process, one per live run, so that a tracker
+library that hangs, exits or dies harms only its own run.
+"""
+
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.records import Description, ExperimentKey, Row
+
+__all__ = ["RunInfo", "Tracker", "writer_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Run to write.
+
+    Attributes:
+        key: Experiment and trial.
+        run_id: Stable digest of ``key``, safe in paths and URLs: ``[a-z2-7]{16}``.
+        directory: Where the tracker may keep files. Exists.
+        attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``.
+        scratch: Directory of the writer's log and lock; ``directory`` if not given.
+        journal: Identity of the journal of the rows. The tracker stores it with the run, and
+            refuses a run with rows of another one. Empty for no comparison.
+        description: Run metadata at the time of the opening.
+    """
+
+    key: ExperimentKey
+    run_id: str
+    directory: Path
+    attributes: tuple[tuple[str, str], ...] = ()
+    scratch: Path | None = None
+    journal: str = ""
+    description: Description = field(default_factory=Description)
+
+
+def writer_file(run: RunInfo, suffix: str, /) -> Path:
+    """Return the path of a file of a run's writer, and make its directory."""
+    directory = (run.scratch or run.directory) / "writers"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if stat.S_IMODE(directory.stat().st_mode) & ~stat.S_IRWXU:
+        directory.chmod(stat.S_IRWXU)  # set even for an old directory: logs may hold anything
+    return directory / f"{run.run_id}.{suffix}"
+
+
+class Tracker(Protocol):
+    """Writes the rows of one run to one place.
+
+    All calls come from one thread, in the order ``open``, (``write`` | ``describe`` | ``flush``)*,
+    ``close``.
+    """
+
+    def open(self, run: RunInfo, /) -> int:
+        """Create or resume the run.
+
+        Returns:
+            Number of the next row that the tracker needs: 0 for a new run, n + 1 if it already has
+                row n, and 0 again if its rows cannot be continued and must be written anew.
+
+        Raises:
+            TrackerUnavailable: Try again later.
+            TrackerRejected: The settings or credentials are refused.
+        """
+        ...
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Hand over rows, in ascending order of number and without a gap.
+
+        Raises:
+            TrackerUnavailable: The loop reopens the run and resumes from its position.
+            TrackerRejected: The loop keeps the rows, reports the reason, and retries at intervals.
+        """
+        ...
+
+    def describe(self, description: Description, /) -> None:
+        """Update the run's metadata, as far as the tracker can change it while the run is open.
+
+        Raises:
+            TrackerUnavailable: The loop reopens the run.
+            TrackerRejected: As ``write``.
+        """
+        ...
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """Wait until every row handed over is safe at the tracker, or ``timeout_s`` has passed.
+
+        Returns:
+            Number of the first row that is not known to be safe. The journal must keep it and all
+            later ones. None if no row ever is, because the tracker starts anew after a crash.
+
+        Raises:
+            TrackerUnavailable: The tracker has stopped taking rows. The loop reopens the run.
+            TrackerRejected: The tracker refuses credentials that it accepted before.
+        """
+        ...
+
+    def location(self) -> str:
+        """Return the URL or path of the run. Valid after ``open``."""
+        ...
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Finish the run, with 0 for success. Idempotent; blocks until the tracker has all of it.
+
+        Returns:
+            As ``flush``.
+
+        Raises:
+            TrackerUnavailable: It lacks a part. The loop reopens the run.
+        """
+        ...

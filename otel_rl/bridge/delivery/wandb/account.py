@@ -1,0 +1,355 @@
+"""Resolves the W&B server, project and credentials from settings, environment and netrc.
+
+Nothing here loads ``wandb``, which takes most of a second, so settings are checked before any
+writer process starts.
+"""
+
+import configparser
+import netrc
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
+from otel_rl.redaction import is_secret_name, redacted
+
+__all__ = [
+    "Account",
+    "WandbSettings",
+    "find_account",
+    "owner_environment",
+    "without_key",
+    "writer_environment",
+]
+
+_DEFAULT_BASE_URL = "https://api.wandb.ai"
+# `wandb login` of 0.31 stores the key for the public service under this second name of it.
+_OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
+
+_OFFLINE = frozenset({"offline", "dryrun"})  # dryrun is W&B's former name
+_SHARED = "shared"
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+
+_KEY_HINT = "Set WANDB_API_KEY, or run `wandb login`."
+
+_DEFAULT_PROJECT = "otel_rl"
+_MAX_PROJECT_LENGTH = 128  # the server's limit
+_FORBIDDEN_IN_PROJECT = frozenset("/\\#?%:")
+_FORBIDDEN_IN_RUN_ID = frozenset(":;,#?/'{}")  # the braces are placeholders of ``attach``
+_MAX_PATH_PARTS = 3
+
+# Variables of the bridge's environment that a writer keeps. All others that start with WANDB_
+# belong to a run of the user: WANDB_RUN_ID would name our run, WANDB_SERVICE would tie the writer
+# to another wandb-core.
+_KEPT = frozenset(
+    {
+        "WANDB_API_KEY",
+        "WANDB_BASE_URL",
+        "WANDB_CACHE_DIR",
+        "WANDB_CONFIG_DIR",
+        "WANDB_DATA_DIR",
+        "WANDB_ENTITY",
+        "WANDB_INSECURE_DISABLE_SSL",
+        "WANDB_MODE",
+        "WANDB_NOTES",
+        "WANDB_PROJECT",
+        "WANDB_TAGS",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WandbSettings:
+    """Options of the W&B tracker.
+
+    Attributes:
+        mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE`` if set, else online with a key
+            and offline without.
+        project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
+        entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
+        attach: Run of your own process to join, ``[[ENTITY/]PROJECT/]RUN_ID``; ``{experiment}`` and
+            ``{trial}`` are replaced by the names. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is
+            ``shared``, else for a run of the bridge's own.
+        base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
+        init_timeout_s: Time to create or resume the run.
+        finish_timeout_s: Time to upload the rest when the run ends.
+        stall_timeout_s: The run is reopened after no row has reached the server, or the offline
+            file, for this long: W&B's client stops silently on one 401 or 404, or on a full disk.
+        transmit_interval_s: Whole seconds between uploads; 0 for W&B's default (15 s).
+        settle_s: After a crash, an attached run is joined again once its history is unchanged for
+            this long.
+        system_panels: Show the reported GPUs in W&B's System panels, too.
+    """
+
+    mode: str = "auto"
+    project: str = ""
+    entity: str = ""
+    attach: str = ""
+    base_url: str = ""
+    init_timeout_s: float = 60.0
+    finish_timeout_s: float = 120.0
+    stall_timeout_s: float = 120.0
+    transmit_interval_s: int = 0
+    settle_s: float = 10.0
+    system_panels: bool = True
+
+    @classmethod
+    def parse(cls, attributes: Mapping[str, str]) -> "WandbSettings":
+        """Read the attributes of a run.
+
+        Raises:
+            ConfigError: An unknown name or a value of the wrong type.
+        """
+        for name in attributes:
+            if name not in cls.__slots__:
+                # Without the value: it is most often an API key.
+                raise ConfigError(
+                    f"wandb.{name}: unknown setting.",
+                    hint=_KEY_HINT
+                    if is_secret_name(name)
+                    else f"Known settings: {', '.join(cls.__slots__)}.",
+                )
+        default = cls()
+        return cls(
+            mode=attributes.get("mode", default.mode),
+            project=attributes.get("project", default.project),
+            entity=attributes.get("entity", default.entity),
+            attach=attributes.get("attach", default.attach),
+            base_url=attributes.get("base_url", default.base_url),
+            init_timeout_s=_seconds(attributes, "init_timeout_s", default.init_timeout_s),
+            finish_timeout_s=_seconds(attributes, "finish_timeout_s", default.finish_timeout_s),
+            stall_timeout_s=_seconds(attributes, "stall_timeout_s", default.stall_timeout_s),
+            transmit_interval_s=int(
+                _seconds(attributes, "transmit_interval_s", default.transmit_interval_s)
+            ),
+            settle_s=_seconds(attributes, "settle_s", default.settle_s),
+            system_panels=_switch(attributes, "system_panels", default=default.system_panels),
+        )
+
+
+def _seconds(attributes: Mapping[str, str], name: str, default: float) -> float:
+    value = attributes.get(name)
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ConfigError(f'wandb.{name}: must be a number of seconds (got "{value}").')
+    return number
+
+
+def _switch(attributes: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = attributes.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise ConfigError(f'wandb.{name}: must be true or false (got "{value}").')
+    return value == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Destination and credentials. ``api_key`` is empty offline and never shown.
+
+    Attributes:
+        online: Whether rows go to the server; otherwise into a file for ``wandb sync``.
+        base_url: URL of the server's API, without a slash at the end.
+        project: The W&B project.
+        entity: The W&B team or user, or empty for the key's default.
+        api_key: The secret.
+        verify_tls: Whether the server's certificate must be trusted.
+        attached_run: The run of another process to join; empty for one of the bridge's own.
+    """
+
+    online: bool
+    base_url: str
+    project: str
+    entity: str
+    api_key: str = field(default="", repr=False)
+    verify_tls: bool = True
+    attached_run: str = ""
+
+    @property
+    def attached_path(self) -> str:
+        """Return ``attached_run`` with project and entity, as the setting ``attach`` takes it."""
+        return "/".join(filter(None, (self.entity, self.project, self.attached_run)))
+
+
+def find_account(
+    settings: WandbSettings, environ: Mapping[str, str], key: ExperimentKey | None = None
+) -> Account:
+    """Resolve the settings, the environment and the files of ``wandb login``.
+
+    Args:
+        settings: Of the tracker.
+        environ: The environment.
+        key: The run, or None for any: ``attached_run`` may then have placeholders.
+
+    Raises:
+        ConfigError: They contradict each other or cannot work.
+    """
+    login = _login_file(environ)
+    base_url = (
+        settings.base_url
+        or environ.get("WANDB_BASE_URL", "")
+        or login.get("base_url", "")
+        or _DEFAULT_BASE_URL
+    ).rstrip("/")
+    if urlsplit(base_url).scheme not in {"http", "https"}:
+        raise ConfigError(
+            f'wandb.base_url: must start with http:// or https:// (got "{redacted(base_url)}").'
+        )
+    api_key = _api_key(base_url, environ)
+    entity, project, attached_run = _attached(settings.attach, environ, key)
+    online = _is_online(
+        settings.mode, environ.get("WANDB_MODE", ""), bool(api_key), attached=bool(attached_run)
+    )
+    if online and not api_key:
+        raise ConfigError(
+            f"wandb.mode: is online, but there is no API key for {redacted(base_url)}.",
+            hint="Set WANDB_API_KEY, run `wandb login`, or set the mode to offline.",
+        )
+    return Account(
+        online=online,
+        base_url=base_url,
+        project=_project(
+            project or settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT
+        ),
+        entity=(
+            entity or settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", "")
+        ),
+        api_key=api_key if online else "",
+        # As the SDK reads it.
+        verify_tls=environ.get("WANDB_INSECURE_DISABLE_SSL", "").lower() not in _TRUE,
+        attached_run=attached_run,
+    )
+
+
+def owner_environment(account: Account) -> dict[str, str]:
+    """Return the variables that make ``wandb.init()`` begin the attached run; empty without one."""
+    if not account.attached_run:
+        return {}
+    variables = {
+        "WANDB_MODE": _SHARED,
+        "WANDB_RUN_ID": account.attached_run,
+        "WANDB_PROJECT": account.project,
+        "WANDB_ENTITY": account.entity,
+    }
+    return {name: value for name, value in variables.items() if value}
+
+
+def without_key(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the API key, for a process that writes nothing to W&B."""
+    return {name: value for name, value in environ.items() if name != "WANDB_API_KEY"}
+
+
+def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a writer process, without the settings of a user's own run."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("WANDB_") or name in _KEPT
+    }
+    # In shared mode WANDB_RUN_ID names a run that several processes write, one of them the
+    # bridge's.
+    if environ.get("WANDB_MODE") == _SHARED and "WANDB_RUN_ID" in environ:
+        kept["WANDB_RUN_ID"] = environ["WANDB_RUN_ID"]
+    # Otherwise the SDK sends its own telemetry, with our OTEL_* headers, and an offline run may
+    # hang for 10 s at exit.
+    return kept | {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+
+def _is_online(setting: str, variable: str, has_key: bool, *, attached: bool) -> bool:  # noqa: FBT001  # private
+    source, mode = ("wandb.mode", setting) if setting != "auto" else ("WANDB_MODE", variable)
+    if attached:
+        if mode in _OFFLINE:
+            raise ConfigError(
+                f"{source}: a run of another process can only be joined online (got {mode!r}).",
+                hint="Set WANDB_MODE=shared, or let the bridge write a run of its own.",
+            )
+        return True
+    if mode in {"online", *_OFFLINE}:
+        return mode == "online"
+    if mode == "" and source == "WANDB_MODE":
+        return has_key
+    if mode == _SHARED:
+        raise ConfigError(
+            f"{source}: is shared, but no run to join is named.",
+            hint="Set WANDB_RUN_ID for your process and the bridge, or the option attach.",
+        )
+    raise ConfigError(
+        f'{source}: must be online, offline or shared for this tracker (got "{mode}").',
+        hint="Choose the tracker jsonl to write no W&B run.",
+    )
+
+
+def _attached(
+    setting: str, environ: Mapping[str, str], key: ExperimentKey | None
+) -> tuple[str, str, str]:
+    """Return entity, project and id of the run to join; empty without one."""
+    source, path = "wandb.attach", setting
+    if not path and environ.get("WANDB_MODE") == _SHARED:
+        source, path = "WANDB_RUN_ID", environ.get("WANDB_RUN_ID", "")
+    parts = path.split("/")
+    if parts[-2:-1] == ["runs"]:  # as in the run's URL
+        del parts[-2]
+    if key is not None:
+        parts = [_filled(part, key.experiment, key.trial) for part in parts]
+    is_path = len(parts) <= _MAX_PATH_PARTS and all(parts)
+    if path and (not is_path or _FORBIDDEN_IN_RUN_ID & set(_filled(parts[-1], "", ""))):
+        raise ConfigError(
+            f'{source}: must be [[ENTITY/]PROJECT/]RUN_ID (got "{"/".join(parts)}").',
+            hint="It is the end of the run's URL. An id may have none of "
+            f"{' '.join(sorted(_FORBIDDEN_IN_RUN_ID))}",
+        )
+    entity, project, run_id = ["", "", *parts][-3:]
+    return entity, project, run_id
+
+
+def _filled(part: str, experiment: str, trial: str) -> str:
+    # In one pass: a name may contain braces, and is no pattern itself.
+    names = {"{experiment}": experiment, "{trial}": trial}
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], part)
+
+
+def _project(project: str) -> str:
+    if len(project) > _MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(project):
+        raise ConfigError(
+            f"wandb.project: must have at most {_MAX_PROJECT_LENGTH} characters and none of "
+            f'{"".join(sorted(_FORBIDDEN_IN_PROJECT))} (got "{project}").'
+        )
+    return project
+
+
+def _login_file(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Read the file that ``wandb login --host`` writes."""
+    home = environ.get("HOME") or "~"
+    directory = environ.get("WANDB_CONFIG_DIR") or f"{home}/.config/wandb"
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(directory).expanduser() / "settings", encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError):
+        return {}
+    return dict(parser["default"]) if parser.has_section("default") else {}
+
+
+def _api_key(base_url: str, environ: Mapping[str, str]) -> str:
+    if key := environ.get("WANDB_API_KEY", ""):
+        return key
+    home = Path(environ.get("HOME") or "~").expanduser()
+    named = environ.get("NETRC")
+    for path in [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            entries = netrc.netrc(path)
+        except (netrc.NetrcParseError, OSError):
+            continue
+        host = urlsplit(base_url).netloc
+        for name in (host, _OTHER_NAMES.get(host, "")):
+            entry = entries.hosts.get(name)
+            if entry and entry[2]:
+                return entry[2]
+    return ""

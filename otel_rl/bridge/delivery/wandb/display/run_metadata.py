@@ -1,0 +1,102 @@
+"""Shows run metadata in W&B: config, notes, tags, status and texts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from otel_rl.records import Description, Table, Value
+from otel_rl.redaction import printable
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["as_table", "device_config", "show", "show_config"]
+
+_MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises above it
+
+_STATUS = "status"
+
+_CRASH = "crash"
+
+_DEVICES = "gpus"
+
+_HOSTS = "hosts"
+
+
+def show(run: "wandb.Run", description: Description) -> None:
+    """Update the config, notes and tags of a run, and in its summary the status and the crash.
+
+    Edits made in W&B stay: notes are only set on a run without any, and tags are added.
+    """
+    machines: dict[str, Value] = {_HOSTS: description.hosts} if description.hosts else {}
+    show_config(run, {**machines, **description.config, **device_config(description)})
+    if description.notes and not run.notes:
+        run.notes = description.notes
+    tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]
+    known = run.tags or ()
+    if not set(tags) <= set(known):
+        run.tags = tuple(dict.fromkeys((*known, *tags)))
+    run.summary[_STATUS] = str(description.status)
+    crash = _crash(description)
+    had_crashed = run.summary.get(_CRASH)  # type: ignore[no-untyped-call]  # no hints
+    if crash or had_crashed:  # a run that goes on has none any more
+        run.summary[_CRASH] = crash
+
+
+def _crash(description: Description) -> str:
+    """Return what ended the run, with the message of the error; empty if nothing did."""
+    crash = description.crash
+    if crash is None:
+        return ""
+    words = f"{crash.as_crash}: {crash.message}" if crash.message else crash.as_crash
+    return str(_json(printable(words, keep="\n")))
+
+
+def show_config(run: "wandb.Run", values: Mapping[str, Value]) -> None:
+    """Add to the config of a run."""
+    config = {_key(key): _json(value) for key, value in values.items()}
+    if config:
+        run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # no hints
+
+
+def device_config(description: Description) -> Mapping[str, Value]:
+    """Return the GPUs of the run as a part of its config."""
+    devices: dict[str, Value] = {
+        prefix: {
+            "uuid": device.uuid,
+            "host": device.host,
+            "name": device.name,
+            "model": device.model,
+            "workers": device.workers,
+        }
+        for prefix, device in description.devices.items()
+    }
+    return {_DEVICES: devices} if devices else {}
+
+
+def as_table(table: Table) -> "wandb.Table":
+    """Convert a table of text samples, whose columns may hold anything."""
+    import wandb
+
+    data = [[_json(value) for value in line] for line in table.rows]
+    return wandb.Table(columns=[*table.columns], data=data, allow_mixed_types=True)
+
+
+def _key(name: str) -> str:
+    """Return a key that W&B accepts: those that start with an underscore are reserved."""
+    name = name.encode("utf-8", "backslashreplace").decode()
+    return name if name and not name.startswith("_") else f"config{name}"
+
+
+def _json(value: Value) -> Value:
+    """Return a value that W&B can store: JSON has no NaN, and UTF-8 no lone surrogates."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case Mapping():
+            return {str(_json(key)): _json(item) for key, item in value.items()}
+        case Sequence():
+            return [_json(item) for item in value]
+    return value

@@ -1,0 +1,232 @@
+"""Summary of a W&B run: the values that stand for it in the table of runs.
+
+W&B's own summary is the last value of each key. That of a queue at the end of a run is 0, and the
+best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
+when a run is resumed, and one NaN stays in them for good. So the registry says what the summary of
+a metric is, and it is computed here and set explicitly, after each batch of rows.
+
+    max, min, mean    {"max": 0.9, "last": 0.7}, without NaN and infinities
+    last_step         the last value up to the end of the last training step
+    peak              the largest, alone
+
+The state is in a file beside the journal, and is written before the rows that it includes: rows
+that are given again after a crash are not counted twice. Without the file, on another machine, the
+summary continues from that of the server, and a mean begins anew.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_rl.bridge.delivery.wandb.display.history_rows import HOURS, wandb_key
+from otel_rl.records import KeySpec, Row
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Summary
+
+__all__ = ["RunSummary"]
+
+_NS_PER_HOUR: Final = 3_600_000_000_000
+
+_MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
+
+_EXTREMES: Final = {Summary.MAX: max, Summary.MIN: min, Summary.PEAK: max}
+
+
+@dataclass(slots=True)
+class _Value:
+    """Summary of one key, as it is in the file.
+
+    Attributes:
+        kind: A ``Summary``.
+        last: The last value.
+        best: Largest, smallest or sum.
+        count: Number of values in ``best``.
+        settled: Up to the end of the last step.
+        pending: (time, value) of the changes after that, in order.
+    """
+
+    kind: str
+    last: float | None = None
+    best: float | None = None
+    count: int = 0
+    settled: float | None = None
+    pending: list[tuple[int, float]] = field(default_factory=list)
+
+    def take(self, value: float, time_ns: int) -> None:
+        if self.kind == Summary.LAST_STEP:
+            if not self.pending or self.pending[-1][1] != value:
+                self.pending.append((time_ns, value))
+            if len(self.pending) > _MAX_PENDING:
+                _, oldest = self.pending.pop(0)
+                self.settled = None if self.settled is None else oldest
+            return
+        self.last = value
+        if not math.isfinite(value):
+            return
+        self.count += 1
+        if self.best is None:
+            self.best = value
+        elif self.kind == Summary.MEAN:
+            self.best += value
+        else:
+            self.best = _EXTREMES[Summary(self.kind)](self.best, value)
+
+    def settle(self, time_ns: int) -> bool:
+        """Settle what was so at a time. Returns whether there was anything."""
+        before = len(self.pending)
+        while self.pending and self.pending[0][0] <= time_ns:
+            self.settled = self.pending.pop(0)[1]
+        return len(self.pending) < before
+
+    def shown(self) -> object:
+        """Return the value in W&B; None if there is none yet."""
+        if self.kind == Summary.LAST_STEP:
+            if self.settled is None and self.pending:
+                return self.pending[-1][1]
+            return self.settled
+        if self.best is None or self.kind == Summary.PEAK:
+            return self.best
+        best = self.best / self.count if self.kind == Summary.MEAN else self.best
+        return {self.kind: best, "last": _as_shown(self.last)}
+
+    def continue_from(self, shown: object) -> None:
+        """Continue from what the server has."""
+        if self.kind == Summary.LAST_STEP:
+            self.settled = _number(shown)
+        elif self.kind == Summary.PEAK:
+            self.best = _number(shown)
+            self.count = int(self.best is not None)
+        elif self.kind != Summary.MEAN and isinstance(shown, Mapping):
+            self.best, self.last = _number(shown.get(self.kind)), _number(shown.get("last"))
+            self.count = int(self.best is not None)
+
+
+class RunSummary:
+    """Summary of one run, and the time of its first row. One thread.
+
+    Args:
+        file: Keeps the state; None for a run that is written anew after a crash.
+        journal: Identity of the journal of the rows.
+        row: Number of the next row.
+        server: Queries the summary at the server, for a run whose file is not here.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        journal: str,
+        row: int,
+        server: Callable[[], Mapping[str, object]] = dict,
+    ) -> None:
+        self._file = file
+        self._journal = journal
+        self._at_server: Mapping[str, object] = {}
+        self._values: dict[str, _Value] = {}
+        self._step_keys: set[str] = set()
+        self._began_ns: int | None = None
+        self._row = row  # rows below are included
+        if row and not self._read(row):
+            self._at_server = server()
+            hours = _number(self._at_server.get(HOURS))
+            time_s = _number(self._at_server.get("_timestamp"))
+            if hours is not None and time_s is not None:
+                self._began_ns = round(time_s * 1e9 - hours * _NS_PER_HOUR)
+        self._changed = set(self._values)
+
+    def hours(self, time_ns: int) -> float:
+        """Return the hours since the first row of the run."""
+        if self._began_ns is None:
+            self._began_ns = time_ns
+        return (time_ns - self._began_ns) / _NS_PER_HOUR
+
+    def learn(self, specs: Sequence[KeySpec]) -> None:
+        """Learn the meaning of keys."""
+        for spec in specs:
+            metric = names.METRICS.get(spec.name)
+            if spec.axis == "step" and spec.role and not (metric and metric.derived):
+                self._step_keys.add(spec.key)
+            if metric is None:
+                continue
+            kind = metric.summary_of(spec.statistic)
+            if spec.own_scale < 0:  # the framework's value is that of the metric with another sign
+                kind = {Summary.MAX: Summary.MIN, Summary.MIN: Summary.MAX}.get(kind, kind)
+            if kind is Summary.LAST or spec.worker:
+                continue
+            kept = self._values.get(spec.key)
+            if kept is None or kept.kind != kind:
+                self._values[spec.key] = value = _Value(kind)
+                value.continue_from(self._at_server.get(wandb_key(spec.key)))
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Include rows, before they are given to W&B."""
+        for row in rows:
+            self.hours(row.time_ns)
+            if row.number < self._row:
+                self._changed.update(row.values.keys() & self._values.keys())
+                continue
+            for key in row.values.keys() & self._values.keys():
+                self._values[key].take(row.values[key], row.time_ns)
+                self._changed.add(key)
+            if not self._step_keys.isdisjoint(row.values):
+                self._settle(row.time_ns)
+            self._row = row.number + 1
+        self._write()
+
+    def changed(self) -> dict[str, object]:
+        """Return what W&B is to show instead of last values, after the rows were given to it."""
+        shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
+        self._changed.clear()
+        return {key: value for key, value in shown.items() if value is not None}
+
+    def _settle(self, time_ns: int) -> None:
+        for key, value in self._values.items():
+            if value.pending and value.settle(time_ns):
+                self._changed.add(key)
+
+    def _read(self, row: int) -> bool:
+        if self._file is None:
+            return False
+        try:
+            kept = json.loads(self._file.read_text())
+            if kept["journal"] != self._journal or kept["row"] < row:
+                return False
+            self._values = {key: _Value(**value) for key, value in kept["values"].items()}
+            self._row, self._began_ns = kept["row"], kept["began_ns"]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return False
+        return True
+
+    def _write(self) -> None:
+        """Keep the state. A disk that takes none must not stop the rows."""
+        if self._file is None:
+            return
+        state = {
+            "journal": self._journal,
+            "row": self._row,
+            "began_ns": self._began_ns,
+            "values": {key: asdict(value) for key, value in self._values.items()},
+        }
+        new = self._file.with_name(f"{self._file.name}.new")
+        try:
+            new.write_text(json.dumps(state))
+            new.replace(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+
+
+def _as_shown(value: float | None) -> float | str | None:
+    """Return a value as W&B shows those of keys: inside a summary its SDK makes null of NaN."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,128 @@
+"""Shows the run's GPUs in W&B's own System panels, under W&B's own keys. ADR 8.
+
+    gpu/node1/gpu0/utilization = 0.5   ->   system.gpu.0.gpu/l:node1.trainer-0 = 50
+
+These panels show samples of the process that called ``wandb.init``, which has no GPU. The record of
+such samples can also be sent through an interface that is not public. So it is used only with
+tested versions of W&B, and if the interface differs, nothing is sent: the same values are in the
+rows.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rl.records import Device, Row
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["SUPPORTED", "SystemPanels", "native"]
+
+SUPPORTED: Final = "0.31."
+"""Prefix of the versions of W&B that have the interface."""
+
+_log = logging.getLogger(__name__)
+
+# Our name to (W&B's name, number of its units in one of ours): per cent, MHz.
+_NATIVE: Final[Mapping[str, tuple[str, float]]] = {
+    "clock/frequency/memory": ("memoryClock", 1e-6),
+    "clock/frequency/sm": ("smClock", 1e-6),
+    "errors/ecc.corrected": ("correctedMemoryErrors", 1),
+    "errors/ecc.uncorrected": ("uncorrectedMemoryErrors", 1),
+    "memory/usage": ("memoryAllocatedBytes", 1),
+    "memory/utilization": ("memoryAllocated", 100),
+    "power": ("powerWatts", 1),
+    "power/limit": ("enforcedPowerLimitWatts", 1),
+    "temperature": ("temp", 1),
+    "utilization": ("gpu", 100),
+}
+
+_NUMBER = re.compile(r"gpu(\d+)")
+
+
+def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
+    """Return W&B's own metrics for the GPU values of a row.
+
+    Args:
+        row: Of the run.
+        devices: The run's GPUs, by the prefix of their keys.
+    """
+    found: dict[str, float] = {}
+    values = {**row.devices, **row.values} if row.devices else row.values
+    for place, (prefix, device) in enumerate(devices.items()):
+        number, label = _number(device, place), _label(device)
+        for metric, (word, factor) in _NATIVE.items():
+            value = values.get(f"{prefix}/{metric}")
+            if value is not None:
+                found[f"gpu.{number}.{word}/l:{label}"] = value * factor
+        limit_w = values.get(f"{prefix}/power/limit")
+        if limit_w and f"{prefix}/power" in values:
+            percent = values[f"{prefix}/power"] / limit_w * 100
+            found[f"gpu.{number}.powerPercent/l:{label}"] = percent
+    return found
+
+
+class SystemPanels:
+    """Sends GPU metrics to the System panels of one run. Never raises: the values are in the rows.
+
+    Args:
+        run: Opened.
+    """
+
+    def __init__(self, run: "wandb.Run") -> None:
+        import wandb
+
+        self._run = run
+        self._devices: Mapping[str, Device] = {}
+        self._reason = ""
+        if not wandb.__version__.startswith(SUPPORTED):
+            self._give_up(f"W&B {wandb.__version__} was not tried")
+
+    def know(self, devices: Mapping[str, Device]) -> None:
+        """Update the known devices."""
+        self._devices = devices
+
+    def send(self, row: Row) -> None:
+        """Send the GPU values of a row, with its time."""
+        if self._reason or not self._devices:
+            return
+        values = native(row, self._devices)
+        if values:
+            try:
+                self._publish(values, row.time_ns)
+            except Exception as error:  # noqa: BLE001  # a private interface may change
+                self._give_up(f"{type(error).__name__}: {error}")
+
+    def _publish(self, values: Mapping[str, float], time_ns: int) -> None:
+        from wandb.proto import wandb_internal_pb2
+
+        messages: Any = wandb_internal_pb2  # which declares its messages at run time
+        # Not publish_stats(), which uses the current time.
+        record = messages.StatsRecord(stats_type=messages.StatsRecord.StatsType.SYSTEM)
+        record.timestamp.FromNanoseconds(time_ns)
+        for key, value in values.items():
+            record.item.add(key=key, value_json=repr(float(value)))
+        interface: Any = self._run._interface  # noqa: SLF001  # see the module
+        interface._publish(interface._make_record(stats=record))  # noqa: SLF001
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = reason
+        _log.warning(
+            "GPUs are not shown in the System panels of the W&B run (%s); with tracker.detail=full "
+            "they are in its charts under gpu/.",
+            reason,
+        )
+
+
+def _number(device: Device, place: int) -> int:
+    found = _NUMBER.match(device.name)
+    return int(found[1]) if found else place
+
+
+def _label(device: Device) -> str:
+    """Return the host and the worker that first reported the device, which stay the same."""
+    _, _, part = device.name.partition(".")
+    words = [device.host, part, *(worker.replace("/", "-") for worker in device.workers[:1])]
+    return ".".join(word for word in words if word)

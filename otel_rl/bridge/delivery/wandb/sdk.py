@@ -1,0 +1,90 @@
+"""Common use of the W&B SDK: translated errors, and no facts of the machine in the run."""
+
+import errno
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["FILE_FLUSH_S", "quiet_settings", "translated"]
+
+FILE_FLUSH_S = 2
+"""Interval at which wandb-core writes to the file of an offline run."""
+
+_log = logging.getLogger(__name__)
+
+# Answers that a retry does not change. W&B puts the status into the message only.
+_REFUSAL = re.compile(r"\b(400|401|403|404|409|410|422|501)\b|permission denied", re.IGNORECASE)
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def quiet_settings(settings: WandbSettings, account: Account, **others: object) -> "wandb.Settings":
+    """Return the settings common to every run of a bridge, with ``others`` added."""
+    import wandb
+
+    return wandb.Settings(
+        base_url=account.base_url,
+        init_timeout=settings.init_timeout_s,
+        finish_timeout=settings.finish_timeout_s,
+        finish_timeout_raises=True,
+        # The default raises KeyboardInterrupt when Stop is pressed in the UI. The bridge cannot
+        # stop the training, and its rows are still needed.
+        stop_fn=_ignore_stop,
+        silent=True,
+        console="off",
+        symlink=False,
+        # The run describes the training, not the machine and checkout of the bridge.
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+        # Online the journal is the copy; a second one on the disk would be of no use.
+        x_skip_transaction_log=account.online,
+        x_transaction_log_flush_interval=FILE_FLUSH_S,
+        x_file_stream_transmit_interval=settings.transmit_interval_s or None,
+        **others,
+    )
+
+
+def _ignore_stop() -> None:
+    _log.warning("Stop was pressed in the W&B UI. The bridge does not stop training.")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Translate the SDK's exceptions into the two errors of the delivery loop."""
+    import wandb
+    from wandb.errors import AuthenticationError, CommError, UsageError
+
+    try:
+        yield
+    except (AuthenticationError, UsageError) as exc:
+        raise TrackerRejected(
+            f"W&B refuses the run: {exc}", hint="Check the API key, the entity and the project."
+        ) from exc
+    except CommError as exc:
+        if _REFUSAL.search(str(exc)):
+            raise TrackerRejected(
+                f"W&B refuses the run: {exc}", hint="Check the entity and the project."
+            ) from exc
+        raise TrackerUnavailable(f"W&B cannot be reached: {exc}") from exc
+    except (ValueError, TypeError) as exc:
+        raise TrackerRejected(
+            f"W&B does not take a row: {exc}",
+            hint="The rows from it on are kept. Please report this.",
+        ) from exc
+    except (wandb.Error, OSError) as exc:  # TimeoutError and ConnectionResetError are OSErrors
+        hint = "Free space on that disk." if getattr(exc, "errno", None) in _NO_ROOM else ""
+        raise TrackerUnavailable(f"W&B: {type(exc).__name__}: {exc}.", hint=hint) from exc

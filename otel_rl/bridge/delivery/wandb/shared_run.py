@@ -1,0 +1,288 @@
+"""Joins a W&B run of a user's own process, and adds rows to it.
+
+W&B's shared mode lets several writers append to one run. The bridge is not its primary writer: it
+sends rows, and never a state, a summary, tags, notes or facts of its machine. All its keys begin
+with ``otel_rl/``, and only they get axes of ours, ``otel_rl/step`` and ``otel_rl/hours``, so that
+the owner's logs and definitions stay as they are.
+
+A shared run cannot be resumed: the server appends the lines of all writers. So the bridge queries
+its rows by their marks, see ``row_marks.py``. Rows in flight when a writer was killed may still
+arrive, and could not be recognised as repeats. Therefore an opening leaves a note that only its
+closing changes, and if it finds one, it waits until the answers are stable.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
+from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.display.alerts import alert
+from otel_rl.bridge.delivery.wandb.display.history_rows import payload
+from otel_rl.bridge.delivery.wandb.display.key_display import define_axes, define_key
+from otel_rl.bridge.delivery.wandb.display.run_metadata import device_config, show_config
+from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
+from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
+from otel_rl.bridge.delivery.wandb.row_marks import (
+    SHARE_IT,
+    JoinedRun,
+    Marks,
+    look_up,
+    mark_key,
+)
+from otel_rl.bridge.delivery.wandb.sdk import quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.upload import Upload
+from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, Row
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["SharedWandbTracker"]
+
+_PREFIX = "otel_rl/"
+_LABEL = "otel_rl"  # W&B's label of one writer of a run
+_POLL_S = 1.0  # between two queries while a run is to begin, or its answers to settle
+_BEGIN_S = 20.0  # a run that has not begun by then is retried like a refused one
+
+
+class SharedWandbTracker:
+    """Tracker that joins one run of another process. See the module."""
+
+    def __init__(self) -> None:
+        self._settings = WandbSettings()
+        self._account = Account(online=True, base_url="", project="", entity="")
+        self._run: wandb.Run | None = None
+        self._panels: SystemPanels | None = None
+        self._mark = ""
+        self._marks = Marks(self._account, "", row=0, step=0)
+        self._upload = Upload("", 0, stall_timeout_s=0)
+        self._note_file = Path()
+        self._note: _Note | None = None  # as in the file
+        self._clock: RunSummary | None = None  # for the hours; the summary is the owner's
+
+    def open(self, run: RunInfo, /) -> int:
+        """Join the run, if it exists and its owner shares it."""
+        try:
+            self._settings = WandbSettings.parse(dict(run.attributes))
+            self._account = find_account(self._settings, os.environ, run.key)
+        except ConfigError as exc:
+            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._mark = mark_key(run)
+        self._note_file = writer_file(run, "joined")
+        self._note = _Note.read(self._note_file, self._mark)
+        # Queried before `init`, which would create a missing run, and let W&B overwrite the first
+        # rows of one that is not shared.
+        joined = _shared(self._account)
+        self._marks = self._find_rows(joined)
+        self._leave_note(is_closed=False)
+        self._clock = RunSummary(writer_file(run, "summary"), run.journal, self._marks.row)
+        with translated():
+            self._run = _join(run, self._settings, self._account)
+            define_axes(self._run, _PREFIX)
+            self._run.define_metric(self._mark, hidden=True)
+            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
+        self.describe(run.description)
+        self._upload = Upload(
+            self._account.attached_run,
+            self._marks.row,
+            stall_timeout_s=self._settings.stall_timeout_s,
+        )
+        return self._marks.row
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Log each row in one call, with its number. In shared mode W&B numbers the steps."""
+        run = self._opened()
+        self._upload.begin()
+        clock = self._clock
+        assert clock is not None
+        clock.take(rows)
+        for row in rows:
+            given = payload(row, clock.hours(row.time_ns))
+            line = {_own(key): value for key, value in given.items()}
+            with translated():
+                for spec in row.new_keys:
+                    define_key(run, spec, _PREFIX)
+                run.log({**line, self._mark: row.number}, commit=True)
+                alert(run, row)
+            if self._panels is not None:
+                self._panels.send(row)
+            self._upload.next_row = row.number + 1
+
+    def describe(self, description: Description, /) -> None:
+        """Put the config under one key of the run's; the other metadata is its owner's."""
+        with translated():
+            known = {**description.config, **device_config(description)}
+            config = {_LABEL: known} if known else {}
+            show_config(self._opened(), config)
+        if self._panels is not None:
+            self._panels.know(description.devices)
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """Query the server for our rows, until it has all."""
+        self._opened()
+        self._confirm(timeout_s=timeout_s)
+        self._leave_note(is_closed=False)
+        return self._upload.safe_row
+
+    def location(self) -> str:
+        """Return the URL of the run."""
+        return str(self._opened().url or "")
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Leave the run as it is, and end ``wandb-core``. Its owner sets the exit status."""
+        if self._run is not None:
+            import wandb
+
+            run, self._run = self._run, None
+            with translated():
+                run.finish(exit_code=exit_code)
+                wandb.teardown(exit_code=exit_code)
+            self._confirm()
+            self._leave_note(is_closed=True)
+        return self._upload.safe_row
+
+    def _find_rows(self, joined: JoinedRun) -> Marks:
+        note = self._note
+        if note is not None and note.is_odd:
+            raise _odd(self._account)
+        if note is None:
+            return Marks(self._account, self._mark, row=0, step=joined.last_step + 1)
+        marks = Marks(self._account, self._mark, row=note.row, step=note.step)
+        if not marks.are_there():  # the run was emptied or rewound
+            marks = Marks(self._account, self._mark, row=0, step=0)
+        marks.read()
+        if not note.is_closed:
+            self._settle(marks)
+        return marks
+
+    def _settle(self, marks: Marks) -> None:
+        since, row = time.monotonic(), marks.row
+        while time.monotonic() - since < self._settings.settle_s:
+            time.sleep(min(_POLL_S, self._settings.settle_s))
+            if marks.read() > row:
+                since, row = time.monotonic(), marks.row
+
+    def _confirm(self, *, timeout_s: float = float("inf")) -> None:
+        try:
+            self._upload.wait(self._rows_there, timeout_s=timeout_s)
+        except TrackerUnavailable as exc:
+            # New lines are searched at the end of the run. If W&B put them elsewhere, each opening
+            # would consider them lost, and write them again.
+            everywhere = Marks(self._account, self._mark, row=self._marks.row, step=0)
+            if everywhere.read(handed=self._upload.next_row) == self._marks.row:
+                raise
+            self._leave_note(is_closed=False, is_odd=True)
+            raise _odd(self._account) from exc
+
+    def _rows_there(self) -> int:
+        return self._marks.read(handed=self._upload.next_row)
+
+    def _leave_note(self, *, is_closed: bool, is_odd: bool = False) -> None:
+        note = _Note(self._mark, self._marks.row, self._marks.step, is_closed, is_odd)
+        if note != self._note:
+            note.write(self._note_file)
+            self._note = note
+
+    def _opened(self) -> "wandb.Run":
+        if self._run is None:
+            raise TrackerUnavailable(f"The W&B run {self._account.attached_run} is not open.")
+        return self._run
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """Record of how a run was left. Without one no row of ours was ever handed over.
+
+    It lies beside the journal, and is removed with it.
+    """
+
+    mark: str
+    row: int
+    step: int
+    is_closed: bool
+    is_odd: bool
+
+    @classmethod
+    def read(cls, path: Path, mark: str) -> Self | None:
+        try:
+            note = cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as exc:
+            raise TrackerUnavailable(f"{path}: cannot be read ({exc}).") from exc
+        return note if note.mark == mark else None
+
+    def write(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        with new.open("w") as file:
+            json.dump(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _shared(account: Account) -> JoinedRun:
+    path = account.attached_path
+    deadline = time.monotonic() + _BEGIN_S
+    while (run := look_up(account)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if run is None:
+        raise TrackerRejected(
+            f"There is no W&B run {path} yet.",
+            hint="It is joined once wandb.init has made it. Is it in this project? Name it as "
+            "ENTITY/PROJECT/RUN_ID.",
+        )
+    if not run.is_shared:
+        raise TrackerRejected(
+            f"The W&B run {path} is not in shared mode: W&B would overwrite rows of its owner.",
+            hint=SHARE_IT,
+        )
+    return run
+
+
+def _odd(account: Account) -> TrackerRejected:
+    return TrackerRejected(
+        f"The W&B run {account.attached_path} has rows of ours that are not at its end.",
+        hint="Let the bridge write a run of its own, under another trial, and report this.",
+    )
+
+
+def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        id=account.attached_run,
+        project=account.project,
+        entity=account.entity or None,
+        dir=run.directory,
+        # Of the environment, and of the bridge's own runs.
+        tags=[],
+        notes="",
+        reinit="create_new",
+        settings=quiet_settings(
+            settings,
+            account,
+            mode="shared",
+            x_primary=False,
+            x_update_finish_state=False,
+            x_label=_LABEL,
+            # Otherwise the SDK sends a summary of its own beside the owner's.
+            x_server_side_derived_summary=True,
+            program="",
+        ),
+    )
+
+
+def _own(key: str) -> str:
+    """Return the key in a foreign run. W&B's own keys, which begin with "_", stay."""
+    return key if key.startswith(("_", _PREFIX)) else _PREFIX + key

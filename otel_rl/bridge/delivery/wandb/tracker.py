@@ -1,0 +1,308 @@
+"""Writes each run to Weights & Biases: offline without a key, online with one.
+
+Row n is W&B's ``_step`` n, logged in one call. So the row number is an idempotency key: a resumed
+run reports its step, and missing rows are logged again. ``key_display.py`` defines the axis of each
+key, and ``run_summary.py`` keeps the run's summary.
+
+Online, the server is the tracker. Rows are safe when its line count includes them.
+
+Offline, a file is the tracker, and such a file cannot be continued: every way of resuming starts at
+step 0, and a crash loses what the SDK had in memory. So no row in it counts as safe, ``open``
+returns 0, and the whole run is written anew from the journal into a new directory. When that is
+finished and was read back from the disk (``offline_copies.py``), older directories of the run with
+no more rows of this journal are removed, and one is left. Upload it with ``wandb sync`` after the
+run is over: W&B appends a directory that it syncs a second time.
+
+``wandb`` has global state (threads, a subprocess, exit hooks), so one process holds one run.
+"""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from otel_rl.bridge.delivery.console_lines import ConsoleLines
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
+from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.display.alerts import alert
+from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
+from otel_rl.bridge.delivery.wandb.display.history_rows import payload
+from otel_rl.bridge.delivery.wandb.display.key_display import define_axes, define_key
+from otel_rl.bridge.delivery.wandb.display.provenance import ProvenanceFiles
+from otel_rl.bridge.delivery.wandb.display.run_metadata import show
+from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
+from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
+from otel_rl.bridge.delivery.wandb.offline_copies import (
+    OfflineCopy,
+    check_room,
+    check_writable,
+)
+from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY, RemoteRun, ask, ask_for_summary
+from otel_rl.bridge.delivery.wandb.upload import Upload
+from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, ExperimentKey, Row
+from otel_rl.semconv import names
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["WandbTracker"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
+
+_QUERY_TIMEOUT_S = 10.0  # for one query of the server; it is repeated
+_SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
+
+
+# wandb-core writes at this interval, so a row may take as long to be in the file.
+_MIN_STALL_S = 4 * FILE_FLUSH_S
+
+
+class WandbTracker:
+    """Tracker of one W&B run. See the module."""
+
+    def __init__(self) -> None:
+        self._settings = WandbSettings()
+        self._account = Account(online=False, base_url="", project="", entity="")
+        self._run: wandb.Run | None = None
+        self._panels: SystemPanels | None = None
+        self._files: ProvenanceFiles | None = None
+        self._console = ConsoleLines(0)
+        self._samples: GrowingTables | None = None
+        self._summary: RunSummary | None = None
+        self._run_id = ""
+        self._journal = ""
+        self._upload = Upload("", 0, stall_timeout_s=0)
+        self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
+
+    def open(self, run: RunInfo, /) -> int:
+        """Create the run, or resume it online and start it anew offline."""
+        self._run_id = run.run_id
+        try:
+            self._settings = WandbSettings.parse(dict(run.attributes))
+            self._account = find_account(self._settings, os.environ)
+        except ConfigError as exc:
+            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._journal = run.journal
+        # Queried first, because an unreachable server costs `init` more than its whole timeout.
+        lines, console_lines = self._settled_lines() if self._account.online else (0, 0)
+        if not self._account.online:
+            check_writable(run.directory)
+            check_room(run.directory / "wandb", run.run_id, run.journal)
+        with translated():
+            self._run = _init(run, self._settings, self._account)
+            define_axes(self._run)
+            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
+            self._files = ProvenanceFiles(self._run)
+        # `run.step` is 0 after a resume until the first log.
+        start = self._run.starting_step
+        try:
+            if start != lines or not self._is_settled_at((lines, console_lines)):
+                raise TrackerUnavailable(
+                    f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
+                    hint="It still takes late uploads, or something else writes to it.",
+                )
+        except TrackerError:
+            self._finish(exit_code=1)
+            raise
+        self._console = ConsoleLines(console_lines)
+        path = writer_file(run, "samples") if self._account.online else None
+        self._samples = GrowingTables(self._run, path, start)
+        self._summary = RunSummary(
+            writer_file(run, "summary") if self._account.online else None,
+            run.journal,
+            start,
+            self._ask_for_summary,
+        )
+        self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
+        if not self._account.online:
+            self._copy = OfflineCopy(
+                _directory(self._run),
+                run.run_id,
+                run.journal,
+                stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S),
+            )
+        self.describe(run.description)
+        return start
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Log each row in one call at its own step."""
+        run = self._opened()
+        given = self._copy or self._upload
+        given.begin()
+        summary = self._summary
+        assert summary is not None
+        for row in rows:
+            summary.learn(row.new_keys)
+        summary.take(rows)
+        for row in rows:
+            with translated():
+                lines = self._console.of(row)
+                if lines:  # before the row, whose confirmation should not come without them
+                    run.write_logs("\n".join(lines))
+                if self._samples is not None:  # before the row as well
+                    self._samples.add(row)
+                for spec in row.new_keys:
+                    define_key(run, spec)
+                run.log(payload(row, summary.hours(row.time_ns)), step=row.number, commit=True)
+                alert(run, row)
+            if self._panels is not None:
+                self._panels.send(row)
+            given.next_row = row.number + 1
+        if shown := summary.changed():
+            with translated():
+                run.summary.update(shown)
+
+    def describe(self, description: Description, /) -> None:
+        """Update the run. Its group and job type are those at its opening."""
+        with translated():
+            show(self._opened(), description)
+            if self._files is not None:
+                self._files.show(description.provenance)
+        if self._panels is not None:
+            self._panels.know(description.devices)
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """Query the server until it has all rows. Offline, no row is ever safe."""
+        self._opened()
+        if self._copy is None:
+            return self._upload.wait(self._lines, timeout_s=timeout_s)
+        try:
+            self._copy.check_progress()
+        except TrackerUnavailable:
+            # It may hold more rows than any other: then it stays for manual recovery.
+            with contextlib.suppress(TrackerError):
+                self._finish(exit_code=1)
+            self._copy.remove_if_needless()
+            raise
+        return None
+
+    def location(self) -> str:
+        """Return the URL of the run, or the path of its directory."""
+        run = self._opened()
+        return str((run.url or "") if self._account.online else _directory(run))
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Finish the run, end ``wandb-core``, and check that the run is complete."""
+        was_open = self._run is not None
+        if was_open:
+            self._finish(exit_code=exit_code)
+        if not self._account.online:
+            self._verify_copy()
+            return None
+        return self._upload.wait(self._lines) if was_open else self._upload.safe_row
+
+    def _verify_copy(self) -> None:
+        if self._copy is None:
+            return
+        try:
+            self._copy.verify()
+        except TrackerUnavailable:
+            self._copy.remove_if_needless()
+            raise
+        self._copy.remove_others()
+        self._copy = None
+
+    def _finish(self, *, exit_code: int) -> None:
+        import wandb
+
+        run, self._run = self._opened(), None
+        with translated():
+            if self._samples is not None:
+                self._samples.show(everything=True)
+            run.finish(exit_code=exit_code)
+            # Returns when wandb-core has ended: only then the exit record is in the file.
+            wandb.teardown(exit_code=exit_code)
+
+    def _lines(self) -> int:
+        return self._ask().lines
+
+    def _settled_lines(self) -> tuple[int, int]:
+        """Return the line counts of a run before `init`, so old that no later answer can be lower.
+
+        The SDK numbers rows from one answer of the server and places them by another. If an upload
+        of a killed writer lands in between, a row would take the line of an earlier one. So the
+        counts are queried long enough before `init`, and again long enough after it: if both are
+        equal, so were the answers to `init`. Likewise for the lines of the console.
+        """
+        lines = self._ask_who_wrote()
+        if not any(lines):
+            return lines
+        time.sleep(_SETTLE_S)
+        if self._ask_who_wrote() != lines:
+            raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
+        return lines
+
+    def _is_settled_at(self, lines: tuple[int, int]) -> bool:
+        """Check the line counts again after `init`, see ``_settled_lines``."""
+        if not self._account.online:
+            return True
+        time.sleep(_SETTLE_S)
+        return self._ask_who_wrote() == lines
+
+    def _ask_who_wrote(self) -> tuple[int, int]:
+        """Return the numbers of rows, and of lines of the console, of a run of this journal.
+
+        Raises:
+            TrackerRejected: The run has rows of another journal, which must not be continued.
+        """
+        remote = self._ask()
+        if remote.lines and self._journal and remote.journal != self._journal:
+            raise TrackerRejected(
+                f"The W&B run {self._run_id} has {remote.lines} rows of another journal.",
+                hint="Give the trial another name, or start the bridge with the data directory "
+                "that the run was written from.",
+            )
+        return remote.lines, remote.console_lines
+
+    def _ask_for_summary(self) -> Mapping[str, object]:
+        try:
+            return ask_for_summary(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
+        except TrackerError as exc:  # the rows are worth more than the summary
+            _log.warning("The summary of the W&B run %s begins anew: %s", self._run_id, exc)
+            return {}
+
+    def _ask(self) -> RemoteRun:
+        return ask(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
+
+    def _opened(self) -> "wandb.Run":
+        if self._run is None:
+            raise TrackerUnavailable(f"The W&B run {self._run_id} is not open.")
+        return self._run
+
+
+def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        id=run.run_id,
+        project=account.project,
+        entity=account.entity or None,
+        name=_name(run.key)[:_MAX_NAME_LENGTH],
+        group=(run.description.group or run.key.experiment)[:_MAX_NAME_LENGTH],
+        job_type=run.description.job_type[:_MAX_NAME_LENGTH] or None,
+        dir=run.directory,
+        config={
+            names.RL_EXPERIMENT_NAME: run.key.experiment,
+            names.RL_TRIAL_NAME: run.key.trial,
+            JOURNAL_KEY: run.journal,
+        },
+        mode="online" if account.online else "offline",
+        resume="allow" if account.online else None,
+        reinit="create_new",
+        settings=quiet_settings(settings, account),
+    )
+
+
+def _name(key: ExperimentKey) -> str:
+    return key.experiment if key.trial == ExperimentKey("").trial else str(key)
+
+
+def _directory(run: "wandb.Run") -> Path:
+    return Path(run.settings.sync_dir)

@@ -1,0 +1,1 @@
+"""Admission control: bounds on memory, threads, connections, experiments and token shares."""

@@ -1,0 +1,104 @@
+"""The one table from errors to answers, for HTTP and gRPC alike.
+
+Retryable errors are 503 and UNAVAILABLE, all others are final: the Go exporter drops a batch on any
+status but 429, 502, 503 and 504, and the Python exporter does not retry 429. So an unforeseen error
+is 503 too, never 500, which would cost the sender its data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+# The two have stubs, but no py.typed.
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.errors import (
+    JournalClosed,
+    JournalError,
+    JournalFull,
+    MalformedRequest,
+    OtelRLError,
+    Overloaded,
+    RequestTooLarge,
+    SlowSender,
+    Unauthenticated,
+)
+
+__all__ = [
+    "ANSWERS",
+    "NOT_FOUND",
+    "TOO_MANY_CONNECTIONS",
+    "UNFORESEEN",
+    "Answer",
+    "answer_to",
+    "status_message",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to a sender whose request was not taken.
+
+    Attributes:
+        http: HTTP status.
+        grpc: gRPC status.
+        outcome: How the request is counted.
+    """
+
+    http: int
+    grpc: grpc.StatusCode
+    outcome: Outcome
+
+    @property
+    def is_retryable(self) -> bool:
+        """Return whether the sender should retry the same request."""
+        return self.grpc is grpc.StatusCode.UNAVAILABLE
+
+    @property
+    def code(self) -> int:
+        """Return the gRPC status as a number, as in ``google.rpc.Status``."""
+        number: int = self.grpc.value[0]
+        return number
+
+
+ANSWERS: Mapping[type[OtelRLError], Answer] = {
+    MalformedRequest: Answer(400, grpc.StatusCode.INVALID_ARGUMENT, Outcome.MALFORMED),
+    RequestTooLarge: Answer(413, grpc.StatusCode.RESOURCE_EXHAUSTED, Outcome.TOO_LARGE),
+    Unauthenticated: Answer(401, grpc.StatusCode.UNAUTHENTICATED, Outcome.UNAUTHENTICATED),
+    Overloaded: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.OVERLOADED),
+    SlowSender: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.SLOW),
+    JournalFull: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.NO_ROOM),
+    JournalClosed: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.STOPPING),
+    JournalError: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.FAILED),
+}
+"""All expected errors of the ingest stage. A subclass is answered as its nearest ancestor."""
+
+UNFORESEEN = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.FAILED)
+"""Answer to any other error: the sender keeps its data until the bridge is repaired."""
+
+TOO_MANY_CONNECTIONS = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.TOO_MANY_CONNECTIONS)
+"""Answer to a connection that is closed before its request."""
+
+NOT_FOUND = Answer(404, grpc.StatusCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
+"""Answer to an unknown path."""
+
+
+def answer_to(error: Exception) -> Answer:
+    """Return the answer to a request that ended in ``error``."""
+    for ancestor in type(error).__mro__:
+        if issubclass(ancestor, OtelRLError) and ancestor in ANSWERS:
+            return ANSWERS[ancestor]
+    return UNFORESEEN
+
+
+def status_message(answer: Answer, message: str, *, retry_after_s: int) -> Status:
+    """Build the ``google.rpc.Status`` of an answer, with RetryInfo if it is retryable."""
+    status = Status(code=answer.code, message=shorten(message, MAX_MESSAGE_BYTES))
+    if answer.is_retryable:
+        status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=retry_after_s)))
+    return status

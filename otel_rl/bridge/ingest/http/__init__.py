@@ -1,0 +1,1 @@
+"""OTLP/HTTP: the application, its server, its listener and its protocol limits."""

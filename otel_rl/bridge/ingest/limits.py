@@ -1,0 +1,146 @@
+"""Bounds of the ingest stage, as one frozen settings model."""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits"]
+
+MAX_HEAD_BYTES = 16 << 10
+"""Most bytes of a request before its body, and of a gRPC call's metadata."""
+
+
+class ReceiveLimits(BaseModel):
+    """Bounds on one request and on all requests together.
+
+    Each refusal is answered with its reason and counted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    # OTLP's recommendation.
+    max_body_bytes: int = Field(64 << 20, ge=1 << 10)
+    """Largest request, decompressed."""
+
+    # Two bytes can encode a message, and parsing one takes up to 200 bytes.
+    max_messages_per_request: int = Field(1_000_000, ge=1)
+    """Protobuf messages in a request, empty ones included; twice as many strings, half as many JSON
+    objects."""
+
+    max_points_per_request: int = Field(200_000, ge=1)
+    """Data points, spans or log records in a request; also resources, scopes and metrics together.
+    Senders set ``max_export_batch_size`` (SDKs) or ``send_batch_max_size`` (Collector)."""
+
+    max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
+    """Memory for all requests being parsed. Large requests share three quarters of it, one at a
+    time."""
+
+    max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
+    """Bytes of request bodies held at once, compressed and decompressed, HTTP and gRPC together. At
+    least twice ``max_body_bytes``."""
+
+    # Waiting requests share one fsync, so this exceeds the number of cores.
+    max_concurrent_requests: int = Field(64, ge=1, le=1024)
+    """Threads that store requests, per protocol."""
+
+    max_connections: int = Field(1024, ge=1)
+    """Connections at once, per protocol."""
+
+    max_experiments: int = Field(1000, ge=1)
+    """Runs (experiment and trial) in use at once."""
+
+    header_timeout_s: float = Field(10.0, gt=0)
+    """Time for the headers of an HTTP request to arrive."""
+
+    body_timeout_s: float = Field(10.0, gt=0)
+    """Time for a request body or gRPC message to arrive."""
+
+    answer_timeout_s: float = Field(10.0, gt=0)
+    """Time for a sender to read its answer."""
+
+    # Above the export interval of every SDK.
+    idle_timeout_s: float = Field(75.0, gt=0)
+    """Time without requests before a connection is closed."""
+
+    retry_after_s: int = Field(1, ge=1)
+    """``Retry-After`` of a 503. Exporters give up after ten seconds in all, so more than three
+    loses data."""
+
+    max_resource_attributes: int = Field(128, ge=1)
+    """Attributes of a resource."""
+
+    max_attributes: int = Field(64, ge=1)
+    """Attributes of a scope, data point, exemplar or log event; fields of a text sample."""
+
+    # The limit of OpenTelemetry SDKs.
+    max_span_attributes: int = Field(128, ge=1)
+    """Attributes of a span."""
+
+    max_span_bytes: int = Field(1 << 20, ge=1 << 10)
+    """Protobuf bytes of a span with its attributes, events and links."""
+
+    # SDKs send at most 128, workers of otel_rl 64.
+    max_span_links: int = Field(1024, ge=1)
+    """Links of a span."""
+
+    max_span_name_bytes: int = Field(1024, ge=1)
+    """UTF-8 bytes of a span name."""
+
+    max_attribute_key_bytes: int = Field(256, ge=1)
+    """UTF-8 bytes of an attribute key, and of a key within a log event."""
+
+    max_attribute_value_bytes: int = Field(4096, ge=1)
+    """Protobuf bytes of an attribute value, except of spans, which carry stack traces; name and
+    version of a scope."""
+
+    max_resource_bytes: int = Field(32 << 10, ge=1)
+    """Protobuf bytes of all attributes of a resource."""
+
+    max_attributes_bytes: int = Field(8 << 10, ge=1)
+    """Protobuf bytes of all attributes of a scope, data point or exemplar."""
+
+    max_event_bytes: int = Field(1 << 20, ge=1 << 10)
+    """Protobuf bytes of a log event."""
+
+    # Workers of otel_rl cut texts at 16,384 characters.
+    max_event_text_bytes: int = Field(128 << 10, ge=1)
+    """UTF-8 bytes of one text in a log event."""
+
+    # Protobuf's own limit is 30.
+    max_event_depth: int = Field(16, ge=1, le=25)
+    """Nested maps and arrays in a log event."""
+
+    max_name_chars: int = Field(128, ge=1)
+    """Characters of an experiment, trial or role, of the phase of a span, and of the table, tag,
+    group or job type of an event."""
+
+    # OpenTelemetry's limit.
+    max_metric_name_bytes: int = Field(255, ge=1)
+    """UTF-8 bytes of a metric name or unit."""
+
+    max_buckets: int = Field(512, ge=1)
+    """Buckets of a histogram point, or quantiles of a summary point."""
+
+    # Workers of otel_rl send at most 1,024.
+    max_exemplars: int = Field(4096, ge=1)
+    """Exemplars of a data point."""
+
+    max_age_s: float = Field(14 * 86_400.0, gt=0)
+    """Oldest accepted event time, before the bridge's clock."""
+
+    max_future_s: float = Field(600.0, ge=0)
+    """Furthest accepted event time, ahead of the bridge's clock."""
+
+    default_experiment: str | None = Field(None, min_length=1)
+    """Experiment of data without ``rl.experiment.name``. Unset: such data is refused."""
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> Self:
+        # A body that compresses badly is held twice while it is decompressed.
+        if self.max_in_flight_bytes < 2 * self.max_body_bytes:
+            msg = (
+                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
+                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits."
+            )
+            raise ValueError(msg)
+        return self

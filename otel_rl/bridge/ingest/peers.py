@@ -1,0 +1,27 @@
+"""Peer of a connection, as far as its address identifies it."""
+
+import ipaddress
+from urllib.parse import unquote
+
+__all__ = ["address_of", "peer_of_call"]
+
+_IPV6_PREFIX_BITS = 64  # a host of IPv6 has all addresses of such a network
+
+
+def address_of(host: str) -> str:
+    """Return the address that a share belongs to: an IPv4 address or an IPv6 network."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
+
+
+def peer_of_call(peer: str) -> tuple[str, str]:
+    """Split a gRPC peer, ``ipv4:HOST:PORT`` or ``ipv6:[HOST]:PORT``, in address and connection."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    return address_of(host), peer

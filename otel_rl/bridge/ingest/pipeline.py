@@ -1,0 +1,231 @@
+"""Common path of HTTP and gRPC: authorise, bound, parse, validate, store, answer, count."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
+from otel_rl.bridge.ingest.admission.experiments import Experiments, Newcomers
+from otel_rl.bridge.ingest.admission.parse_lanes import ParseLanes
+from otel_rl.bridge.ingest.admission.thread_turns import ThreadTurns
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares, token_of
+from otel_rl.bridge.ingest.body import Held, InFlight
+from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
+from otel_rl.bridge.ingest.error_answers import UNFORESEEN, Answer, answer_to
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json, parse_json
+from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
+from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
+from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.validation.rules import Problem
+from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
+from otel_rl.errors import MalformedRequest
+from otel_rl.records import Batch, ExperimentKey, Signal
+
+__all__ = ["IngestPipeline"]
+
+_log = logging.getLogger(__name__)
+
+_MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
+
+# Waiting large requests take at most one thread in this many; the rest serve all others.
+_THREADS_OF_ONE_LARGE = 8
+
+_LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
+
+
+class IngestPipeline:
+    """Takes requests from any thread and hands validated batches to ``accept``.
+
+    One for all servers of a bridge, so that its bounds hold for all of them together.
+
+    Args:
+        accept: Makes the batches of a request durable before it returns. Called from many threads
+            at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
+            cannot; the sender then retries.
+        limits: Bounds on requests.
+        counters: Counts every request and its items.
+        clock_ns: The bridge's own clock.
+        tokens: Known tokens; without it no token is required.
+        experiments: Bounds their number.
+        overflow: Points that were dropped after their request was answered.
+        problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
+        shares: Share of each token of the bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        accept: Callable[[Sequence[Batch]], None],
+        limits: ReceiveLimits,
+        counters: Counters,
+        clock_ns: Callable[[], int] = time.time_ns,
+        tokens: Tokens | None = None,
+        experiments: Experiments | None = None,
+        overflow: Overflow | None = None,
+        problem: Callable[[], str] = str,
+        shares: TokenShares | None = None,
+    ) -> None:
+        self.problem = problem
+        self.limits = limits
+        self._accept = accept
+        self._counters = counters
+        self._clock_ns = clock_ns
+        self._tokens = tokens or Tokens(AuthSettings())
+        self._overflow = overflow or Overflow()
+        self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
+        self._in_flight = InFlight(
+            limits.max_in_flight_bytes,
+            shares,
+            # The largest request is held both compressed and decompressed.
+            for_all_bytes=2 * limits.max_body_bytes,
+        )
+        cores = os.cpu_count() or 1
+        self._unpacking = ThreadTurns(cores)
+        self._parsing = ParseLanes(
+            limits.max_parsing_bytes,
+            cores=cores,
+            max_waiting=max(1, limits.max_concurrent_requests // _THREADS_OF_ONE_LARGE),
+            timeout_s=limits.body_timeout_s,
+        )
+        # _lock guards _next_log_s.
+        self._lock = threading.Lock()
+        self._next_log_s = 0.0
+
+    @property
+    def wants_token(self) -> bool:
+        """Return whether a request needs a bearer token."""
+        return self._tokens.are_needed
+
+    def grant(self, authorization: str | None) -> Grant | None:
+        """Return the grant of an ``Authorization`` header; None if no token is required.
+
+        Raises:
+            Unauthenticated: It has no known token.
+        """
+        return self._tokens.grant(authorization)
+
+    def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
+        """Account for a request's bytes in flight until the end of the block."""
+        return self._in_flight.hold(token_of(grant))
+
+    def take(
+        self,
+        signal: Signal,
+        unpack: Callable[[], ExportRequest | bytes],
+        grant: Grant | None = None,
+        *,
+        is_json: bool = False,
+    ) -> Validated:
+        """Validate a request and make it durable. Blocks for the disk.
+
+        Its items are counted once it is durable, so a retry after an error is not counted twice.
+
+        Args:
+            signal: Signal of the request.
+            unpack: Returns the request as protobuf bytes, as JSON or as a message. Few run at a
+                time.
+            grant: Grant of the sender.
+            is_json: Whether it is JSON.
+
+        Raises:
+            RequestError: The sender should not send this again.
+            Overloaded: The sender should send this again.
+            JournalError: The sender should send this again.
+        """
+        now_ns = self._clock_ns()
+        token = token_of(grant)
+        with self._unpacking.turn(token):
+            unpacked = unpack()
+        payload = unpacked if isinstance(unpacked, bytes) else unpacked.SerializeToString()
+        with self._experiments.request(token) as newcomers:
+            memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
+            admission = partial(_problem, grant, newcomers)
+            with self._parsing.hold(memory_bytes):
+                request = self._from_json(signal, payload) if is_json else payload
+                admitted = validate(
+                    signal, request, self.limits, now_ns, admission, is_weighed=is_weighed
+                )
+            if admitted.batches:
+                self._accept(admitted.batches)
+                newcomers.keep(batch.experiment for batch in admitted.batches)
+        self._count(signal, admitted)
+        points, message = self._overflow.take(admitted.batches)
+        if not points:
+            return admitted
+        message = shorten(f"{message} {admitted.message}".rstrip(), MAX_MESSAGE_BYTES)
+        return replace(admitted, dropped_earlier=points, message=message)
+
+    def count(self, outcome: Outcome) -> None:
+        """Count a request that never reached ``take``."""
+        self._counters.add(Counter.REQUESTS, reason=outcome)
+
+    def answer(self, error: Exception, where: Where) -> tuple[Answer, str]:
+        """Return the answer and its message for a request that ended in ``error``, and count it.
+
+        An unforeseen error is logged, at most once a minute, and not described to the sender: it
+        may contain anything.
+        """
+        answer = answer_to(error)
+        self.count(answer.outcome)
+        if answer is not UNFORESEEN:
+            return answer, str(error)
+        self._counters.add(Counter.EXCEPTIONS, reason=where)
+        if self._may_log():
+            _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
+        return answer, "The bridge failed to store the request. Its log says why."
+
+    def _memory_of(self, signal: Signal, payload: bytes, *, is_json: bool) -> tuple[int, bool]:
+        """Return the memory of a parsed request, in bytes, and whether it was counted.
+
+        Large requests are counted one at a time.
+        """
+        if is_json:
+            return memory_of_json(payload, max_objects=self._max_objects), False
+        most = worst_bytes(len(payload))
+        if self._parsing.is_small(most):
+            return most, False
+        with self._parsing.look(len(payload)):
+            try:
+                return memory_of(signal, payload, self.limits), True
+            except MalformedRequest:
+                return most, False  # parts of it may be readable
+
+    def _from_json(self, signal: Signal, payload: bytes) -> ExportRequest:
+        return parse_json(signal, payload, max_objects=self._max_objects)
+
+    @property
+    def _max_objects(self) -> int:
+        return max(1, self.limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
+
+    def _count(self, signal: Signal, admitted: Validated) -> None:
+        spec = SIGNALS[signal]
+        self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
+        self._counters.add(spec.accepted_counter, admitted.accepted)
+        self._counters.add(Counter.LOGS_IGNORED, admitted.ignored)
+        for (run, reason), n in admitted.refused_of_runs.items():
+            # An unknown run is only ever refused, and would be kept in memory for ever.
+            known = run if run is not None and self._experiments.knows(run) else None
+            self._counters.add(spec.refused_counter, n, reason=reason, run=known)
+        for reason, n in admitted.exemplars_refused.items():
+            self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
+
+    def _may_log(self) -> bool:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._next_log_s:
+                return False
+            self._next_log_s = now_s + _LOG_INTERVAL_S
+            return True
+
+
+def _problem(grant: Grant | None, newcomers: Newcomers, key: ExperimentKey) -> Problem:
+    """Return why nothing of ``key`` is accepted: not granted to the sender, or no room."""
+    forbidden = grant.problem(key) if grant is not None else None
+    return forbidden or newcomers.problem(key)

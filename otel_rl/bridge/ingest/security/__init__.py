@@ -1,0 +1,1 @@
+"""TLS, bearer tokens, and files that hold secrets."""

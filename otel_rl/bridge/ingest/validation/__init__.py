@@ -1,0 +1,1 @@
+"""Checks resources, points, spans and events, and removes what breaks a rule."""

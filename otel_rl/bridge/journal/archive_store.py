@@ -1,0 +1,178 @@
+"""Values in the journal that wait for a file of the archive.
+
+The transaction that makes rows of a batch adds them in parts. A file is decided before it is
+written: its parts are marked with its number, and removed once it is on the disk. So a bridge that
+resumes, or takes over the run, writes the same file with the same values again, if at all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Journal, checksum
+from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+
+__all__ = ["ArchiveStore", "StoredPart", "UnarchivedRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnarchivedRun:
+    """A run with values that wait.
+
+    Attributes:
+        key: The run.
+        size: Bytes of the parts.
+        oldest_ns: When the first of them was added.
+    """
+
+    key: ExperimentKey
+    size: int
+    oldest_ns: int
+
+
+class StoredPart(NamedTuple):
+    """A part of the values.
+
+    Attributes:
+        samples: Number of values.
+        body: ``ArchivedPart``; None if the disk has damaged it.
+    """
+
+    samples: int
+    body: bytes | None
+
+
+class ArchiveStore:
+    """The waiting values of one journal. Any thread may call any method.
+
+    Args:
+        journal: Where they are.
+        owners: Says which runs this bridge may write.
+    """
+
+    def __init__(self, journal: Journal, owners: Ownership | None = None) -> None:
+        self._journal = journal
+        self._owners = owners or SoleOwner()
+
+    @property
+    def identity(self) -> str:
+        """See ``Journal.identity``."""
+        return self._journal.identity
+
+    def size(self) -> int:
+        """Return the bytes that wait, of all runs.
+
+        Raises:
+            JournalError: The journal is unreachable.
+        """
+        with self._journal.read() as connection:
+            (size,) = connection.execute(
+                "SELECT COALESCE(SUM(archive_bytes), 0) FROM runs"
+            ).fetchone()
+        return int(size)
+
+    def waiting(self) -> Sequence[UnarchivedRun]:
+        """Return the runs of this bridge with values that wait, oldest first.
+
+        Raises:
+            JournalError: The journal is unreachable.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial, archive_bytes, (SELECT made_ns FROM archive AS a"
+                " WHERE a.run_id = runs.run_id ORDER BY a.number LIMIT 1)"
+                " FROM runs WHERE archive_bytes > 0"
+            ).fetchall()
+        runs = [
+            UnarchivedRun(ExperimentKey(experiment, trial), int(size), int(oldest_ns))
+            for experiment, trial, size, oldest_ns in found
+            if oldest_ns is not None
+        ]
+        ours = [run for run in runs if self._owners.epoch(run.key) is not None]
+        return sorted(ours, key=lambda run: run.oldest_ns)
+
+    def begin_file(self, key: ExperimentKey, max_bytes: int) -> int | None:
+        """Decide the next file of a run, or return the one that was decided.
+
+        Args:
+            key: The run.
+            max_bytes: Bytes of parts at which the file ends.
+
+        Returns:
+            Its number, unique in the journal; None if nothing waits.
+
+        Raises:
+            LeaseLost: The run belongs to another bridge.
+            JournalError: The journal is unreachable or full.
+        """
+        run = run_id(key.experiment, key.trial)
+
+        def begin(connection: Connection) -> int | None:
+            (begun,) = connection.execute(
+                "SELECT MIN(file) FROM archive WHERE run_id = ? AND file > 0", (run,)
+            ).fetchone()
+            if begun is not None:
+                return int(begun)
+            last, size = None, 0
+            cursor = connection.execute(
+                "SELECT number, LENGTH(body) FROM archive WHERE run_id = ? ORDER BY number", (run,)
+            )
+            for number, length in cursor:
+                last, size = int(number), size + int(length)
+                if size >= max_bytes:
+                    break
+            cursor.close()
+            if last is not None:
+                connection.execute(
+                    "UPDATE archive SET file = ? WHERE run_id = ? AND number <= ?",
+                    (last, run, last),
+                )
+            return last
+
+        return write_owned(self._journal, self._owners, key, begin)
+
+    def parts(self, key: ExperimentKey, file: int) -> Iterator[StoredPart]:
+        """Yield the parts of a file, one in memory at a time.
+
+        Raises:
+            JournalError: The journal is unreachable.
+        """
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            numbers = connection.execute(
+                "SELECT number FROM archive WHERE run_id = ? AND file = ? ORDER BY number",
+                (run, file),
+            ).fetchall()
+        for (number,) in numbers:
+            with self._journal.read() as connection:
+                found = connection.execute(
+                    "SELECT samples, body, crc FROM archive WHERE number = ?", (number,)
+                ).fetchone()
+            if found is not None:
+                samples, body, crc = found
+                yield StoredPart(int(samples), body if checksum(body, run) == crc else None)
+
+    def end_file(self, key: ExperimentKey, file: int) -> None:
+        """Remove the parts of a file that is on the disk.
+
+        Raises:
+            LeaseLost: The run belongs to another bridge.
+            JournalError: The journal is unreachable or full.
+        """
+        run = run_id(key.experiment, key.trial)
+
+        def remove(connection: Connection) -> None:
+            (size,) = connection.execute(
+                f"SELECT COALESCE(SUM(LENGTH(body) + {RECORD_BYTES}), 0) FROM archive"  # noqa: S608  # ours
+                " WHERE run_id = ? AND file = ?",
+                (run, file),
+            ).fetchone()
+            connection.execute("DELETE FROM archive WHERE run_id = ? AND file = ?", (run, file))
+            connection.execute(
+                "UPDATE runs SET archive_bytes = archive_bytes - ? WHERE run_id = ?",
+                (int(size), run),
+            )
+
+        write_owned(self._journal, self._owners, key, remove)

@@ -1,0 +1,332 @@
+"""Several bridges on one database: each run is owned by one of them at a time, by a lease.
+
+    claim -> own -> renew, renew, ... -> release      the run goes on elsewhere, or is finished
+                       |
+                       v
+                     lost                             another has it, or might have it by now
+
+* The database's clock alone says when a lease has ended. A bridge trusts its own monotonic clock
+  for one thing: it stops ``_MARGIN`` of a lease before the database can have given it away, counted
+  from before it asked for it.
+* Each turn of a run has a number, the epoch, which is larger than that of the turn before. What an
+  owner writes, it writes under its number, in the same transaction; see ``RunStore``. So an owner
+  that was asleep writes nothing after its turn.
+* Work is shared out evenly as it comes. A run that has an owner stays there.
+* A bridge that was cut off in the middle of a transaction locks what the others need. Any bridge
+  that sees the server wait for it ends its transaction.
+"""
+
+import contextlib
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.schema import APPLICATION
+from otel_rl.errors import JournalError
+from otel_rl.records import ExperimentKey
+
+__all__ = ["FREE", "BridgeLeases"]
+
+_log = logging.getLogger(__name__)
+
+_MARGIN: Final = 1 / 3
+_RENEWALS: Final = 3  # in the time of a lease
+_MAX_PAUSE_S: Final = 1.0  # a run without an owner waits at most this long to be looked at
+
+_NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
+
+FREE: Final = f"expires_ns < {_NOW_NS}"
+"""Condition on ``runs``: no bridge works on it."""
+
+_HAS_ROWS: Final = """next_row > COALESCE((SELECT finished_row FROM deliveries AS d
+                                  WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)"""
+"""Rows that the tracker's run has not been closed with."""
+
+_HAS_WORK: Final = f"""(
+  is_open = 1
+  OR archive_bytes > 0
+  OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
+  OR {_HAS_ROWS}
+  OR row_bytes > 0 AND EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id
+                               AND d.tracker = ? AND d.next_row = runs.next_row)
+)"""  # noqa: S608  # ours
+"""Batches that wait, open steps, rows to write or to remove, or values to archive."""
+
+_CLAIM: Final = f"""
+UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
+  SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK}
+  ORDER BY number LIMIT ? FOR NO KEY UPDATE SKIP LOCKED
+) RETURNING experiment, trial, epoch, {_HAS_ROWS}
+"""  # noqa: S608  # ours
+
+_COUNTS: Final = f"""
+SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
+       (SELECT COUNT(*) FROM runs WHERE expires_ns >= {_NOW_NS}),
+       (SELECT COUNT(*) FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK})
+"""  # noqa: S608  # ours
+
+
+_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow says more within it
+
+# The server's own idle_in_transaction_session_timeout does not look at a transaction whose
+# statements come as a pipeline.
+_END_SILENT: Final = f"""
+SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user
+  AND application_name = '{APPLICATION}' AND wait_event = 'ClientRead'
+  AND xact_start IS NOT NULL AND state_change < clock_timestamp() - ? * INTERVAL '1 millisecond'
+"""  # noqa: S608  # ours
+
+
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
+
+
+def _boot_time() -> float:
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A run that is ours.
+
+    Attributes:
+        epoch: Number of the turn.
+        ends_at: Of this process's monotonic clock: from then on it may not be touched.
+    """
+
+    epoch: int
+    ends_at: float
+
+
+class BridgeLeases:
+    """The runs that one bridge owns. Any thread may ask; threads of its own keep them.
+
+    Args:
+        journal: Shared by the bridges. Its connections, two, should be the leases' alone: while a
+            lease waits for one, it runs out.
+        owner: Names this bridge, as no other is named, nor was.
+        tracker: Whose deliveries count.
+        lease_s: How long a run has no owner after its bridge was killed.
+        gained: Told of each run that becomes ours, and whether the tracker lacks rows of it.
+        lost: Told of runs that may not be touched any more, at once, before anybody else can own
+            them. It must not wait for the journal.
+        monotonic: Seconds; goes on while the machine sleeps.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        owner: str,
+        tracker: str,
+        lease_s: float,
+        gained: Callable[[ExperimentKey, bool], None],
+        lost: Callable[[Collection[ExperimentKey]], None],
+        monotonic: Callable[[], float] = _boot_time,
+    ) -> None:
+        self._journal = journal
+        self._owner = owner
+        self._tracker = tracker
+        self._lease_s = lease_s
+        self._lease_ns = int(lease_s * 1e9)
+        self._gained = gained
+        self._lost = lost
+        self._monotonic = monotonic
+        # Replaced as a whole by the thread, read by anybody.
+        self._held: Mapping[ExperimentKey, _Lease] = {}
+        self._claims = True
+        self._renewed_at = -math.inf
+        self._is_away = False
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._keep, name="otel-rl-leases", daemon=True),
+            # Of its own, because the other one may be waiting for the database.
+            threading.Thread(target=self._watch, name="otel-rl-lease-ends", daemon=True),
+            # Of its own, because what it ends may be what the first one waits for.
+            threading.Thread(target=self._end_silent, name="otel-rl-lease-silent", daemon=True),
+        ]
+        # _changing guards the replacement of _held, and _settled.
+        self._changing = threading.Lock()
+        self._settled: set[ExperimentKey] = set()
+
+    def epoch(self, key: ExperimentKey, /) -> int | None:
+        """See ``Ownership.epoch``."""
+        lease = self._held.get(key)
+        return lease.epoch if lease and self._monotonic() < lease.ends_at else None
+
+    def start(self) -> None:
+        """Begin to claim runs."""
+        for thread in self._threads:
+            thread.start()
+
+    def settle(self, keys: Collection[ExperimentKey]) -> None:
+        """These need no owner until something new comes: give back those that are ours."""
+        with self._changing:
+            self._settled.update(keys)
+
+    def claim_no_more(self) -> None:
+        """Keep what is owned, and leave new runs to the others."""
+        self._claims = False
+
+    def stop(self) -> None:
+        """Give all runs back. The threads that work on them have ended by then."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        with self._changing:
+            self._held = {}
+        try:
+            self._journal.write(self._give_all_back)
+        except JournalError as exc:
+            _log.warning("Leases run out by themselves, they cannot be given back: %s", exc)
+
+    # From here on: the thread that keeps the leases.
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.turn()
+            except JournalError as exc:
+                if not self._is_away:
+                    self._is_away = True
+                    _log.warning("Leases cannot be renewed: %s", exc)
+            pause_s = min(_MAX_PAUSE_S, self._lease_s / _RENEWALS / 2)
+            self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
+
+    def turn(self) -> None:
+        """Renew what is due, and claim what is free. A thread does so, if any was started.
+
+        Raises:
+            JournalError: The database is unreachable; what is held ends by itself.
+        """
+        if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
+            self._renew()
+            with self._changing:
+                settled, self._settled = self._settled, set()
+            self._release([key for key in settled if key in self._held])
+        if self._claims:
+            self._claim()
+        self._is_away = False
+
+    def _renew(self) -> None:
+        asked_at = self._monotonic()
+        renewed = self._journal.write(self._renew_all)
+        self._renewed_at = asked_at
+        with self._changing:
+            before = self._held
+            # One that has ended, or is about to, was seen to be lost by those who asked: it stays
+            # so until the next turn.
+            last = self._monotonic() + self._lease_s / 10
+            self._held = {
+                key: _Lease(lease.epoch, self._end(asked_at))
+                for key, lease in before.items()
+                if renewed.get(key) == lease.epoch and last < lease.ends_at
+            }
+            lost = before.keys() - self._held.keys()
+        if lost:
+            _log.warning("Runs are left to other bridges: %s", ", ".join(map(str, sorted(lost))))
+            self._lost(lost)
+        self._release([key for key in renewed if key not in self._held])
+
+    def _renew_all(self, connection: Connection) -> Mapping[ExperimentKey, int]:
+        connection.execute(
+            f"INSERT INTO bridges (owner, expires_ns) VALUES (?, {_NOW_NS} + ?)"  # noqa: S608
+            " ON CONFLICT (owner) DO UPDATE SET expires_ns = excluded.expires_ns",
+            (self._owner, self._lease_ns),
+        )
+        connection.execute(f"DELETE FROM bridges WHERE expires_ns < {_NOW_NS}")  # noqa: S608
+        renewed = connection.execute(
+            # Locked in the order in which commits lock them, so that no two wait for each other.
+            f"UPDATE runs SET expires_ns = {_NOW_NS} + ? WHERE run_id IN"  # noqa: S608
+            " (SELECT run_id FROM runs WHERE owner = ?"
+            ' ORDER BY experiment COLLATE "C", trial COLLATE "C" FOR NO KEY UPDATE)'
+            " RETURNING experiment, trial, epoch",
+            (self._lease_ns, self._owner),
+        ).fetchall()
+        return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in renewed}
+
+    def _claim(self) -> None:
+        asked_at = self._monotonic()
+        claimed = self._journal.write(self._claim_share)
+        if not claimed:
+            return
+        with self._changing:
+            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch, _ in claimed}
+            self._held = {**self._held, **taken}
+        for key, _, has_rows in claimed:
+            self._gained(key, has_rows)
+
+    def _claim_share(self, connection: Connection) -> Sequence[tuple[ExperimentKey, int, bool]]:
+        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,) * 2).fetchone()
+        share = -(-(owned + free) // max(1, bridges))
+        limit = min(free, share - len(self._held))
+        if limit <= 0:
+            return []
+        claimed = connection.execute(
+            _CLAIM,
+            (self._owner, self._lease_ns, self._tracker, self._tracker, limit, self._tracker),
+        ).fetchall()
+        return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
+
+    def _release(self, keys: Collection[ExperimentKey]) -> None:
+        if not keys:
+            return
+        with self._changing:
+            released = [key for key in keys if key in self._held]
+            self._held = {key: held for key, held in self._held.items() if key not in keys}
+        if released:
+            self._lost(released)
+
+        def give_back(connection: Connection) -> None:
+            for key in sorted(keys):
+                connection.execute(
+                    "UPDATE runs SET owner = '', expires_ns = 0"
+                    " WHERE experiment = ? AND trial = ? AND owner = ?",
+                    (key.experiment, key.trial, self._owner),
+                )
+
+        self._journal.write(give_back)
+
+    def _give_all_back(self, connection: Connection) -> None:
+        connection.execute(
+            "UPDATE runs SET owner = '', expires_ns = 0 WHERE owner = ?", (self._owner,)
+        )
+        connection.execute("DELETE FROM bridges WHERE owner = ?", (self._owner,))
+
+    def _end(self, asked_at: float) -> float:
+        return asked_at + self._lease_s * (1 - _MARGIN)
+
+    # Another thread.
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._lease_s / 30):
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of what could not be renewed in time. A thread does so, if any was started."""
+        now = self._monotonic()
+        with self._changing:
+            ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
+            if ended:
+                self._held = {k: lease for k, lease in self._held.items() if k not in ended}
+        if ended:
+            _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
+            self._lost(ended)
+
+    # The third.
+
+    def _end_silent(self) -> None:
+        """End transactions that the server waits for, so that no renewal comes too late by them."""
+        silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
+        while not self._stopping.wait(silence_s / 2):
+            with contextlib.suppress(JournalError), self._journal.read() as connection:
+                (ended,) = connection.execute(_END_SILENT, (int(silence_s * 1000),)).fetchone()
+                if ended:
+                    _log.warning("Transactions of bridges that went silent are ended: %d", ended)

@@ -1,0 +1,1 @@
+"""Formats of what the journal keeps, explicit and versioned."""

@@ -1,0 +1,171 @@
+"""The bridge's own database, spool and run store in one: what every kind of it promises.
+
+* Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss.
+* Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
+  spool and the run store.
+* Visible: a read sees everything whose ``write`` has returned, in whichever bridge.
+* One statement sees one moment. Two statements of a read may see two.
+
+``sqlite.py`` is one file for one bridge, ``postgres.py`` one database for any number of them. Both
+take the same statements, with ``?`` for parameters.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+__all__ = [
+    "MADE",
+    "RECORD_BYTES",
+    "ROOM_OF_ROWS",
+    "WAITING",
+    "Connection",
+    "Cursor",
+    "Journal",
+    "Value",
+    "checksum",
+]
+
+_T = TypeVar("_T")
+
+Value = str | bytes | int | None
+"""What a column holds."""
+
+ROOM_OF_ROWS: Final = "(row_bytes + 64 * (next_row - pruned_row))"
+"""Bytes that the rows of one of the ``runs`` take on the disk, about: their bodies, and for each
+its key and the empty part of its page (40 to 100 bytes, measured)."""
+
+RECORD_BYTES: Final = 100
+"""What a record of a run takes beside its body: its key, its place in an index, the rest of a
+page."""
+
+MADE: Final = f"({ROOM_OF_ROWS} + state_bytes + description_bytes + log_bytes + history_bytes)"
+"""Bytes of everything that was made of the batches of one of the ``runs``, about.
+
+Without what waits for the archive: that has a bound of its own, and holds back no rows."""
+
+WAITING: Final = "COALESCE((SELECT SUM(bytes) FROM waiting WHERE waiting.run_id = runs.run_id), 0)"
+"""Bytes of the batches of one of the ``runs``."""
+
+
+class Cursor(Protocol):
+    """Result of a statement. Its errors may be raised later, within the same ``write``."""
+
+    def fetchone(self) -> Any:  # a row has columns of any type
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows that are left."""
+        ...
+
+    def close(self) -> object:
+        """Leave the rest."""
+        ...
+
+
+class Connection(Protocol):
+    """Takes statements, for the length of a ``write`` or ``read``."""
+
+    def execute(self, sql: str, parameters: Sequence[Value] = ..., /) -> Cursor:
+        """Run one statement."""
+        ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Value]], /) -> object:
+        """Run one statement for each of ``parameters``."""
+        ...
+
+
+class Journal(Protocol):
+    """One database. Any thread may call any method."""
+
+    @property
+    def identity(self) -> str:
+        """Random, made with the database: tells a run of this journal from one of another."""
+        ...
+
+    @property
+    def max_bytes(self) -> int:
+        """Bound for what comes in, see ``check_room``."""
+        ...
+
+    @property
+    def shards(self) -> int:
+        """Into how many counters a number is split that several write to at the same time."""
+        ...
+
+    @property
+    def hold_row(self) -> str:
+        """Ends a SELECT of one of the ``runs`` that may be changed meanwhile, but not removed."""
+        ...
+
+    @property
+    def lock_row(self) -> str:
+        """Ends a SELECT of one of the ``runs`` that no other may hold or change meanwhile."""
+        ...
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which no waiting write could be stored; 0 if all is well."""
+        ...
+
+    def write(self, function: Callable[[Connection], _T], /) -> _T:
+        """Run ``function`` in a transaction and return its result once that is durable.
+
+        Where others write at the same moment, it may be run again from its beginning.
+
+        Raises:
+            JournalFull: There is no room, in the bound or on the disk. Nothing was written.
+            JournalClosed: The bridge is stopping. Nothing was written.
+            JournalUnavailable: The database is unreachable. Nothing was written, or all was:
+                only a read can tell.
+            Exception: What ``function`` raised. Nothing was written.
+        """
+        ...
+
+    def read(self) -> AbstractContextManager[Connection]:
+        """A connection for reading, for the length of the context.
+
+        Every cursor must be read to its end or closed by then.
+
+        Raises:
+            JournalUnavailable: The database is unreachable.
+        """
+        ...
+
+    def check_room(self, connection: Connection, n_bytes: int, /) -> None:
+        """Refuse what would fill the room that is needed to get rid of what is there.
+
+        Called inside ``write`` by those who bring something in. Turning a batch into rows needs
+        room before it gives the batch's room back, so batches may not take all of it.
+
+        Raises:
+            JournalFull: ``n_bytes`` more would exceed ``max_bytes``.
+        """
+        ...
+
+    def size(self) -> int:
+        """Bytes in use."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was accepted, then close. Idempotent."""
+        ...
+
+
+def checksum(body: object, *columns: str | int) -> int:
+    """Return the checksum by which a record is checked on reading: SQLite passes flipped bits on.
+
+    Args:
+        body: The large column. One flipped bit can make something else of bytes: nothing that was
+            ever written.
+        columns: The others that make the record what it is, its run and its number among them.
+    """
+    if not isinstance(body, bytes):
+        return -1
+    return zlib.crc32(body, zlib.crc32(repr(columns).encode()))

@@ -1,0 +1,240 @@
+"""Reads the runs and histories of a journal for commands that only look.
+
+It reads beside a bridge that runs, and changes nothing.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.bridge.journal.formats.description_format import read_description
+from otel_rl.bridge.journal.formats.key_log import readable_keys
+from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.errors import JournalError
+from otel_rl.records import Description, ExperimentKey, KeySpec, RoleStanding
+from otel_rl.run_id import run_id
+
+__all__ = [
+    "RunOverview",
+    "histories",
+    "keys",
+    "overview",
+    "removed_runs",
+    "shared_histories",
+    "shared_keys",
+    "shared_overview",
+    "shared_removed_runs",
+]
+
+_TIMEOUT_S = 3.0  # a bridge that is just committing
+
+_MADE = MADE.replace("next_row", "runs.next_row")  # deliveries have one, too
+
+# In the order of the attributes below.
+_QUERY = f"""
+SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
+       runs.next_row - CASE WHEN COALESCE(finished_row, 0) > COALESCE(d.next_row, 0)
+                            THEN finished_row ELSE COALESCE(d.next_row, 0) END,
+       CAST({WAITING} AS BIGINT),
+       COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0), owner,
+       COALESCE(location, ''), begun_ns, changed_ns, step, step_ns, CAST({_MADE} AS BIGINT),
+       descriptions.body, descriptions.crc
+FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
+LEFT JOIN descriptions ON descriptions.run_id = runs.run_id
+ORDER BY experiment, trial, tracker
+"""  # noqa: S608  # ours
+
+_HISTORY = """
+SELECT experiment, trial, h.run_id, newest_ns, body, crc FROM history AS h
+JOIN runs ON runs.run_id = h.run_id {} ORDER BY h.number
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """State of one run with one tracker.
+
+    Attributes:
+        key: Experiment and trial.
+        roles: How the workers of each role stood when rows were made last.
+        tracker: Its name, or empty if none has been asked yet.
+        rows: How many were made so far.
+        unconfirmed: How many of them the tracker has not said that it has.
+        waiting_bytes: Acknowledged batches that are no rows yet.
+        state: What the delivery said when it spoke last of ``error``.
+        error: What keeps the tracker from taking rows; empty if nothing does.
+        error_ns: Since when, in nanoseconds since the epoch.
+        owner: The bridge that works on it, of several on one database, as ``host:process:...``;
+            empty if there is one bridge, or nothing to do.
+        location: Where the tracker has it, URL or path; empty before it was opened.
+        begun_ns: Time of the first commit, by the bridge's clock.
+        changed_ns: Time of the last one.
+        step: The newest step; None before the first.
+        step_ns: When that was new.
+        made_bytes: What the journal has of it, without the batches that wait, about.
+        description: Its metadata, with its status and the failures of its workers.
+    """
+
+    key: ExperimentKey
+    roles: Mapping[str, RoleStanding]
+    tracker: str
+    rows: int
+    unconfirmed: int
+    waiting_bytes: int
+    state: str
+    error: str
+    error_ns: int
+    owner: str
+    location: str
+    begun_ns: int
+    changed_ns: int
+    step: int | None
+    step_ns: int
+    made_bytes: int
+    description: Description
+
+
+def shared_overview(journal: Journal) -> Sequence[RunOverview]:
+    """Every run of a journal that bridges share, in the order of their names.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read(connection)
+
+
+def overview(directory: Path) -> Sequence[RunOverview]:
+    """Every run of the journal in ``directory``, in the order of their names.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with _looking(directory) as connection:
+        return _read(connection)
+
+
+def shared_histories(
+    journal: Journal, only: ExperimentKey | None = None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """Return the histories of a journal that bridges share, see ``histories``.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read_histories(connection, only)
+
+
+def histories(
+    directory: Path, only: ExperimentKey | None = None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """Return the records for a diagnosis in ``directory``: encoded ``Facts``, oldest first.
+
+    The most recently active run comes last. With ``only``, nothing of the other runs is read.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with _looking(directory) as connection:
+        return _read_histories(connection, only)
+
+
+def shared_keys(journal: Journal, key: ExperimentKey) -> Sequence[KeySpec]:
+    """Return the meaning of the tracker keys of a run in a shared journal, see ``RunStore.keys``.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read_keys(connection, key)
+
+
+def keys(directory: Path, key: ExperimentKey) -> Sequence[KeySpec]:
+    """Return the meaning of the tracker keys of a run in ``directory``, see ``RunStore.keys``.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with _looking(directory) as connection:
+        return _read_keys(connection, key)
+
+
+def shared_removed_runs(journal: Journal) -> Mapping[ExperimentKey, int]:
+    """Runs that ended and were removed from a journal that bridges share, see ``removed_runs``.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with journal.read() as connection:
+        return _read_removed(connection)
+
+
+def removed_runs(directory: Path) -> Mapping[ExperimentKey, int]:
+    """Runs that ended and were removed from the journal in ``directory``, and when (ns).
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with _looking(directory) as connection:
+        return _read_removed(connection)
+
+
+@contextmanager
+def _looking(directory: Path) -> Iterator[Connection]:
+    path = (directory / JOURNAL_FILE).absolute()
+    try:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)
+        ) as connection:
+            yield connection
+    except sqlite3.Error as exc:
+        raise JournalError(
+            f"Cannot read the journal {str(path)!r}: {exc}.",
+            hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
+        ) from exc
+
+
+def _read_histories(
+    connection: Connection, only: ExperimentKey | None
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    found: dict[ExperimentKey, list[bytes]] = {}
+    newest: dict[ExperimentKey, int] = {}
+    of = () if only is None else (run_id(only.experiment, only.trial),)
+    for experiment, trial, run, newest_ns, body, crc in connection.execute(
+        _HISTORY.format("WHERE h.run_id = ?" if of else ""), of
+    ):
+        key = ExperimentKey(experiment, trial)
+        if checksum(body, run) == crc:  # what is damaged is left out
+            found.setdefault(key, []).append(body)
+            newest[key] = max(newest_ns, newest.get(key, 0))
+    return {key: found[key] for key in sorted(found, key=lambda key: newest[key])}
+
+
+def _read_keys(connection: Connection, key: ExperimentKey) -> Sequence[KeySpec]:
+    run = run_id(key.experiment, key.trial)
+    found = connection.execute(
+        "SELECT body, crc FROM keys WHERE run_id = ? ORDER BY number", (run,)
+    ).fetchall()
+    return readable_keys(body for body, crc in found if checksum(body, run) == crc)
+
+
+def _read_removed(connection: Connection) -> Mapping[ExperimentKey, int]:
+    found = connection.execute(
+        "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
+    ).fetchall()
+    return {ExperimentKey(name, trial): int(removed_ns) for name, trial, removed_ns in found}
+
+
+def _read(connection: Connection) -> Sequence[RunOverview]:
+    overviews = []
+    for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():
+        key = ExperimentKey(experiment, trial)
+        standings = {role: RoleStanding(*of) for role, of in json.loads(roles).items()}
+        description = Description() if body is None else read_description(key, body, crc)
+        overviews.append(RunOverview(key, standings, *(*columns, description)))
+    return overviews

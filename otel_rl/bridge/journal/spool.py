@@ -1,0 +1,202 @@
+"""Durable queue between receive and decode: accepted batches, in the order of acceptance.
+
+* Durable: once ``append`` returns, the batches survive ``kill -9`` and power loss.
+* Ordered: ``read`` yields the batches of an experiment in the order in which ``append`` returned.
+* Read again after a crash unless it was removed; it is removed in the transaction that keeps what
+  was made of it (``RunStore.commit``), so nothing is made of it twice.
+* Apart: experiments share the room, but no one may take all of it, and a damaged batch is found
+  by its checksum before anything is made of it.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from otel_rl.bridge.journal.interface import (
+    MADE,
+    ROOM_OF_ROWS,
+    WAITING,
+    Connection,
+    Journal,
+    checksum,
+)
+from otel_rl.bridge.journal.space_quota import Use
+from otel_rl.errors import JournalFull
+from otel_rl.records import Batch, ExperimentKey, Offset, Signal
+from otel_rl.run_id import run_id
+
+__all__ = ["Spool", "Spooled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A batch that waits.
+
+    Attributes:
+        offset: Its position.
+        batch: What was appended.
+        is_damaged: Whether it is not what was appended.
+    """
+
+    offset: Offset
+    batch: Batch
+    is_damaged: bool = False
+
+
+class Spool:
+    """The batches of one journal. Any thread of any bridge may append; one reads a run.
+
+    Args:
+        journal: Where they are.
+        max_share: Part of the journal's bound that one experiment may take, with its rows.
+        is_shared: Whether those who append are held to shares of the bound. Then it refuses no
+            batch before it is exceeded by half: a tenant whose rows are larger than their batches
+            takes more than its share, and must not cause refusals to another.
+    """
+
+    def __init__(
+        self, journal: Journal, *, max_share: float = 1.0, is_shared: bool = False
+    ) -> None:
+        self._journal = journal
+        self._max_bytes = int(max_share * journal.max_bytes)
+        self._over_bytes = journal.max_bytes // 2 if is_shared else 0
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        """Keep the batches of a request. Concurrent calls share one fsync.
+
+        Raises:
+            JournalFull: No room for one of them. Those of other experiments were kept all the same,
+                so that they do not wait for its room; they are recognised when they come again.
+            JournalClosed: The bridge is stopping. Nothing was written.
+        """
+        # In this order everywhere, so that no two wait for each other.
+        ordered = sorted(batches, key=lambda batch: batch.experiment)
+
+        def insert(connection: Connection) -> JournalFull | None:
+            full: JournalFull | None = None
+            shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
+            for batch in ordered:
+                try:
+                    self._insert(connection, batch, shard)
+                except JournalFull as exc:
+                    full = exc
+            return full
+
+        full = self._journal.write(insert)
+        if full is not None:
+            raise full
+
+    def waiting(self) -> Sequence[ExperimentKey]:
+        """The experiments that have batches, in the order in which they were first heard of."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs WHERE run_id IN"
+                " (SELECT run_id FROM waiting WHERE bytes <> 0) ORDER BY number"
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def read(self, key: ExperimentKey, *, max_bytes: int) -> Sequence[Spooled]:
+        """The first batches of an experiment, about ``max_bytes``; at least one if there is one."""
+        found: list[Spooled] = []
+        size = 0
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            cursor = connection.execute(
+                "SELECT position, signal, received_ns, payload, crc FROM batches"
+                " WHERE run_id = ? ORDER BY position",
+                (run,),
+            )
+            for row in cursor:
+                found.append(_spooled(key, run, *row))
+                size += len(found[-1].batch.payload)
+                if size >= max_bytes:
+                    break
+            cursor.close()
+        return found
+
+    def one(self, key: ExperimentKey, offset: Offset) -> Spooled | None:
+        """A batch of an experiment that is known by its position; None if it waits no longer."""
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT position, signal, received_ns, payload, crc FROM batches"
+                " WHERE position = ? AND run_id = ?",
+                (offset, run),
+            ).fetchone()
+        return None if found is None else _spooled(key, run, *found)
+
+    def in_use(self) -> Mapping[ExperimentKey, Use]:
+        """Bytes of each run that has any."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                f"SELECT experiment, trial, {WAITING}, {MADE} FROM runs"  # noqa: S608  # ours
+            ).fetchall()
+        return {
+            ExperimentKey(name, trial): Use(int(waiting), int(made))
+            for name, trial, waiting, made in found
+            if waiting or made
+        }
+
+    def pending(self) -> int:
+        """Return the number of waiting batches."""
+        with self._journal.read() as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])
+
+    def _insert(self, connection: Connection, batch: Batch, shard: int) -> None:
+        key, size = batch.experiment, len(batch.payload)
+        run = run_id(key.experiment, key.trial)
+        self._journal.check_room(connection, size - self._over_bytes)
+        known = connection.execute(
+            f"SELECT {WAITING}, {ROOM_OF_ROWS} FROM runs WHERE run_id = ?"  # noqa: S608  # ours
+            f"{self._journal.hold_row}",
+            (run,),
+        ).fetchone()
+        if known is None:
+            connection.execute(
+                # One that was removed goes on where it was.
+                "INSERT INTO runs"
+                " (run_id, experiment, trial, changed_ns, next_row, pruned_row, lost_ns)"
+                " SELECT ?, ?, ?, ?, COALESCE(MAX(next_row), 0), COALESCE(MAX(next_row), 0),"
+                " COALESCE(MAX(lost_ns), 0) FROM deleted WHERE run_id = ?"
+                " ON CONFLICT DO NOTHING",
+                (run, key.experiment, key.trial, batch.received_ns, run),
+            )
+        waiting, rows = known or (0, 0)
+        # A batch that is larger than the share is taken when nothing else waits, or it never fits.
+        if waiting and waiting + size + rows > self._max_bytes:
+            raise JournalFull(
+                f"{waiting} bytes of {key} wait to be made into rows, and {rows} bytes of"
+                " rows for the tracker, which is its share.",
+                hint="Raise journal.max_share or journal.max_bytes; senders retry meanwhile.",
+            )
+        connection.execute(
+            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
+            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+            (run, shard, size),
+        )
+        connection.execute(
+            "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                run,
+                shard,
+                batch.signal,
+                batch.received_ns,
+                batch.payload,
+                checksum(batch.payload, run, str(batch.signal), batch.received_ns),
+            ),
+        )
+
+
+def _spooled(
+    key: ExperimentKey,
+    run: str,
+    offset: int,
+    signal: str,
+    received_ns: int,
+    payload: bytes,
+    crc: int,
+) -> Spooled:
+    is_damaged = checksum(payload, run, signal, received_ns) != crc
+    kind = Signal.METRICS if is_damaged else Signal(signal)
+    return Spooled(Offset(offset), Batch(key, kind, payload, received_ns), is_damaged)

@@ -1,0 +1,1 @@
+"""Diagnosis of live runs, and of traces read back from Jaeger."""

@@ -1,0 +1,74 @@
+"""Identifies the sender of a request by its resource."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_rl.bridge.otlp.attributes import integer, text_pairs
+from otel_rl.records import Worker
+from otel_rl.semconv import names
+
+__all__ = ["Sender", "sender_of"]
+
+_DISTRO = "otel_rl"
+
+_DEFAULT_ROLE = "worker"
+
+# Bounds of two caches, for a few thousand processes: together they hold 16 MiB of received data.
+_MAX_SENDERS, _MAX_LONG_SENDERS = 1 << 12, 1 << 8
+_LONG_BYTES = 2 << 10  # most resources have a few hundred, those of Kubernetes up to this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sender:
+    """Resource as the bridge reads it. Equal by identity, so that it is a cheap key.
+
+    Attributes:
+        worker: The process.
+        host: ``host.name``, possibly empty.
+        exact: Whether it is a worker of otel_rl: its exemplars are complete, and the points of a
+            series that have a start tile time.
+        knows_starts: Whether its cumulative points are an SDK's own, with true starts. A Collector
+            that scrapes uses the time of its first scrape.
+    """
+
+    worker: Worker
+    host: str
+    exact: bool
+    knows_starts: bool
+
+
+def sender_of(serialized: bytes) -> Sender:
+    """Return the sender of a serialized ``Resource``; mostly the same object each time."""
+    return (_sender if len(serialized) <= _LONG_BYTES else _long_sender)(serialized)
+
+
+def _read_sender(serialized: bytes) -> Sender:
+    attributes = dict(text_pairs(Resource.FromString(serialized).attributes))
+    service = attributes.get("service.name", "")
+    role = attributes.get(names.RL_WORKER_ROLE) or (
+        _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
+    )
+    own = attributes.get("service.instance.id") or "/".join(
+        attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
+    )
+    # In OpenTelemetry an instance's id is unique within its service only.
+    instance = "/".join((attributes.get("service.namespace", ""), service, own))
+    worker = Worker(
+        role=role,
+        instance=instance,
+        index=integer(attributes.get(names.RL_WORKER_INDEX)),
+        count=integer(attributes.get(names.RL_WORKER_COUNT)),
+    )
+    return Sender(
+        worker,
+        host=attributes.get("host.name", ""),
+        exact=attributes.get("telemetry.distro.name") == _DISTRO,
+        # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
+        knows_starts="telemetry.sdk.name" in attributes and "url.scheme" not in attributes,
+    )
+
+
+_sender = lru_cache(maxsize=_MAX_SENDERS)(_read_sender)
+_long_sender = lru_cache(maxsize=_MAX_LONG_SENDERS)(_read_sender)

@@ -1,0 +1,1 @@
+"""Remembers which points were taken, so that none is counted twice."""

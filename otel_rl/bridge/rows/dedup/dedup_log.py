@@ -1,0 +1,202 @@
+"""Bounded memory of the single points of an experiment, logged beside the state.
+
+Points that tile time are stored with their series, see ``dedup.py``. All others take sixteen bytes
+a point or thirty-two bytes a step, too much to be written again with every commit. So they are
+returned as a log of new points, stored in the transaction of the rows, and read again after a
+restart.
+"""
+
+from array import array
+from collections.abc import Mapping
+from itertools import chain
+from typing import NamedTuple
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.dedup.series_dedup import NO_STEP, SeriesDedup
+
+__all__ = ["DedupLog", "DedupMemory"]
+
+# Points in a part of the log, which is read part by part. One takes 40 bytes.
+_PART = 1 << 17
+
+# One time in this many is sampled to find the median.
+_SAMPLED = 64
+
+
+class DedupLog(NamedTuple):
+    """Accepted single points, to be stored beside the state and passed to ``restore``.
+
+    Attributes:
+        newest_ns: The latest of their times.
+        body: Opaque.
+    """
+
+    newest_ns: int
+    body: bytes
+
+
+class DedupMemory:
+    """Accepted points of each series that may report again, by the number of its stream.
+
+    Attributes:
+        forgotten_ns: Single points of this time and before are forgotten.
+    """
+
+    def __init__(self, forgotten_ns: int = 0) -> None:
+        self.forgotten_ns = forgotten_ns
+        self._seen: dict[int, SeriesDedup] = {}
+        # Number of single points in the log: of the series in _seen, and of others.
+        self._remembered = self._orphaned = 0
+        # Stream number, time and step of points that are not in the log yet.
+        self._fresh = _columns(3)
+        # Stream number, step, start and time of values of steps, and the values beside them.
+        self._changed, self._values = _columns(4), array("d")
+
+    def of(self, number: int) -> SeriesDedup:
+        """Return the accepted points of a stream."""
+        seen = self._seen.get(number)
+        if seen is None:
+            seen = self._seen[number] = SeriesDedup()
+        return seen
+
+    def drop(self, number: int) -> SeriesDedup:
+        """Remove a stream. Returns its accepted points."""
+        seen = self._seen.pop(number)
+        self._remembered -= seen.single_points()
+        self._orphaned += seen.single_points()
+        return seen
+
+    def take_time(self, number: int, time_ns: int, step: int | None = None) -> bool:
+        """Record a single point of a stream. Returns whether it is new."""
+        marked = NO_STEP if step is None else step
+        if not self._seen[number].take_time(time_ns, marked):
+            return False
+        for column, value in zip(self._fresh, (number, time_ns, marked), strict=True):
+            column.append(value)
+        self._remembered += 1
+        return True
+
+    def take_change(self, number: int, place: tuple[int, int, int], value: float) -> bool:
+        """Record the value of a stream at a step. Returns whether it is new.
+
+        Args:
+            number: Of the stream.
+            place: Step, start and time.
+            value: The value.
+        """
+        if not self._seen[number].known_changes().take(*place, value):
+            return False
+        for column, entry in zip(self._changed, (number, *place), strict=True):
+            column.append(entry)
+        self._values.append(value)
+        self._remembered += 1
+        return True
+
+    def lost_steps(self) -> dict[int, int]:
+        """Return by stream the highest step of which values were forgotten."""
+        return {
+            number: seen.changes.lost_step
+            for number, seen in self._seen.items()
+            if seen.changes is not None and seen.changes.lost_step != NO_STEP
+        }
+
+    def lose_steps(self, lost: Mapping[int, int]) -> None:
+        """Restore the result of ``lost_steps``."""
+        for number, step in lost.items():
+            seen = self._seen.get(number)
+            if seen is not None:
+                seen.known_changes().lost_step = step
+
+    def take_log(self, max_remembered: int, unknown_through_ns: int) -> DedupLog | None:
+        """Return the single points accepted since the last call; None if there are none.
+
+        Args:
+            max_remembered: Beyond it the older half is forgotten.
+            unknown_through_ns: Time to forget through if only dropped streams had points.
+        """
+        fresh, changed = self._fresh, self._changed
+        if not fresh[0] and not changed[0]:
+            return None
+        columns: tuple[array[int] | array[float], ...] = (*fresh, *changed, self._values)
+        body = b"".join(
+            wire.compress(
+                wire.encode(
+                    wire.SeenPart(
+                        wire.VERSION, *(wire.packed(one[at : at + _PART]) for one in columns)
+                    )
+                )
+            )
+            for at in range(0, max(len(fresh[0]), len(changed[0])), _PART)
+        )
+        log = DedupLog(max((*fresh[1], *changed[3])), body)
+        self._fresh = _columns(3)
+        self._changed, self._values = _columns(4), array("d")
+        if self._remembered + self._orphaned > max_remembered:
+            self._forget_older_half(unknown_through_ns)
+        return log
+
+    def restore(self, body: bytes, max_remembered: int) -> None:
+        """Restore the result of ``take_log``, in any order.
+
+        Args:
+            body: The result.
+            max_remembered: Beyond twice as many the older half is forgotten, which no log of a
+                bridge reaches.
+
+        Raises:
+            StateRefused: It is something else. Points read before the fault are kept.
+        """
+        for raw in wire.decompress_each(body):
+            part = wire.decode(raw, wire.SeenPart)
+            with wire.refusing():
+                self._restore(part)
+            if self._remembered + self._orphaned > 2 * max_remembered:
+                self._forget_older_half(self.forgotten_ns)
+
+    def _restore(self, part: wire.SeenPart) -> None:
+        singles = map(wire.integers, (part.numbers, part.times_ns, part.steps))
+        for number, time_ns, step in zip(*singles, strict=True):
+            seen = self._known(number, time_ns)
+            if seen is not None and seen.take_time(time_ns, step):
+                self._remembered += 1
+        changes = map(
+            wire.integers,
+            (
+                part.changed_numbers,
+                part.changed_steps,
+                part.changed_starts_ns,
+                part.changed_times_ns,
+            ),
+        )
+        values = wire.floats(part.changed_values)
+        for number, step, start_ns, time_ns, value in zip(*changes, values, strict=True):
+            seen = self._known(number, time_ns)
+            if seen is not None and seen.known_changes().restore(step, start_ns, time_ns, value):
+                self._remembered += 1
+
+    def _known(self, number: int, time_ns: int) -> SeriesDedup | None:
+        """Return the accepted points of the stream of a logged point; None if it is forgotten."""
+        if time_ns <= self.forgotten_ns:
+            return None
+        seen = self._seen.get(number)
+        if seen is None:
+            self._orphaned += 1
+        return seen
+
+    def _forget_older_half(self, unknown_through_ns: int) -> None:
+        seen_times = [seen.points.sample(0, _SAMPLED) for seen in self._seen.values()]
+        seen_times += [
+            seen.changes.times_ns(_SAMPLED)
+            for seen in self._seen.values()
+            if seen.changes is not None
+        ]
+        sample = sorted(chain.from_iterable(seen_times)) or [unknown_through_ns]
+        self.forgotten_ns = max(self.forgotten_ns, sample[len(sample) // 2])
+        self._remembered = self._orphaned = 0
+        for seen in self._seen.values():
+            seen.forget_times(self.forgotten_ns)
+            self._remembered += seen.single_points()
+
+
+def _columns(number: int) -> "list[array[int]]":
+    return [array("q") for _ in range(number)]

@@ -1,0 +1,237 @@
+"""De-duplication of one series.
+
+Senders repeat a request whose answer was lost, and a collector splits and joins requests, delays
+them and repeats those that were in flight when it stopped. So a repeat is recognised by its point,
+not by its request; and it may arrive hours late, so nothing may be forgotten early.
+
+Three ways of recognition, see ``Covered`` and ``Measurements.repeats``:
+
+* Points that tile time. The accepted ones are a union of intervals, which is one interval as long
+  as nothing is missing: constant memory, however long the run.
+* Values of steps that a stock SDK repeats with every export, each time with a new timestamp: by the
+  values, at the times at which they changed. Thirty-two bytes for each step.
+* Everything else, by (time, step): sixteen bytes each.
+"""
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Final
+
+from otel_rl.bridge.rows.dedup.sorted_rows import Place, SortedRows
+
+__all__ = ["NO_STEP", "Changes", "SeriesDedup"]
+
+NO_STEP = -(1 << 63)
+"""Stands for "no step" among the steps."""
+
+# A sender that drops every other export makes an interval of each. Beyond this many, the oldest gap
+# is closed: later points for it then count as repeats.
+_MAX_INTERVALS = 1024
+
+
+# A value that alternates this often in one step is not a new measurement each time.
+_MAX_CHANGES = 4
+
+# Values of a step that are compared one by one; beyond that, a set is used.
+_MANY = 16
+
+_NO_ROW: Final[Sequence[float]] = (math.nan, math.nan, math.nan, math.nan)
+
+
+class Changes:
+    """Values that a series had at each of its steps, with the time of each change.
+
+    A repeated value is no news, whenever the export was made and however late it arrives: it equals
+    the value before it, or the one after it. Of two processes with one name, which report in turns,
+    each has values of its own, by its start. If neither sends a start, alternating values count as
+    two measurements, not as one in every export.
+
+    Attributes:
+        lost_step: Values of steps up to this one may have been forgotten; ``NO_STEP`` if none was.
+    """
+
+    __slots__ = ("_many", "_rows", "lost_step")
+
+    def __init__(self) -> None:
+        # Step, start as the sender gave it (0 for none), first time of the value, the value.
+        self._rows = SortedRows(3, with_value=True)
+        # Values of steps that have many.
+        self._many: dict[int, set[float | None]] = {}
+        self.lost_step = NO_STEP
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
+        """Record a value reported at ``time_ns``. Returns whether it is new."""
+        rows = self._rows
+        place = rows.after((step, start_ns, time_ns))
+        before, after = next(rows.backward(place), _NO_ROW), next(rows.forward(place), _NO_ROW)
+        told_before = before[0] == step and before[1] == start_ns
+        told_after = after[0] == step and after[1] == start_ns
+        if told_before and (_same(before[3], value) or before[2] == time_ns):
+            return False
+        if told_after and _same(after[3], value):
+            return False
+        is_known_step = step in (before[0], after[0])
+        if not is_known_step and step <= self.lost_step:
+            return False
+        if told_before or told_after:
+            returns = self._has_many(place, step, start_ns)
+        else:
+            returns = is_known_step
+        if returns and self._was_told(step, value):
+            return False
+        self._put(place, (step, start_ns, time_ns, value))
+        return True
+
+    def restore(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
+        """Restore a value that was new, in any order. Returns whether it was missing."""
+        place = self._rows.after((step, start_ns, time_ns))
+        before = next(self._rows.backward(place), _NO_ROW)
+        if before[:3] == [step, start_ns, time_ns]:
+            return False
+        self._put(place, (step, start_ns, time_ns, value))
+        return True
+
+    def times_ns(self, every: int) -> Iterator[int]:
+        """Yield the first time of every n-th value."""
+        return self._rows.sample(2, every)
+
+    def newest_ns(self) -> int:
+        """Return the latest first time of a value; 0 if there is none."""
+        return max(self._rows.sample(2, 1), default=0)
+
+    def forget(self, through_ns: int) -> None:
+        """Forget the values first reported through ``through_ns``."""
+        kept = [row for row in self._rows if row[2] > through_ns]
+        if len(kept) == len(self._rows):
+            return
+        lost = max(int(row[0]) for row in self._rows if row[2] <= through_ns)
+        self.lost_step = max(self.lost_step, lost)
+        self._rows.keep(kept)
+        self._many.clear()
+
+    def _has_many(self, place: Place, step: int, start_ns: int) -> bool:
+        """Return whether a start of a step has so many values that one may be an old one again."""
+        found = 0
+        for way in self._rows.backward(place), self._rows.forward(place):
+            for row in islice(way, _MAX_CHANGES):
+                if row[0] != step or row[1] != start_ns:
+                    break
+                found += 1
+        return found >= _MAX_CHANGES
+
+    def _was_told(self, step: int, value: float) -> bool:
+        """Return whether the step has had this value, for any start."""
+        values = self._many.get(step)
+        if values is None:
+            of_step = takewhile(
+                lambda row: row[0] == step,
+                self._rows.forward(self._rows.after((step - 1, math.inf, math.inf))),
+            )
+            values = {_plain(row[3]) for row in of_step}
+            if len(values) > _MANY:
+                self._many[step] = values
+        return _plain(value) in values
+
+    def _put(self, place: Place, row: tuple[int, int, int, float]) -> None:
+        self._rows.put(place, row)
+        values = self._many.get(row[0])
+        if values is not None:
+            values.add(_plain(row[3]))
+
+
+def _plain(value: float) -> float | None:
+    """Return a hashable form of a value: NaN does not equal itself."""
+    return None if value != value else value
+
+
+def _same(one: float, other: float) -> bool:
+    """Return whether two values are one, NaN included."""
+    return one == other or (one != one and other != other)
+
+
+class SeriesDedup:
+    """Accepted points of one series.
+
+    Attributes:
+        bounds: start, end, start, end, ... of the intervals: (start, end], ascending, not touching.
+        points: Time and step of each single point.
+        changes: Repeated values of steps; None if the series has none.
+    """
+
+    __slots__ = ("bounds", "changes", "points")
+
+    def __init__(self) -> None:
+        self.bounds = array("q")
+        self.points = SortedRows(2)
+        self.changes: Changes | None = None
+
+    def take_interval(self, start_ns: int, end_ns: int) -> bool:
+        """Record (start_ns, end_ns]. Returns whether any of it is new."""
+        bounds = self.bounds
+        if bounds and start_ns == bounds[-1]:
+            bounds[-1] = end_ns  # nearly always
+            return True
+        if bounds and start_ns < bounds[-1]:
+            return self._insert_interval(start_ns, end_ns)
+        bounds.append(start_ns)
+        bounds.append(end_ns)
+        if len(bounds) > 2 * _MAX_INTERVALS:
+            del bounds[1:3]
+        return True
+
+    def _insert_interval(self, start_ns: int, end_ns: int) -> bool:
+        bounds = self.bounds
+        # An odd index lies inside an interval, an even one between two.
+        if bisect_right(bounds, start_ns) == bisect_left(bounds, end_ns) and (
+            bisect_right(bounds, start_ns) % 2
+        ):
+            return False
+        low, high = bisect_left(bounds, start_ns), bisect_right(bounds, end_ns)
+        bounds[low:high] = array(
+            "q", ([] if low % 2 else [start_ns]) + ([] if high % 2 else [end_ns])
+        )
+        if len(bounds) > 2 * _MAX_INTERVALS:
+            del bounds[1:3]
+        return True
+
+    def take_time(self, time_ns: int, step: int = NO_STEP) -> bool:
+        """Record a single point. Returns whether it is new."""
+        points = self.points
+        if not points or time_ns > points.last(0):
+            points.append((time_ns, step))
+            return True
+        place = points.after((time_ns, step))
+        if next(points.backward(place), None) == [time_ns, step]:
+            return False
+        points.put(place, (time_ns, step))
+        return True
+
+    def newest_ns(self) -> int:
+        """Return the latest time of all accepted points; 0 if there is none."""
+        return max(
+            self.bounds[-1] if self.bounds else 0,
+            self.points.last(0) if self.points else 0,
+            self.changes.newest_ns() if self.changes is not None else 0,
+        )
+
+    def known_changes(self) -> Changes:
+        """Return the values of steps, created on first use."""
+        if self.changes is None:
+            self.changes = Changes()
+        return self.changes
+
+    def single_points(self) -> int:
+        """Return the number of single points in memory."""
+        return len(self.points) + (0 if self.changes is None else len(self.changes))
+
+    def forget_times(self, through_ns: int) -> None:
+        """Forget the single points through ``through_ns``."""
+        self.points.forget_through(through_ns)
+        if self.changes is not None:
+            self.changes.forget(through_ns)

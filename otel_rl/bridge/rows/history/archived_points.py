@@ -1,0 +1,176 @@
+"""Collects the accepted values of one run for its archive, between two commits.
+
+Values stand in columns, a few tens of bytes each. A series is encoded once for as long as the run
+is in memory, and stands once in each part: so a part can be read without any other.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.records import (
+    HistogramPoint,
+    Measurements,
+    Series,
+    SummaryPoint,
+    SumPoint,
+    Temporality,
+)
+
+__all__ = ["ArchivedPoints"]
+
+_NONE: Final = -(1 << 63)
+_LARGEST: Final = (1 << 63) - 1
+
+_PART_VALUES: Final = 16_384
+"""Values of a part: some hundred kilobytes."""
+
+_MAX_KNOWN: Final = 20_000
+"""Series whose encoding is kept, of some 200 bytes each."""
+
+_MEASURED: Final = 0
+_KINDS: Final = {Temporality.CUMULATIVE: 1, Temporality.DELTA: 2}
+_SHARE: Final = 3
+
+
+class ArchivedPoints:
+    """Values since the last commit. One thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Any] = {}
+        self._parts: list[tuple[int, bytes]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        # Place of each series in the part, by the number of its stream.
+        self._order: dict[int, int] = {}
+        self._series: list[Any] = []
+        self._places, self._lengths = array("q"), array("q")
+        self._starts_ns, self._kinds = array("q"), bytearray()
+        self._times_ns, self._steps, self._values = array("q"), array("q"), array("d")
+        self._details: list[wire.ArchivedDetail] = []
+
+    def measured(self, number: int, measured: Measurements) -> None:
+        """Add measurements.
+
+        Args:
+            number: Of the stream.
+            measured: Of it.
+        """
+        times_ns, steps = measured.times_ns, measured.steps
+        length = len(times_ns)
+        if length == 1:
+            step = steps[0]
+            self._add(number, measured.series, _NONE, _MEASURED, times_ns[0], step)
+            self._values.append(measured.values[0])
+            return
+        self._run(number, measured.series, length, _NONE, _MEASURED)
+        self._times_ns.extend(times_ns)
+        self._values.extend(measured.values)
+        self._steps.extend([_NONE if step is None else step for step in steps])
+
+    def counted(self, number: int, point: SumPoint) -> None:
+        """Add a point of a counter."""
+        kind = _SHARE if point.is_share else _KINDS[point.temporality]
+        self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
+        self._values.append(point.value)
+
+    def distributed(self, number: int, point: HistogramPoint) -> None:
+        """Add a point of a histogram."""
+        kind = _SHARE if point.is_share else _KINDS[point.temporality]
+        self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
+        self._details.append(
+            wire.ArchivedDetail(
+                len(self._values),
+                point.count,
+                point.total,
+                point.minimum,
+                point.maximum,
+                point.buckets,
+                (),
+            )
+        )
+        self._values.append(0.0)
+
+    def summarized(self, number: int, point: SummaryPoint) -> None:
+        """Add a point of a summary."""
+        cumulative = _KINDS[Temporality.CUMULATIVE]
+        self._add(number, point.series, _NONE, cumulative, point.time_ns, point.step)
+        self._details.append(
+            wire.ArchivedDetail(
+                len(self._values), point.count, point.total, None, None, (), point.quantiles
+            )
+        )
+        self._values.append(0.0)
+
+    def take(self) -> Sequence[tuple[int, bytes]]:
+        """Return everything since the last call, in parts: number of values and encoding."""
+        if self._values:
+            self._end_part()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _add(
+        self,
+        number: int,
+        series: Series,
+        start_ns: int,
+        kind: int,
+        time_ns: int,
+        step: int | None,
+    ) -> None:
+        """Add all of one value but the value itself."""
+        # A start is not checked at the door, unlike a time.
+        self._run(number, series, 1, min(start_ns, _LARGEST) or _NONE, kind)
+        self._times_ns.append(time_ns)
+        self._steps.append(_NONE if step is None else step)
+
+    def _run(self, number: int, series: Series, length: int, start_ns: int, kind: int) -> None:
+        if len(self._values) >= _PART_VALUES:
+            self._end_part()
+        place = self._order.get(number)
+        if place is None:
+            place = self._order[number] = len(self._series)
+            self._series.append(self._encoded(number, series))
+        self._places.append(place)
+        self._lengths.append(length)
+        self._starts_ns.append(start_ns)
+        self._kinds.append(kind)
+
+    def _encoded(self, number: int, series: Series) -> Any:
+        known = self._known.get(number)
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            worker = series.worker
+            known = self._known[number] = wire.prepared(
+                wire.ArchivedSeries(
+                    worker.role,
+                    worker.instance,
+                    worker.index,
+                    series.name,
+                    series.unit,
+                    series.attributes,
+                    series.instrument,
+                    series.data,
+                    series.scope,
+                )
+            )
+        return known
+
+    def _end_part(self) -> None:
+        part = wire.ArchivedPart(
+            wire.VERSION,
+            self._series,
+            wire.packed(self._places),
+            wire.packed(self._lengths),
+            wire.packed(self._starts_ns),
+            bytes(self._kinds),
+            wire.packed(self._times_ns),
+            wire.packed(self._steps),
+            wire.packed(self._values),
+            self._details,
+        )
+        self._parts.append((len(self._values), wire.encode(part)))
+        self._begin()

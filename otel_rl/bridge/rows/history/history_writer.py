@@ -1,0 +1,303 @@
+"""Writes the history of one experiment for a diagnosis: measurements by worker, before reduction.
+
+Records that are not in the state are lost with a crash, for about a second of time: they are
+details of existing rows. Finished records are stored in the transaction of the rows.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
+from otel_rl.diagnose.history.records import (
+    Facts,
+    RowFacts,
+    SpanFacts,
+    StepFacts,
+    WorkerFacts,
+)
+from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
+
+__all__ = ["HistoryRecords", "HistoryWriter"]
+
+_NS_PER_S: Final = 1_000_000_000
+_EVERY_NS: Final = _NS_PER_S
+
+# Of one key, or of one phase of a role: more are represented by the outstanding ones.
+_MAX_WORKERS: Final = 32
+_MAX_VALUES: Final = 4_096
+_MAX_PHASES: Final = 256
+_MAX_PARENTS: Final = 10_000
+
+# Number of parts for which the size of stored records is tracked.
+_MAX_PARTS: Final = 64
+
+
+# Steps of one worker in one message that are recorded separately.
+_MAX_STEPS: Final = 8
+
+# Measurements between two records that are separated by step.
+_MAX_CELLS: Final = 4_096
+
+_Cell = tuple[WorkerState, int | None]
+
+
+class HistoryRecords(NamedTuple):
+    """Records, to be stored beside the state until they are forgotten.
+
+    Attributes:
+        newest_ns: Time of their creation.
+        body: ``Facts.encode``.
+    """
+
+    newest_ns: int
+    body: bytes
+
+
+class HistoryWriter:
+    """Collects data and returns records. The open record is not stored."""
+
+    def __init__(self) -> None:
+        # (newest time, bytes) of the stored records.
+        self._kept: deque[tuple[int, int]] = deque()
+        self._forgotten_ns = 0
+        self._begin()
+        self._lost: set[Worker] | None = set()
+        self._told: tuple[Sequence[WorkerFailure], str] = (), ""
+
+    def _begin(self) -> None:
+        self._made_ns = 0
+        self._cells = 0
+        self._measured: dict[str, dict[_Cell, list[float]]] = {}
+        self._spans: dict[tuple[int, str, str, str], list[float]] = {}
+        # Time of nested spans whose parent has not arrived yet; oldest first.
+        self._within: dict[tuple[bytes, str], int] = {}
+        self._lags: dict[WorkerState, float] = {}
+        self._rows: list[RowFacts] = []
+        self._steps: list[StepFacts] = []
+
+    @property
+    def forgotten_ns(self) -> int:
+        """Return the time up to which no history by ``newest_ns`` is needed any more."""
+        return self._forgotten_ns
+
+    def measured(
+        self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
+    ) -> None:
+        """Record measurements or counts of a worker.
+
+        Args:
+            stream: Of the worker.
+            values: At least one.
+            steps: Of each value; empty without steps.
+        """
+        of = self._measured.get(stream.group.key)
+        if of is None:
+            if len(self._measured) >= _MAX_VALUES:
+                return
+            of = self._measured[stream.group.key] = {}
+        worker, before = stream.worker, len(of)
+        if steps and len(steps) <= _MAX_STEPS and self._cells < _MAX_CELLS:
+            for value, step in zip(values, steps, strict=True):
+                cell = of.get((worker, step))
+                if cell is None:
+                    cell = of[worker, step] = [0, 0.0, 0]
+                if value - value == 0:  # finite
+                    cell[0] += 1
+                    cell[1] += value
+                else:
+                    cell[2] += 1
+        else:  # too many to separate, or without a step
+            place = worker, steps[-1] if steps else None
+            cell = of.get(place)
+            if cell is None:
+                cell = of[place] = [0, 0.0, 0]
+            _put(cell, values)
+        self._cells += len(of) - before
+
+    def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
+        """Record ended spans.
+
+        Args:
+            spans: New spans of one message, grouped by scope and not ordered by their ends.
+            step_at: Returns the step in progress at a time in ns.
+        """
+        # A nested span precedes its parent, also if both end together.
+        for span in sorted(spans, key=lambda span: (span.end_ns, -span.start_ns)):
+            inside_ns = self._within.pop((span.span_id, span.worker), 0)
+            took_ns = span.end_ns - span.start_ns
+            if span.parent_id is not None:
+                parent = span.parent_id, span.worker
+                self._within[parent] = self._within.get(parent, 0) + took_ns
+                if len(self._within) > _MAX_PARENTS:
+                    del self._within[next(iter(self._within))]
+            step = step_at(span.end_ns) if span.step is None else span.step
+            place = step, span.role, span.phase or span.name, span.worker
+            cell = self._spans.get(place)
+            if cell is None:
+                if len(self._spans) >= _MAX_PHASES * _MAX_WORKERS:
+                    continue
+                cell = self._spans[place] = [span.is_wait, 0, 0.0, 0.0, 0]
+            own_s = max(0, took_ns - inside_ns) / _NS_PER_S
+            cell[1] += 1
+            cell[2] += own_s
+            cell[3] = max(cell[3], own_s)
+            cell[4] += span.failed
+
+    def exported(self, worker: WorkerState, event_ns: int, received_ns: int) -> None:
+        """Record an export, with its time by the worker's clock and by the bridge's."""
+        if event_ns:
+            lag_s = (received_ns - event_ns) / _NS_PER_S
+            self._lags[worker] = min(lag_s, self._lags.get(worker, lag_s))
+
+    def closed(self, step: int, time_ns: int, values: Mapping[str, float]) -> None:
+        """Record a closed row."""
+        kept = {key: value for key, value in values.items() if not key.startswith("workers/")}
+        if kept and len(kept) <= _MAX_VALUES:
+            self._rows.append(RowFacts(step, time_ns, kept))
+
+    def explained(self, step: StepFacts) -> None:
+        """Record an explained step."""
+        self._steps.append(step)
+
+    def take(
+        self,
+        now_ns: int,
+        step: int,
+        workers: Mapping[Worker, WorkerState],
+        names: Mapping[str, str],
+        max_bytes: int,
+        *,
+        everything: bool,
+        failures: Sequence[WorkerFailure] = (),
+        status: str = "",
+    ) -> HistoryRecords | None:
+        """Return the records since the last time, if that was a while ago.
+
+        Args:
+            now_ns: The bridge's clock.
+            step: In progress.
+            workers: All known workers.
+            names: Their names, by their instance.
+            max_bytes: Bound of the stored history; the oldest is forgotten.
+            everything: Do not wait.
+            failures: The last ones of workers.
+            status: Of the run, by its workers.
+        """
+        news = [one for one in failures if one not in self._told[0]]
+        has_ended = status not in {"", ExperimentStatus.RUNNING, self._told[1]}
+        new = self._rows or self._steps or self._measured or self._spans or news or has_ended
+        is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
+        if not max_bytes:
+            self._begin()
+        if not new or not is_time or not max_bytes:
+            return None
+        now_ns = max(now_ns, self._kept[-1][0] + 1 if self._kept else 0)
+        facts = Facts(
+            now_ns,
+            step,
+            self._rows,
+            self._steps,
+            dict(_by_worker(self._measured)),
+            list(_by_phase(self._spans, names)),
+            [(f"{of.role}/{of.label}", lag_s) for of, lag_s in self._lags.items()][:_MAX_VALUES],
+            self._newly_lost(workers),
+            news,
+            status,
+        )
+        self._told = failures, status
+        within = self._within
+        self._begin()
+        self._made_ns, self._within = now_ns, within
+        body = facts.encode()
+        self._keep(now_ns, len(body), max_bytes)
+        return HistoryRecords(now_ns, body)
+
+    def _newly_lost(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
+        lost = {of for of, state in workers.items() if state.standing is WorkerStanding.FAILED}
+        new = set() if self._lost is None else lost - self._lost
+        self._lost = lost
+        return sorted(f"{workers[of].role}/{workers[of].label}" for of in new)
+
+    def _keep(self, now_ns: int, size: int, max_bytes: int) -> None:
+        kept = self._kept
+        kept.append((now_ns, size))
+        if len(kept) > _MAX_PARTS:
+            # The two neighbours with the smallest sum are merged.
+            sizes = [one[1] + other[1] for one, other in pairwise(kept)]
+            place = sizes.index(min(sizes))
+            kept[place + 1] = kept[place + 1][0], sizes[place]
+            del kept[place]
+        total = sum(size for _, size in kept)
+        while total > max_bytes and len(kept) > 1:
+            self._forgotten_ns, freed = kept.popleft()
+            total -= freed
+
+    def to_wire(self) -> wire.History:
+        """Return the state for the journal, without the open record."""
+        return wire.History([*self._kept], self._forgotten_ns)
+
+    @classmethod
+    def from_wire(cls, kept: wire.History) -> "HistoryWriter":
+        """Undo ``to_wire``."""
+        chronicle = cls()
+        chronicle._kept.extend(kept.kept)
+        chronicle._forgotten_ns = kept.forgotten_ns
+        chronicle._lost = None  # those before a restart were reported
+        return chronicle
+
+
+def _put(cell: list[float], values: Sequence[float]) -> None:
+    total = sum(values)
+    if math.isfinite(total):
+        cell[0] += len(values)
+        cell[1] += total
+        return
+    finite = [value for value in values if math.isfinite(value)]
+    cell[0] += len(finite)
+    cell[1] += sum(finite)
+    cell[2] += len(values) - len(finite)
+
+
+def _by_worker(
+    measured: Mapping[str, Mapping[_Cell, Sequence[float]]],
+) -> Iterable[tuple[str, list[WorkerFacts]]]:
+    names: dict[WorkerState, str] = {}
+    for key, cells in measured.items():
+        of_step: dict[int | None, list[WorkerFacts]] = {}
+        for (of, step), (count, total, oddities) in cells.items():
+            name = names.get(of) or names.setdefault(of, f"{of.role}/{of.label}")
+            facts = WorkerFacts(name, step, int(count), total, int(oddities))
+            of_step.setdefault(step, []).append(facts)
+        yield key, [one for some in of_step.values() for one in _outstanding(some)]
+
+
+def _outstanding(facts: list[WorkerFacts]) -> list[WorkerFacts]:
+    """Return the facts with the lowest and the highest values, where there are many."""
+    if len(facts) <= _MAX_WORKERS:
+        return facts
+    facts.sort(key=lambda one: (one.oddities, one.total / (one.measurements or 1)))
+    return facts[: _MAX_WORKERS // 2] + facts[-_MAX_WORKERS // 2 :]
+
+
+def _by_phase(
+    spans: Mapping[tuple[int, str, str, str], Sequence[float]], names: Mapping[str, str]
+) -> Iterable[SpanFacts]:
+    of_phase: dict[tuple[int, str, str], list[SpanFacts]] = {}
+    for place, (is_wait, count, total_s, longest_s, failed) in spans.items():
+        step, role, phase, worker = place
+        name = names.get(worker, worker)
+        facts = SpanFacts(
+            step, role, phase, name, bool(is_wait), int(count), total_s, longest_s, int(failed)
+        )
+        of_phase.setdefault((step, role, phase), []).append(facts)
+    for some in of_phase.values():
+        some.sort(key=lambda one: one.total_s / one.spans)
+        yield from (
+            some
+            if len(some) <= _MAX_WORKERS
+            else (some[: _MAX_WORKERS // 2] + some[-_MAX_WORKERS // 2 :])
+        )

@@ -1,0 +1,462 @@
+"""Mergeable accumulators that reduce many values to one. Pure.
+
+Accumulators exchange counts and sums, never means, so the order and the grouping of merges change
+nothing. An empty accumulator has no value: None, never 0.0.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.records import HistogramPoint
+from otel_rl.semconv.spec import Reduction
+
+__all__ = [
+    "OVER_RANKS",
+    "Cell",
+    "Distribution",
+    "Moments",
+    "cells_from_wire",
+    "cells_to_wire",
+    "merged",
+    "put",
+    "put_all",
+    "quantile_of_suffix",
+    "reduced",
+    "statistic",
+]
+
+
+OVER_RANKS: Final = "rank_"
+"""Begins the statistics of a gauge, which are over the workers: the largest of the ranks' mean
+rewards is no best reward."""
+
+
+@dataclass(slots=True)
+class Moments:
+    """Count, sum, extremes, spread and latest of single values.
+
+    NaN is data: one NaN among the values makes every statistic but the count NaN, extremes too.
+
+    Attributes:
+        count: Number of values.
+        total: Their sum; exact as long as all are integers.
+        minimum: The smallest.
+        maximum: The largest.
+        last: The one with the latest time.
+        last_time_ns: That time.
+        mean: Running mean, for the spread alone (Welford; Chan et al. for merging).
+        squares: Sum of squared deviations from ``mean``.
+    """
+
+    count: int = 0
+    total: float = 0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    last: float = math.nan
+    last_time_ns: int = -1
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float, time_ns: int = 0) -> None:
+        """Fold in one value, measured at ``time_ns``."""
+        self.count += 1
+        self.total += value
+        # A comparison with NaN is False, so NaN is tested explicitly.
+        if value != value or value < self.minimum:
+            self.minimum = value
+        if value != value or value > self.maximum:
+            self.maximum = value
+        if time_ns >= self.last_time_ns:
+            self.last = value
+            self.last_time_ns = time_ns
+        deviation = value - self.mean
+        self.mean += deviation / self.count
+        self.squares += deviation * (value - self.mean)
+
+    def extend(self, values: Sequence[float], times_ns: Sequence[int] = ()) -> None:
+        """Fold in many values. Without times they count as the oldest."""
+        if not values:
+            return
+        total = sum(values)
+        smallest, largest = min(values), max(values)
+        if total != total and any(value != value for value in values):
+            smallest = largest = math.nan
+        mean = total / len(values)
+        squares = sum([(value - mean) * (value - mean) for value in values])
+        latest_ns = max(times_ns, default=0)
+        # Of equal times the last value.
+        place = len(times_ns) - 1
+        while place >= 0 and times_ns[place] != latest_ns:
+            place -= 1
+        last = values[place]
+        self.merge(Moments(len(values), total, smallest, largest, last, latest_ns, mean, squares))
+
+    def merge(self, other: "Moments") -> None:
+        """Fold in all values of ``other``, which is left unchanged."""
+        if not other.count:
+            return
+        if not self.count:
+            self.mean, self.squares = other.mean, other.squares
+        else:
+            count = self.count + other.count
+            deviation = other.mean - self.mean
+            self.squares += other.squares + deviation * deviation * (
+                self.count * other.count / count
+            )
+            self.mean += deviation * other.count / count
+        self.count += other.count
+        self.total += other.total
+        if other.minimum != other.minimum or other.minimum < self.minimum:
+            self.minimum = other.minimum
+        if other.maximum != other.maximum or other.maximum > self.maximum:
+            self.maximum = other.maximum
+        if other.last_time_ns >= self.last_time_ns:
+            self.last, self.last_time_ns = other.last, other.last_time_ns
+
+    def result(self, reduction: Reduction) -> float | None:
+        """Return the values reduced to one; None if there are none."""
+        if not self.count:
+            return None
+        match reduction:
+            case Reduction.MEAN:
+                return self.total / self.count
+            case Reduction.SUM:
+                return self.total
+            case Reduction.MIN:
+                return self.minimum
+            case Reduction.MAX:
+                return self.maximum
+            case Reduction.STD:
+                return math.sqrt(max(self.squares, 0.0) / self.count) if self._finite else math.nan
+            case Reduction.LAST:
+                return self.last
+
+    def statistic(self, suffix: str) -> float | None:
+        """Return the statistic of suffix ``/suffix``; None if it has no value here."""
+        if suffix == "count":
+            return float(self.count) if self.count else None
+        try:
+            reduction = Reduction(suffix)
+        except ValueError:
+            return None  # quantiles need a distribution
+        return self.result(reduction)
+
+    def to_wire(self) -> wire.Moments:
+        """Return the moments for the journal."""
+        return wire.Moments(
+            self.count,
+            self.total,
+            self.minimum,
+            self.maximum,
+            self.last,
+            self.last_time_ns,
+            self.mean,
+            self.squares,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Moments) -> "Moments":
+        """Undo ``to_wire``."""
+        return cls(
+            kept.count,
+            wire.number(kept.total),
+            wire.number(kept.minimum),
+            wire.number(kept.maximum),
+            wire.number(kept.last),
+            kept.last_time_ns,
+            kept.mean,
+            kept.squares,
+        )
+
+    @property
+    def _finite(self) -> bool:
+        return math.isfinite(self.squares)
+
+
+Cell = list[float] | Moments
+"""Values that are reduced together: the values themselves while they are few, which is the usual
+case and the fastest to add to, to store and to reduce; otherwise their moments.
+"""
+
+_MAX_VALUES = 128
+
+# Used for every value; access to a member of an enum takes ten times as long (Python 3.11).
+_MEAN, _LAST = Reduction.MEAN, Reduction.LAST
+
+
+def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction: Reduction) -> None:
+    """Fold a value into the cell of ``key``, created if needed. Only ``LAST`` needs the time."""
+    cell = cells.get(key)
+    if isinstance(cell, list):
+        cell.append(value)
+        if len(cell) > _MAX_VALUES:
+            cells[key] = _moments(cell)
+    elif cell is not None:
+        cell.add(value, time_ns)
+    elif reduction is not _LAST:
+        cells[key] = [value]
+    else:
+        cells[key] = moments = Moments()
+        moments.add(value, time_ns)
+
+
+def put_all(
+    cells: dict[int, Cell],
+    key: int,
+    values: Sequence[float],
+    times_ns: Sequence[int],
+    reduction: Reduction,
+) -> None:
+    """Fold in many values, in columns of one length."""
+    cell = cells.get(key)
+    if cell is None:
+        cell = cells[key] = Moments() if reduction is _LAST else []
+    if isinstance(cell, list):
+        cell.extend(values)
+        if len(cell) > _MAX_VALUES:
+            cells[key] = _moments(cell)
+    else:
+        cell.extend(values, times_ns)
+
+
+def merged(cells: Iterable[Cell]) -> Cell:
+    """Merge the cells, which are left unchanged."""
+    values: list[float] = []
+    rest: list[Moments] = []
+    for cell in cells:
+        if isinstance(cell, Moments):
+            rest.append(cell)
+        else:
+            values += cell
+    if not rest:
+        return values
+    found = _moments(values)
+    for moments in rest:
+        found.merge(moments)
+    return found
+
+
+def cells_to_wire(cells: dict[int, Cell]) -> dict[int, wire.Cell]:
+    """Return cells for the journal; the lists are the same ones."""
+    return {key: cell if isinstance(cell, list) else cell.to_wire() for key, cell in cells.items()}
+
+
+def cells_from_wire(kept: Mapping[int, wire.Cell]) -> dict[int, Cell]:
+    """Undo ``cells_to_wire``."""
+    return {
+        key: Moments.from_wire(cell) if isinstance(cell, wire.Moments) else wire.numbers(cell)
+        for key, cell in kept.items()
+    }
+
+
+def reduced(cell: Cell, reduction: Reduction) -> float | None:
+    """Return the values reduced to one; None if there are none."""
+    if isinstance(cell, list):
+        if reduction is _MEAN:
+            return sum(cell) / len(cell) if cell else None
+        cell = _moments(cell)
+    return cell.result(reduction)
+
+
+def statistic(cell: Cell, suffix: str) -> float | None:
+    """Return the statistic of suffix ``/suffix``; None if it has no value here."""
+    return (_moments(cell) if isinstance(cell, list) else cell).statistic(
+        suffix.removeprefix(OVER_RANKS)
+    )
+
+
+def _moments(values: Sequence[float]) -> Moments:
+    moments = Moments()
+    moments.extend(values)
+    return moments
+
+
+def quantile_of_suffix(suffix: str) -> float | None:
+    """Return the quantile in 0..1 of ``p50``, ``p99``, ``p99.9``; None for any other suffix."""
+    if not suffix.startswith("p"):
+        return None
+    try:
+        quantile = float(suffix[1:]) / 100
+    except ValueError:
+        return None
+    return quantile if 0 <= quantile <= 1 else None
+
+
+@dataclass(slots=True)
+class Distribution:
+    """Merged histograms: buckets of any layout, each (lower, upper], with their counts.
+
+    A value that one part lacks is unknown for the whole: a mean without the sum of a part would be
+    too small, and the extremes of the others are not the whole's.
+
+    Attributes:
+        count: Number of measurements.
+        total: Their sum, if every part has one.
+        minimum: The smallest, if every part has one.
+        maximum: The largest, if every part has one.
+        bounds: No measurement is below the first or above the second, where they are known.
+        buckets: Of all parts.
+        unbucketed: Measurements of parts without buckets.
+    """
+
+    count: int = 0
+    total: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    bounds: tuple[float | None, float | None] = (None, None)
+    buckets: dict[tuple[float, float], int] = field(default_factory=dict)
+    unbucketed: int = 0
+
+    def add(
+        self,
+        *,
+        count: int,
+        total: float | None,
+        minimum: float | None,
+        maximum: float | None,
+        buckets: Iterable[tuple[float, float, int]],
+        bounds: tuple[float | None, float | None] = (None, None),
+    ) -> None:
+        """Fold in one histogram. ``bounds`` apply where its extremes are unknown."""
+        if count <= 0:
+            return
+        lower = bounds[0] if minimum is None else minimum
+        upper = bounds[1] if maximum is None else maximum
+        if not self.count:
+            self.total, self.minimum, self.maximum = total, minimum, maximum
+            self.bounds = lower, upper
+        else:
+            self.total = _of_both(operator.add, self.total, total)
+            self.minimum = _of_both(min, self.minimum, minimum)
+            self.maximum = _of_both(max, self.maximum, maximum)
+            self.bounds = (
+                _of_both(min, self.bounds[0], lower),
+                _of_both(max, self.bounds[1], upper),
+            )
+        self.count += count
+        bucketed = 0
+        for lower_bound, upper_bound, number in buckets:
+            bucket = (lower_bound, upper_bound)
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + number
+            bucketed += number
+        if not bucketed:
+            self.unbucketed += count
+
+    def add_point(self, point: HistogramPoint) -> None:
+        """Fold in a delta histogram."""
+        self.add(
+            count=point.count,
+            total=point.total,
+            minimum=point.minimum,
+            maximum=point.maximum,
+            buckets=point.buckets,
+            bounds=point.bounds,
+        )
+
+    def merge(self, other: "Distribution") -> None:
+        """Fold in all of ``other``, which is left unchanged."""
+        buckets = [(*bounds, number) for bounds, number in other.buckets.items()]
+        unbucketed = self.unbucketed + other.unbucketed
+        self.add(
+            count=other.count,
+            total=other.total,
+            minimum=other.minimum,
+            maximum=other.maximum,
+            buckets=buckets,
+            bounds=other.bounds,
+        )
+        self.unbucketed = unbucketed
+
+    def values(self, key: str, statistics: Iterable[str]) -> Iterator[tuple[str, float]]:
+        """Yield what a row has of it: the mean as ``key``, the count and these statistics."""
+        mean = self.statistic("mean")
+        if mean is not None:
+            yield key, mean
+        for suffix in ("count", *statistics):
+            found = self.statistic(suffix)
+            if found is not None:
+                yield f"{key}/{suffix}", found
+
+    def quantile(self, q: float) -> float | None:
+        """Estimate the ``q``-quantile (0..1), with an error of at most the width of its bucket.
+
+        Linear within the part of its bucket that lies between the bounds. None if nothing was
+        added, if a part has no buckets, or if the only bucket has no bound at all.
+        """
+        ranked = sorted(self.buckets.items(), key=lambda item: (item[0][1], item[0][0]))
+        bucketed = sum(number for _, number in ranked)
+        if not bucketed or self.unbucketed:
+            return None
+        rank = q * bucketed
+        seen = 0
+        for (lower, upper), number in ranked:
+            if number and seen + number >= rank:
+                return self._within(lower, upper, (rank - seen) / number)
+            seen += number
+        return self._within(*ranked[-1][0], 1.0)
+
+    def statistic(self, suffix: str) -> float | None:
+        """Return the statistic of suffix ``/suffix``; None if it has no value here."""
+        if not self.count:
+            return None
+        match suffix:
+            case "count":
+                return float(self.count)
+            case "mean":
+                return None if self.total is None else self.total / self.count
+            case "min":
+                return self.minimum
+            case "max":
+                return self.maximum
+        quantile = quantile_of_suffix(suffix)
+        return None if quantile is None else self.quantile(quantile)
+
+    def to_wire(self) -> wire.Distribution:
+        """Return the distribution for the journal."""
+        return wire.Distribution(
+            self.count,
+            self.total,
+            self.minimum,
+            self.maximum,
+            self.bounds,
+            [*self.buckets],
+            [*self.buckets.values()],
+            self.unbucketed,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Distribution) -> "Distribution":
+        """Undo ``to_wire``."""
+        lower, upper = map(wire.optional, kept.bounds)
+        return cls(
+            wire.integer(kept.count),
+            wire.optional(kept.total),
+            wire.optional(kept.minimum),
+            wire.optional(kept.maximum),
+            (lower, upper),
+            wire.buckets(kept.buckets, kept.counts),
+            wire.integer(kept.unbucketed),
+        )
+
+    def _within(self, lower: float, upper: float, share: float) -> float | None:
+        """Interpolate in the part of a bucket in which measurements can be."""
+        smallest, largest = self.bounds
+        low = lower if smallest is None else max(lower, smallest)
+        high = upper if largest is None else min(upper, largest)
+        # An open bucket without a bound is assumed as narrow as possible.
+        low = low if math.isfinite(low) else high
+        high = high if math.isfinite(high) else low
+        if not math.isfinite(low):
+            return None
+        return min(max(low + (high - low) * min(max(share, 0.0), 1.0), low), high)
+
+
+def _of_both(
+    combine: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    """Combine the two; None if one of them is unknown."""
+    return None if one is None or other is None else combine(one, other)

@@ -1,0 +1,1 @@
+"""Rows about the run itself: its metadata, data warnings, findings and sample counts."""

@@ -1,0 +1,114 @@
+"""Warnings about a run's data, each once, in a row of its own."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.series.key_groups import UnitChange
+from otel_rl.bridge.rows.series.streams import Group
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.records import Series
+
+__all__ = [
+    "DROPPED",
+    "OVERFLOWED",
+    "SHARED",
+    "TOLD",
+    "DataWarning",
+    "DroppedPoints",
+    "of_dropped",
+    "of_overflowed",
+    "of_shared",
+    "of_units",
+]
+
+UNIT_CHANGED = "otel_rl/bridge/unit_changed"
+"""Label: a metric was reported in a second unit, and the key of those values."""
+
+DROPPED = "otel_rl/bridge/dropped"
+"""Label: the reason for dropped points of new series, and the first of them."""
+
+SHARED = "otel_rl/bridge/shared_instance"
+"""Label: several processes report as one worker."""
+
+OVERFLOWED = "otel_rl/bridge/overflowed"
+"""Label: an SDK had no room for more attribute sets, and so for no more steps."""
+
+TOLD = frozenset({DROPPED, OVERFLOWED, SHARED, UNIT_CHANGED})
+"""Every label of a warning, which is also logged for the operator."""
+
+
+class DroppedPoints(NamedTuple):
+    """Dropped points of one worker, because the run has reached its series limit.
+
+    Attributes:
+        points: Number of points.
+        example: The name of the first one's metric.
+    """
+
+    points: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataWarning:
+    """Warning to be written to the run.
+
+    Attributes:
+        time_ns: Event time of its row.
+        labels: By tracker key.
+    """
+
+    time_ns: int
+    labels: Mapping[str, str]
+
+    def to_wire(self) -> wire.DataWarning:
+        """Return the warning for the journal."""
+        return wire.DataWarning(self.time_ns, self.labels)
+
+    @classmethod
+    def from_wire(cls, kept: wire.DataWarning) -> "DataWarning":
+        """Undo ``to_wire``."""
+        return cls(kept.time_ns, dict(kept.labels))
+
+
+def of_units(changes: Iterable[UnitChange], time_ns: int) -> Iterable[DataWarning]:
+    """Make warnings about metrics with a second unit."""
+    for change in changes:
+        yield DataWarning(time_ns, {UNIT_CHANGED: str(change)})
+
+
+def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWarning:
+    """Make the warning about dropped points, at the first one."""
+    words = (
+        f"Points of new series are dropped, the first of {series.name!r} of {series.worker.role}: "
+        f"the experiment has as many series as it may (align.max_series = {settings.max_series}, "
+        f"align.max_keys = {settings.max_keys}). An attribute with a new value every time makes a "
+        "series each time: send it as a value, or raise the bound."
+    )
+    return DataWarning(time_ns, {DROPPED: words})
+
+
+def of_shared(series: Series, time_ns: int) -> DataWarning:
+    """Make the warning about two processes with one name, which only their starts distinguish."""
+    name = series.worker.instance.rpartition("/")[2]
+    named = f"service.instance.id {name!r}" if name else "no service.instance.id"
+    words = (
+        f"Two processes of role {series.worker.role!r} report at a time with {named}, and are one "
+        "worker of the run. Their counters add up, but their gauges are one series: give each "
+        "process an id of its own, e.g. OTEL_RESOURCE_ATTRIBUTES=service.instance.id=..."
+    )
+    return DataWarning(time_ns, {SHARED: words})
+
+
+def of_overflowed(groups: Iterable[Group], time_ns: int) -> Iterable[DataWarning]:
+    """Make warnings about SDKs without room for all attribute sets, steps included."""
+    for group in groups:
+        words = (
+            f"The SDK of a process of role {group.role!r} keeps a bounded number of sets of "
+            f"attributes of {group.name!r}, 2,000 by default. What it measures beyond has lost its "
+            f"attributes and its step, and is {group.key}. A step is such a set: export gauges "
+            "with delta temporality, and give counters no step (docs/other-sdks.md)."
+        )
+        yield DataWarning(time_ns, {OVERFLOWED: words})

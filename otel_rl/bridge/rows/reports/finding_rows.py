@@ -1,0 +1,69 @@
+"""Findings of a diagnosis, to be written to the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.records import Table, Value
+
+__all__ = ["Finding"]
+
+_COLUMNS = ("rank", "kind", "role", "worker", "phase", "since_step", "score", "words")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a diagnosis, faults or none.
+
+    Attributes:
+        step: The last step in question.
+        time_ns: Time of the diagnosis, by the bridge's clock.
+        verdict: ``cause``, ``no clear cause`` or ``healthy``.
+        words: One sentence.
+        causes: Ranked, each with the fields of the table.
+    """
+
+    step: int
+    time_ns: int
+    verdict: str
+    words: str
+    causes: Sequence[Mapping[str, Value]] = ()
+
+    @property
+    def subject(self) -> tuple[str, ...]:
+        """Return a key that is equal for findings without news."""
+        first = self.causes[0] if self.causes else {}
+        return self.verdict, *(str(first.get(key)) for key in ("kind", "role", "worker"))
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of the row."""
+        labels = {"diagnosis/verdict": self.verdict}
+        if self.causes:
+            first = self.causes[0]
+            labels[DIAGNOSIS_CAUSE] = str(first.get("kind"))
+            labels["diagnosis/worker"] = str(first.get("worker") or first.get("role") or "")
+            labels[DIAGNOSIS_ALERT] = self.words
+        return labels
+
+    @property
+    def table(self) -> Table:
+        """Return the table of all causes."""
+        rows = [
+            [place, *(cause.get(column) for column in _COLUMNS[1:])]
+            for place, cause in enumerate(self.causes, 1)
+        ]
+        return Table(_COLUMNS, rows)
+
+    def to_wire(self) -> wire.Finding:
+        """Return the finding for the journal."""
+        return wire.Finding(
+            self.step, self.time_ns, self.verdict, self.words, [dict(one) for one in self.causes]
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Finding) -> "Finding":
+        """Undo ``to_wire``."""
+        causes = [wire.fields(cause) for cause in kept.causes]
+        return cls(kept.step, kept.time_ns, kept.verdict, kept.words, causes)

@@ -1,0 +1,161 @@
+"""Merges run metadata from the announcements of the processes. Pure.
+
+Announcements come in any order, possibly repeated. The last writer wins, by the time of the
+announcement, so the result does not depend on the order of arrival. Tags are united.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.records import (
+    Announcement,
+    Description,
+    Device,
+    ExperimentStatus,
+    Provenance,
+    Value,
+    WorkerFailure,
+)
+
+__all__ = ["MAX_CONFIG_KEYS", "MAX_HOSTS", "MAX_TAGS", "RunMetadata"]
+
+MAX_CONFIG_KEYS = 4_096
+"""Top-level keys of a run's config. W&B shows a config as one table; the largest have hundreds."""
+
+MAX_TAGS = 256
+"""Tags of a run."""
+
+MAX_HOSTS = 1_024
+"""Machines that are named in a run."""
+
+_MAX_ROLES = 32  # of one machine
+
+# What stands for the run is what trains.
+_FIRST_ROLE = "trainer"
+
+
+class RunMetadata:
+    """Merged announcements of one experiment."""
+
+    def __init__(self) -> None:
+        # Every value with the time of its announcement.
+        self._config: dict[str, tuple[int, Value]] = {}
+        self._texts: dict[str, tuple[int, str]] = {}
+        self._status = (0, ExperimentStatus.RUNNING)
+        self._tags: dict[str, None] = {}
+        self._provenance: Provenance | None = None
+        self._hosts: dict[str, dict[str, None]] = {}
+
+    def add(self, announcements: Iterable[Announcement]) -> int:
+        """Merge announcements.
+
+        Returns:
+            Number of keys, tags, machines and their roles over the bounds.
+        """
+        return sum(self._add(one) for one in announcements)
+
+    def describe(
+        self,
+        so_far: ExperimentStatus | None = None,
+        devices: Mapping[str, Device] | None = None,
+        failures: Sequence[WorkerFailure] = (),
+    ) -> Description:
+        """Return the description of the run.
+
+        Args:
+            so_far: Status by the state of the workers, if no process has announced the end.
+            devices: The run's GPUs, by the prefix of their keys.
+            failures: Of workers.
+        """
+        _, status = self._status
+        if status is ExperimentStatus.RUNNING and so_far is not None:
+            status = so_far
+        return Description(
+            {key: value for key, (_, value) in self._config.items()},
+            self._text("notes"),
+            tuple(self._tags),
+            self._text("group"),
+            self._text("job_type"),
+            status,
+            devices or {},
+            self._provenance,
+            {host: sorted(roles) for host, roles in sorted(self._hosts.items())},
+            failures,
+        )
+
+    def to_wire(self) -> wire.About:
+        """Return the announcements for the journal."""
+        provenance = self._provenance
+        return wire.About(
+            self._config,
+            self._texts,
+            self._status,
+            [*self._tags],
+            None if provenance is None else dataclasses.astuple(provenance),
+            {host: [*roles] for host, roles in self._hosts.items()},
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.About) -> "RunMetadata":
+        """Undo ``to_wire``."""
+        about = cls()
+        about._config = {
+            key: (time_ns, wire.value(one)) for key, (time_ns, one) in kept.config.items()
+        }
+        about._texts, about._status = dict(kept.texts), kept.status
+        about._tags = dict.fromkeys(kept.tags)
+        about._provenance = None if kept.provenance is None else Provenance(*kept.provenance)
+        about._hosts = {host: dict.fromkeys(roles) for host, roles in kept.hosts.items()}
+        return about
+
+    def _add(self, one: Announcement) -> int:
+        if one.status is not None:
+            self._status = max(self._status, (one.time_ns, one.status))
+        texts = {"notes": one.notes, "group": one.group, "job_type": one.job_type}
+        for name, text in texts.items():
+            if text is not None:
+                self._texts[name] = max(self._texts.get(name, (0, "")), (one.time_ns, text))
+        left_out = 0
+        for key, value in one.config.items():
+            known = self._config.get(key)
+            if known is None and len(self._config) >= MAX_CONFIG_KEYS:
+                left_out += 1
+            elif known is None or _rank(known) <= _rank((one.time_ns, value)):
+                self._config[key] = (one.time_ns, value)
+        for tag in one.tags:
+            if tag in self._tags or len(self._tags) < MAX_TAGS:
+                self._tags[tag] = None
+            else:
+                left_out += 1
+        if one.provenance is not None:
+            left_out += self._add_provenance(one.provenance)
+        return left_out
+
+    def _add_provenance(self, one: Provenance) -> int:
+        if self._provenance is None or _precedence(one) <= _precedence(self._provenance):
+            self._provenance = one
+        if not one.host:
+            return 0
+        roles = self._hosts.get(one.host)
+        if roles is None and len(self._hosts) >= MAX_HOSTS:
+            return 1
+        roles = self._hosts.setdefault(one.host, {})
+        if one.role not in roles and len(roles) >= _MAX_ROLES:
+            return 1
+        roles[one.role] = None
+        return 0
+
+    def _text(self, name: str) -> str:
+        return self._texts.get(name, (0, ""))[1]
+
+
+def _precedence(one: Provenance) -> tuple[bool, int, int, str]:
+    """Return a rank, smallest first: trainers, low indexes, and of one worker its last start."""
+    return one.role != _FIRST_ROLE, max(0, one.index), -one.time_ns, repr(one)
+
+
+def _rank(entry: tuple[int, Value]) -> tuple[int, str]:
+    """Return a rank that decides the same way between two values of one time."""
+    time_ns, value = entry
+    return time_ns, repr(value)

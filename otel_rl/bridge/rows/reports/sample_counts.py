@@ -1,0 +1,65 @@
+"""Counts of the samples of an experiment, since it began."""
+
+from dataclasses import dataclass
+
+from otel_rl.bridge.journal.formats import state_format as wire
+
+__all__ = ["SampleCounts"]
+
+
+@dataclass(slots=True)
+class SampleCounts:
+    """Counts of samples. A measurement is one; so is a point of a counter or histogram.
+
+    Attributes:
+        taken: In a row, now or later.
+        late: Of those, the ones that arrived after their row was closed and made one of their own.
+        duplicate: Repeats, or overtaken by a later total, and left out.
+        too_many_series: Dropped: the experiment has ``max_series`` series.
+        too_old: Dropped: they may be repeats of forgotten samples.
+        spans_too_old: Spans that were too late to explain a step, or were evicted for newer ones.
+    """
+
+    taken: int = 0
+    late: int = 0
+    duplicate: int = 0
+    too_many_series: int = 0
+    too_old: int = 0
+    spans_too_old: int = 0
+
+    def count_late(self, samples: int) -> None:
+        """Count taken samples that arrived after their row."""
+        self.late += samples
+
+    def drop_as_duplicate(self, samples: int) -> None:
+        """Recount samples from taken to duplicate."""
+        self.taken -= samples
+        self.duplicate += samples
+
+    def drop_as_too_old(self, samples: int) -> None:
+        """Recount samples from taken to too old."""
+        self.taken -= samples
+        self.too_old += samples
+
+    def to_wire(self) -> wire.SampleCounts:
+        """Return the counts for the journal."""
+        return wire.SampleCounts(
+            self.taken,
+            self.late,
+            self.duplicate,
+            self.too_many_series,
+            self.too_old,
+            self.spans_too_old,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.SampleCounts) -> "SampleCounts":
+        """Undo ``to_wire``."""
+        return cls(
+            kept.taken,
+            kept.late,
+            kept.duplicate,
+            kept.too_many_series,
+            kept.too_old,
+            kept.spans_too_old,
+        )

@@ -1,0 +1,153 @@
+"""Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
+from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
+from otel_rl.bridge.rows.point_intake import PointIntake
+from otel_rl.bridge.rows.reports.data_warnings import DataWarning
+from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.row_split import parts
+from otel_rl.bridge.rows.steps.step_rows import ClosedStep
+from otel_rl.bridge.rows.table_rows import ClosedTable
+from otel_rl.bridge.rows.window_rows import ClosedWindow
+from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.records import RoleStanding, Row
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["STANDING_METRICS", "Closed", "RowMaker"]
+
+_NS_PER_S = 1_000_000_000
+
+# Metric and key suffix of each field of a ``RoleStanding``.
+STANDING_METRICS = (
+    (names.RL_SERVICE_EXPECTED, ""),
+    (names.RL_SERVICE_ALIVE, ""),
+    (names.RL_SERVICE_FAILURES, ""),
+    (names.RL_SERVICE_RECOVERY, "_s"),
+    (names.RL_SERVICE_SILENT, ""),
+)
+
+_MAX_NAMED = 8
+"""Bound on named workers whose spans a step lacks; ``critical_path/partial`` counts all."""
+
+Closed = ClosedStep | ClosedWindow | ClosedTable | StepAnalysis | Finding | DataWarning
+"""Sources of rows."""
+
+
+class RowMaker:
+    """Numbers rows without gaps, and catalogues their keys.
+
+    Attributes:
+        next_number: Number of the next row.
+        keys: The meaning of every key that was in a row.
+    """
+
+    def __init__(self, open_data: PointIntake) -> None:
+        self._open = open_data
+        self.next_number = 0
+        self.keys = KeyCatalogue()
+
+    def rows(self, closed: Closed) -> Iterator[Row]:
+        """Yield the rows of what was closed, numbered."""
+        if isinstance(closed, Finding):
+            yield from self._rows_of_finding(closed)
+            return
+        if isinstance(closed, DataWarning):
+            yield self._row_of_warning(closed)
+            return
+        version = self._open.axis.version_at(closed.time_ns)
+        step = None if isinstance(closed, ClosedWindow) else closed.step
+        if step is None:
+            step = self._open.axis.step_at(closed.time_ns)
+        if isinstance(closed, ClosedTable):
+            tables = {closed.key: closed.table(step)}
+            self.keys.note(tables, STEP, self._open.series.find)
+            yield Row(self._number(), step, closed.time_ns, {}, version, tables)
+            return
+        if isinstance(closed, StepAnalysis):
+            self._open.history.explained(self._step_facts(closed))
+            workers = self._open.series.names()
+            labels = {
+                "critical_path/longest": closed.longest,
+                "critical_path/trace_id": closed.trace_id,
+                "critical_path/worker": workers.get(closed.worker, closed.worker),
+                "health/bound": closed.bound,
+                **{key: workers.get(worker, worker) for key, worker in closed.stragglers.items()},
+            }
+            if self._open.settings.trace_url:
+                url = self._open.settings.trace_url.replace("{trace_id}", closed.trace_id)
+                labels["critical_path/trace_url"] = url
+            values = {**closed.values, **closed.health}
+            if closed.missed:
+                values["critical_path/partial"] = float(len(closed.missed))
+                missed = sorted(workers.get(worker, worker) for worker in closed.missed)
+                labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
+            self.keys.note(values, STEP, self._open.series.find, closed.sources)
+            self.keys.note_texts(labels, STEP)
+            yield Row(self._number(), step, closed.time_ns, values, version, labels=labels)
+            return
+        if isinstance(closed, ClosedStep) and closed.role == self._open.axis.role:
+            version = version if closed.version is None else closed.version
+        self._open.history.closed(step, closed.time_ns, closed.values)
+        axis = STEP if isinstance(closed, ClosedStep) else TIME
+        self.keys.note(closed.values, axis, self._open.series.find)
+        for values in parts(closed.values):
+            yield Row(self._number(), step, closed.time_ns, values, version)
+
+    def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
+        version = self._open.axis.version_at(finding.time_ns)
+        values = {"diagnosis/causes": float(len(finding.causes))}
+        self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.find)
+        self.keys.note_texts(finding.labels, STEP)
+        yield Row(
+            self._number(), finding.step, finding.time_ns, values, version, labels=finding.labels
+        )
+        if finding.causes:
+            tables = {"diagnosis/ranked": finding.table}
+            yield Row(self._number(), finding.step, finding.time_ns, {}, version, tables)
+
+    def _row_of_warning(self, warning: DataWarning) -> Row:
+        step, version = (
+            self._open.axis.step_at(warning.time_ns),
+            self._open.axis.version_at(warning.time_ns),
+        )
+        self.keys.note_texts(warning.labels, TIME)
+        return Row(self._number(), step, warning.time_ns, {}, version, labels=warning.labels)
+
+    def _step_facts(self, explained: StepAnalysis) -> StepFacts:
+        names = self._open.series.names()
+        clocks = [
+            (names.get(clock.worker, clock.worker), clock.ahead_ns / _NS_PER_S)
+            for clock in explained.clocks
+        ]
+        path, busy = (
+            [(role, phase, names.get(of, of), s) for (role, phase, of), s in seconds.items()]
+            for seconds in (explained.path, explained.busy)
+        )
+        return StepFacts(explained.step, explained.time_ns, path, busy, clocks, explained.trace_id)
+
+    def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
+        """Return the standings of the roles, by tracker key."""
+        values: dict[str, float] = {}
+        table, last = self._open.series, Reduction.LAST
+        for role, standing in roles.items():
+            for (name, suffix), value in zip(STANDING_METRICS, standing, strict=True):
+                identity = (role, name + suffix, (), last)
+                if value is not None and table.has_room_for(identity, self._open.settings):
+                    values[table.group(role, name, (), last, suffix=suffix).key] = value
+        return values
+
+    def dips(self, dips: Iterable[tuple[str, int, int]]) -> Iterator[ClosedWindow]:
+        """Yield windows of moments when workers were missing, noticed only later."""
+        for role, at_ns, alive in dips:
+            identity = (role, names.RL_SERVICE_ALIVE, (), Reduction.LAST)
+            if self._open.series.has_room_for(identity, self._open.settings):
+                group = self._open.series.group(*identity)
+                yield ClosedWindow(at_ns, {group.key: float(alive)})
+
+    def _number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number

@@ -1,0 +1,1 @@
+"""The series, workers, keys and GPUs of one experiment."""

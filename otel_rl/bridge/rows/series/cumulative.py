@@ -1,0 +1,404 @@
+"""Converts cumulative points to increments, with reset detection. Pure.
+
+A sum or histogram point counts from its start time. A delta point's start moves with each point; a
+cumulative point's stays until the process restarts. In any order of arrival, the sum of the
+increments equals the true count: https://opentelemetry.io/docs/specs/otel/metrics/data-model/
+
+A *life* is the count since one start. One series may have several lives at a time: a process that
+hangs and its replacement under one ``service.instance.id`` report in turns, and the last points of
+a life may arrive after the first of the next. So every life has a total of its own.
+
+A start that is missing, or that equals the point's own time, is unknown: a scraping Collector sends
+its first scrape so. Counts before that scrape are not the run's. When another Collector takes over,
+its first scrape continues the last reported life, under a second start.
+
+One case cannot be detected: if the second scrape of a Collector arrives before its first, its start
+precedes its time like any other, and the whole total counts.
+"""
+
+import bisect
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.records import HistogramPoint, SumPoint, Temporality
+
+__all__ = ["CounterStream", "HistogramStream", "Increment"]
+
+_NS_PER_S = 1_000_000_000
+
+# Lives of a series without steps. Where the process has an id of its own, each life is another
+# series, so more than two are rare. Go and Node create no id by default: all replicas of a service
+# are then lives of one series.
+_MAX_LIVES = 64
+
+# Lives of a series with steps, each of which a stock SDK counts by itself. SDKs keep 2,000 sets of
+# attributes and count the rest as one.
+_MAX_STEPS = 2048
+
+_Key = tuple[int, int | None]
+"""Start and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """Count of an interval.
+
+    Attributes:
+        value: Count since the previous point; 0 without events.
+        seconds: Duration that ``value`` covers and no earlier increment covers; 0.0 if unknown.
+    """
+
+    value: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Life:
+    """Total of one life.
+
+    Attributes:
+        time_ns: Of the latest point.
+        amount: The total of a counter, the number of measurements of a histogram.
+    """
+
+    time_ns: int
+    amount: float
+
+
+@dataclass(slots=True)
+class _HistogramLife(_Life):
+    """State of one life of a histogram, as of its latest point."""
+
+    total: float | None
+    minimum: float | None
+    maximum: float | None
+    buckets: dict[tuple[float, float], int]
+
+
+_LifeT = TypeVar("_LifeT", bound=_Life)
+
+
+@dataclass(slots=True)
+class _Lives(Generic[_LifeT]):
+    """Lives of one cumulative series.
+
+    Attributes:
+        time_ns: Of the latest point of all; 0 before the first.
+        lives: By start and step. A life has several starts if several Collectors scraped it.
+        lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
+            forgotten, too. None if none is.
+    """
+
+    time_ns: int = 0
+    lives: dict[_Key, _LifeT] = field(default_factory=dict)
+    lost_step: tuple[int, int] | None = None
+
+    def before(
+        self, start_ns: int, time_ns: int, amount: float, step: int | None
+    ) -> tuple[_LifeT | None, bool] | None:
+        """Find the life of a point.
+
+        Returns:
+            The life to subtract, None if the point is the first one of its life; and whether the
+            point, or the difference, was counted in this run, unlike the first scrape of a
+            Collector. None if the point has nothing new, or its life is forgotten.
+        """
+        life = self.lives.get((start_ns, step))
+        if life is not None:
+            return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
+        if self._is_lost(start_ns, step):
+            return None
+        # A clock that was set back puts the time before the start.
+        if 0 < start_ns != time_ns:
+            return None, True
+        continued = self._latest(step)
+        if continued is None or time_ns <= continued.time_ns:
+            return None, False
+        return _since(continued, amount)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether an older life has points after the newest: two processes share it."""
+        starts = [(start_ns, life) for (start_ns, step), life in self.lives.items() if step is None]
+        _, newest = max(starts, key=operator.itemgetter(0), default=(0, None))
+        return newest is not None and any(
+            start_ns > 0 and life is not newest and life.time_ns > newest.time_ns
+            for start_ns, life in starts
+        )
+
+    def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
+        """Store ``life`` under a start, after a point of it."""
+        if life.time_ns > self.time_ns:
+            self.time_ns = life.time_ns
+        self.lives[start_ns, step] = life
+        if len(self.lives) > _MAX_LIVES:
+            self._lose_oldest(step)
+
+    def _is_lost(self, start_ns: int, step: int | None) -> bool:
+        """Return whether a life of this start and step may have been counted and forgotten."""
+        if step is not None:
+            return self.lost_step is not None and (start_ns, step) <= self.lost_step
+        # There is no room for a life that is older than all known ones.
+        starts = [start for start, step in self.lives if step is None]
+        return start_ns > 0 and len(starts) >= _MAX_LIVES and start_ns < min(starts)
+
+    def _latest(self, step: int | None) -> _LifeT | None:
+        """Return the last reported life of the step."""
+        lives = [life for (_, of), life in self.lives.items() if of == step]
+        return max(lives, key=lambda life: life.time_ns, default=None)
+
+    def _lose_oldest(self, step: int | None) -> None:
+        if step is None:
+            starts = [start for start, step in self.lives if step is None]
+            if len(starts) > _MAX_LIVES:
+                del self.lives[min(starts), None]
+        elif len(self.lives) > _MAX_LIVES + _MAX_STEPS:
+            oldest_life = min((start, step) for start, step in self.lives if step is not None)
+            self.lost_step = max(self.lost_step or oldest_life, oldest_life)
+            del self.lives[oldest_life]
+
+
+def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
+    """Return whether a point of a life has nothing newer than the latest one.
+
+    Within a life with a known start, the larger total is the later one, even if the clock has
+    stepped back. Without a start, time decides, and a smaller total is a new life.
+    """
+    if start_ns > 0:
+        return amount < life.amount or (amount == life.amount and time_ns <= life.time_ns)
+    return time_ns <= life.time_ns
+
+
+def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
+    """Return the life to subtract: a total that has shrunk was counted anew."""
+    return None if amount < life.amount else life, True
+
+
+@dataclass(slots=True)
+class CounterStream(_Lives[_Life]):
+    """State of one monotonic sum series, updated point by point."""
+
+    @classmethod
+    def counted(cls, point: SumPoint) -> "CounterStream":
+        """Make the stream of a series whose totals include all counts up to ``point``."""
+        stream = cls()
+        stream.note(point.start_ns, point.step, _Life(point.time_ns, point.value))
+        return stream
+
+    def advance(self, point: SumPoint) -> Increment | None:
+        """Take the next point.
+
+        Args:
+            point: Of this series.
+
+        Returns:
+            The increment; None for a point without news: one that is older than the last of its
+            life (a later cumulative point supersedes it), one of a life so old that it may have
+            been counted and forgotten, or the first of a stream with an unknown start, which is
+            missing or at the point's own time.
+        """
+        if point.temporality is Temporality.DELTA:
+            return Increment(point.value, _seconds(point.start_ns, point.time_ns))
+        start_ns, time_ns, value, step = point.start_ns, point.time_ns, point.value, point.step
+        before = self.before(start_ns, time_ns, value, step)
+        if before is None:
+            return None
+        life, counts = before
+        since_ns = max(self.time_ns, start_ns if life is None else life.time_ns)
+        increment = None
+        if counts:
+            grown = value if life is None else value - life.amount
+            increment = Increment(grown, _seconds(since_ns, time_ns))
+        if life is None:
+            life = _Life(time_ns, value)
+        else:
+            life.amount, life.time_ns = value, max(time_ns, life.time_ns)
+        self.note(start_ns, step, life)
+        return increment
+
+    def to_wire(self) -> wire.CounterStream:
+        """Return the state for the journal."""
+        lives = [
+            wire.CounterLife(keys, life.time_ns, life.amount)
+            for keys, life in _with_keys(self.lives)
+        ]
+        return wire.CounterStream(self.time_ns, self.lost_step, lives)
+
+    @classmethod
+    def from_wire(cls, kept: wire.CounterStream) -> "CounterStream":
+        """Undo ``to_wire``."""
+        stream = cls(kept.time_ns, {}, kept.lost_step)
+        for one in kept.lives:
+            life = _Life(one.time_ns, wire.number(one.amount))
+            stream.lives.update(dict.fromkeys(one.keys, life))
+        return stream
+
+
+@dataclass(slots=True)
+class HistogramStream(_Lives[_HistogramLife]):
+    """State of one histogram series, updated point by point."""
+
+    @classmethod
+    def counted(cls, point: HistogramPoint) -> "HistogramStream":
+        """Make the stream of a series whose totals include all counts up to ``point``."""
+        stream = cls()
+        stream.note(point.start_ns, point.step, _histogram_life(point))
+        return stream
+
+    def advance(self, point: HistogramPoint) -> HistogramPoint | None:
+        """Take the next point.
+
+        Args:
+            point: Of this series.
+
+        Returns:
+            The point with only what is new since the previous one, as a delta; None if nothing is.
+            The extremes of a cumulative point are of its whole life. They are those of the delta
+            only if they have changed, or if the point is the first of its life; otherwise they are
+            bounds of it.
+        """
+        if point.temporality is Temporality.DELTA:
+            return point if point.count else None
+        before = self.before(point.start_ns, point.time_ns, point.count, point.step)
+        if before is None:
+            return None
+        life, counts = before
+        since_ns = max(self.time_ns, point.start_ns if life is None else life.time_ns)
+        new: HistogramPoint | None = None
+        if counts:
+            new = _all_of(point, since_ns) if life is None else _difference(life, point, since_ns)
+        if life is None:
+            life = _histogram_life(point)
+        else:
+            # The same object, because a life may have several starts.
+            life.time_ns = max(life.time_ns, point.time_ns)
+            life.amount, life.total = point.count, point.total
+            life.minimum, life.maximum = point.minimum, point.maximum
+            life.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
+        self.note(point.start_ns, point.step, life)
+        return new if new is not None and new.count else None
+
+    def to_wire(self) -> wire.HistogramStream:
+        """Return the state for the journal."""
+        lives = [
+            wire.HistogramLife(
+                keys,
+                life.time_ns,
+                life.amount,
+                life.total,
+                life.minimum,
+                life.maximum,
+                [*life.buckets],
+                [*life.buckets.values()],
+            )
+            for keys, life in _with_keys(self.lives)
+        ]
+        return wire.HistogramStream(self.time_ns, self.lost_step, lives)
+
+    @classmethod
+    def from_wire(cls, kept: wire.HistogramStream) -> "HistogramStream":
+        """Undo ``to_wire``."""
+        stream = cls(kept.time_ns, {}, kept.lost_step)
+        for one in kept.lives:
+            life = _HistogramLife(
+                one.time_ns,
+                wire.number(one.amount),
+                wire.optional(one.total),
+                wire.optional(one.minimum),
+                wire.optional(one.maximum),
+                wire.buckets(one.buckets, one.counts),
+            )
+            stream.lives.update(dict.fromkeys(one.keys, life))
+        return stream
+
+
+def _with_keys(lives: Mapping[_Key, _LifeT]) -> list[tuple[list[_Key], _LifeT]]:
+    """Return each life once, with all its keys: points of any of them continue the same total."""
+    if len(lives) == 1:  # nearly always
+        return [([key], life) for key, life in lives.items()]
+    found: dict[int, tuple[list[_Key], _LifeT]] = {}
+    for key, life in lives.items():
+        found.setdefault(id(life), ([], life))[0].append(key)
+    return list(found.values())
+
+
+def _histogram_life(point: HistogramPoint) -> _HistogramLife:
+    return _HistogramLife(
+        point.time_ns,
+        point.count,
+        point.total,
+        point.minimum,
+        point.maximum,
+        {(lower, upper): n for lower, upper, n in point.buckets},
+    )
+
+
+def _all_of(point: HistogramPoint, since_ns: int) -> HistogramPoint:
+    return HistogramPoint(
+        series=point.series,
+        start_ns=since_ns,
+        time_ns=point.time_ns,
+        temporality=Temporality.DELTA,
+        count=point.count,
+        total=point.total,
+        minimum=point.minimum,
+        maximum=point.maximum,
+        buckets=point.buckets,
+    )
+
+
+def _difference(life: _HistogramLife, point: HistogramPoint, since_ns: int) -> HistogramPoint:
+    before = _rebucketed(life.buckets, point.buckets)
+    buckets = tuple(
+        (lower, upper, n - old)
+        for (lower, upper, n), old in zip(point.buckets, before, strict=True)
+        if n > old
+    )
+    total = None
+    # After a NaN, every later sum of the life is NaN: the new part is unknown.
+    if point.total is not None and life.total is not None and math.isfinite(life.total):
+        total = point.total - life.total
+    return HistogramPoint(
+        series=point.series,
+        start_ns=since_ns,
+        time_ns=point.time_ns,
+        temporality=Temporality.DELTA,
+        count=int(point.count - life.amount),
+        total=total,
+        minimum=_if_beyond(point.minimum, life.minimum),
+        maximum=_if_beyond(point.maximum, life.maximum),
+        buckets=buckets,
+        bounds=(point.minimum, point.maximum),
+    )
+
+
+def _if_beyond(extreme: float | None, before: float | None) -> float | None:
+    """Return an extreme of a whole life if it has moved in the latest interval, else None."""
+    return None if before is None or extreme == before else extreme
+
+
+def _rebucketed(
+    old: dict[tuple[float, float], int], buckets: tuple[tuple[float, float, int], ...]
+) -> list[int]:
+    """Return the counts of the previous point, in the buckets of this one.
+
+    An exponential histogram halves its resolution when its range grows, so an old bucket may lie
+    inside a wider new one. It is found by its middle, because the bounds of the two scales are
+    computed differently and may differ in the last bit.
+    """
+    uppers = [upper for _, upper, _ in buckets]
+    counts = [0] * len(buckets)
+    for (lower, upper), number in old.items():
+        middle = lower + (upper - lower) / 2 if math.isfinite(upper - lower) else upper
+        place = bisect.bisect_left(uppers, middle)
+        if place < len(counts):
+            counts[place] += number
+    return counts
+
+
+def _seconds(start_ns: int, end_ns: int) -> float:
+    return max(end_ns - start_ns, 0) / _NS_PER_S if start_ns else 0.0

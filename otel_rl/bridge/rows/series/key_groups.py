@@ -1,0 +1,324 @@
+"""Tracker keys of one experiment: each reduced group has a key of its own."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.reduce import OVER_RANKS
+from otel_rl.bridge.rows.series.streams import Group, WorkerState
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.tracker_keys import OVERFLOW, tracker_key, variant_key, worker_key
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["GroupIdentity", "GroupTable", "UnitChange", "normal_unit"]
+
+_Attributes = tuple[tuple[str, str], ...]
+
+_ANNOTATION = re.compile(r"\{[^}]*\}")
+_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_.-]+")
+
+_UNSPECIFIC = ("", "1")
+
+# Common spellings of UCUM units.
+_SPELLINGS = {
+    "second": "s",
+    "seconds": "s",
+    "sec": "s",
+    "secs": "s",
+    "millisecond": "ms",
+    "milliseconds": "ms",
+    "msec": "ms",
+    "microsecond": "us",
+    "microseconds": "us",
+    "nanosecond": "ns",
+    "nanoseconds": "ns",
+    "byte": "By",
+    "bytes": "By",
+    "b": "By",
+    "percent": "%",
+}
+
+
+class GroupIdentity(NamedTuple):
+    """Identity of a key of the run.
+
+    Attributes:
+        role: Of the workers; empty for metrics of all roles.
+        name: Of the metric, with its suffix.
+        attributes: Without the step.
+        reduction: Of the values.
+        unit: Empty for the first unit of the metric, and for none.
+    """
+
+    role: str
+    name: str
+    attributes: _Attributes
+    reduction: Reduction
+    unit: str = ""
+
+
+class UnitChange(NamedTuple):
+    """Second unit of a metric, which has a second key.
+
+    Attributes:
+        key: Of the first unit.
+        unit: That unit.
+        other_key: Of the second unit.
+        other_unit: That unit.
+    """
+
+    key: str
+    unit: str
+    other_key: str
+    other_unit: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key} is in {self.unit!r} and was reported in {self.other_unit!r}, too: those "
+            f"values are {self.other_key}. Give the instrument one unit, or two names."
+        )
+
+
+class GroupTable:
+    """Finds the group of a metric, and creates new ones. A group is never forgotten.
+
+    Attributes:
+        groups: In the order of their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._groups: dict[GroupIdentity, Group] = {}
+        self._keys: dict[str, Group] = {}
+        # Every key of a row that some group writes.
+        self._written: set[str] = set()
+        self._own_keys: set[str] = set()
+        self._unit_changes: list[UnitChange] = []
+        self._overflowed: list[Group] = []
+
+    def identify(
+        self, role: str, name: str, attributes: _Attributes, reduction: Reduction, unit: str
+    ) -> GroupIdentity:
+        """Return the identity of values in ``unit``, which may be empty.
+
+        Seconds and milliseconds have no mean, so the first unit has the key, and another one an
+        identity of its own. No unit means the first one.
+        """
+        # A step that is not a number is left among the attributes.
+        attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
+        identity = GroupIdentity(role, name, attributes, reduction)
+        unit = normal_unit(unit)
+        group = self._groups.get(identity)
+        known = _registered_unit(name) or (group.unit if group is not None else "")
+        return identity._replace(unit=unit) if _differ(unit, known) else identity
+
+    def take_unit_changes(self) -> Sequence[UnitChange]:
+        """Return the second units since the last call."""
+        changes, self._unit_changes = self._unit_changes, []
+        return changes
+
+    def take_overflowed(self) -> Sequence[Group]:
+        """Return, once in a run, the first overflow group of an SDK."""
+        groups, self._overflowed = self._overflowed, []
+        return groups
+
+    def has_room_for(self, identity: GroupIdentity, settings: AlignSettings) -> bool:
+        """Return whether a group of this identity exists or may be added."""
+        return len(self.groups) < settings.max_keys or identity in self._groups
+
+    def group(
+        self,
+        identity: GroupIdentity,
+        statistics: tuple[str, ...] = (),
+        extra: tuple[str, ...] = (),
+        *,
+        suffix: str = "",
+        key: str = "",
+        unit: str = "",
+    ) -> Group:
+        """Return the group of an identity; a new one gets ``key``, or else an unused key.
+
+        Args:
+            identity: See ``identify``.
+            statistics: Further statistics, as suffixes of the key.
+            extra: Further optional values, as suffixes.
+            suffix: The end of the identity's name that is no part of the metric's.
+            key: Default: made of the identity.
+            unit: As reported.
+        """
+        group = self._groups.get(identity)
+        if group is None:
+            role, name, attributes, reduction, other_unit = identity
+            name = name.removesuffix(suffix)
+            first_key = key = key or tracker_key(role, name, attributes) + suffix
+            if other_unit:
+                key = f"{key}/{_in_key(other_unit)}"
+            key = self._free_key(key, identity, (*statistics, *extra))
+            number = len(self.groups)
+            group = Group(number, key, role, name, attributes, reduction, statistics, extra)
+            if OVERFLOW in attributes and not any(OVERFLOW in of.attributes for of in self.groups):
+                self._overflowed.append(group)
+            self._keep(identity, group)
+            if other_unit:
+                first = self._groups.get(identity._replace(unit=""))
+                first_unit = _registered_unit(name)
+                if first is not None:
+                    first_key, first_unit = first.key, first_unit or first.unit
+                self._unit_changes.append(UnitChange(first_key, first_unit, key, other_unit))
+        if group.unit in _UNSPECIFIC:
+            group.unit = normal_unit(unit) or group.unit
+        return group
+
+    def own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
+        """Return one worker's own key in a group; None if there are as many as allowed."""
+        key = worker_key(worker.role, worker.label, group.key)
+        if key not in self._own_keys and len(self._own_keys) >= settings.max_worker_series:
+            return None
+        self._own_keys.add(key)
+        identity = GroupIdentity(key, group.name, group.attributes, group.reduction)
+        own = self._groups.get(identity)
+        if own is None:
+            statistics = tuple(one.removeprefix(OVER_RANKS) for one in group.statistics)
+            own = Group(
+                len(self.groups),
+                self._free_key(key, identity, (*statistics, *group.extra)),
+                group.role,
+                group.name,
+                group.attributes,
+                group.reduction,
+                statistics,
+                group.extra,
+                own=True,
+                unit=group.unit,
+            )
+            self._keep(identity, own)
+        return own
+
+    def find(self, key: str) -> tuple[Group, str] | None:
+        """Return the group that writes a key of a row, and the suffix of its statistic."""
+        group = self._keys.get(key)
+        if group is not None:
+            return group, ""
+        path, _, suffix = key.rpartition("/")
+        group = self._keys.get(path)
+        return None if group is None else (group, suffix)
+
+    @property
+    def own_keys(self) -> set[str]:
+        """Return the keys of single workers."""
+        return self._own_keys
+
+    def untold(self) -> tuple[Sequence[UnitChange], Sequence[Group]]:
+        """Return the next results of ``take_unit_changes`` and ``take_overflowed``."""
+        return self._unit_changes, self._overflowed
+
+    def to_wire(self) -> list[wire.Group]:
+        """Return the groups for the journal, without the totals, which change all the time."""
+        return [
+            wire.Group(
+                (*identity,),
+                g.key,
+                g.role,
+                g.name,
+                g.attributes,
+                g.reduction,
+                g.statistics,
+                g.extra,
+                g.own,
+                g.unit,
+                g.own_name,
+                g.own_scale,
+            )
+            for identity, g in self._groups.items()
+        ]
+
+    @classmethod
+    def from_wire(
+        cls, identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+    ) -> "GroupTable":
+        """Undo ``to_wire``, ``own_keys`` and ``untold``."""
+        table = cls()
+        for number, one in enumerate(identities.groups):
+            role, name, attributes, reduction, unit = one.identity
+            identity = GroupIdentity(
+                share(role), share(name), share(attributes), reduction, share(unit)
+            )
+            group = Group(
+                number,
+                one.key,
+                share(one.role),
+                share(one.name),
+                share(one.attributes),
+                one.reduction,
+                share(one.statistics),
+                share(one.extra),
+                one.own,
+                share(one.unit),
+                wire.number(kept.totals.get(number, 0)),
+                own_name=share(one.own_name),
+                own_scale=one.own_scale,
+            )
+            table._keep(identity, group)
+        table._own_keys = identities.own_keys
+        table._unit_changes = [
+            UnitChange(one.key, one.unit, one.other_key, one.other_unit)
+            for one in kept.unit_changes
+        ]
+        table._overflowed = [table.groups[number] for number in kept.overflowed]
+        return table
+
+    def _keep(self, identity: GroupIdentity, group: Group) -> None:
+        self.groups.append(group)
+        self._groups[identity] = self._keys[group.key] = group
+        self._written.update(_written(group.key, (*group.statistics, *group.extra)))
+
+    def _free_key(self, key: str, identity: GroupIdentity, suffixes: Iterable[str]) -> str:
+        """Return ``key``, or a variant of it if another metric writes it or a statistic of it.
+
+        ``a.b`` and ``a/b`` have one key, and so do the rate of the counter ``a`` and ``a.rate``.
+        """
+        candidates = [key]
+        taken = self._keys.get(key)
+        if taken is not None and (taken.role, taken.name, taken.attributes) == identity[:3]:
+            candidates.append(f"{key}/{identity.reduction}")
+        for candidate in candidates:
+            if self._written.isdisjoint(_written(candidate, suffixes)):
+                return candidate
+        return variant_key(key, repr(tuple(identity)))
+
+
+def normal_unit(unit: str) -> str:
+    """Return one spelling for each UCUM unit; annotations only name the counted things."""
+    unit = _ANNOTATION.sub("", unit).strip()
+    return _SPELLINGS.get(unit.lower(), unit)
+
+
+def _registered_unit(name: str) -> str:
+    """Return the registry's unit of a metric; empty without one."""
+    spec = names.METRICS.get(name)
+    return normal_unit(spec.unit) if spec is not None else ""
+
+
+def _differ(unit: str, known: str) -> bool:
+    """Return whether values of the two units must not be mixed.
+
+    Older SDKs give every instrument the unit "1", so it equals no unit, except beside per cent: 0.5
+    is 50 %.
+    """
+    if unit == known or "" in (unit, known):
+        return False
+    return "1" not in (unit, known) or "%" in (unit, known)
+
+
+def _in_key(unit: str) -> str:
+    """Return a unit as one segment of a key: letters, digits and characters that W&B accepts."""
+    words = unit.replace("%", "percent").replace("/", "_per_")
+    return _NOT_IN_KEY.sub("_", words).strip("_") or "other"
+
+
+def _written(key: str, suffixes: Iterable[str]) -> Iterator[str]:
+    """Yield the keys of a row that a group of this key writes."""
+    yield key
+    yield from (f"{key}/{suffix}" for suffix in suffixes)

@@ -1,0 +1,251 @@
+"""State of a tracker key, of a worker and of each of its series."""
+
+from dataclasses import astuple, dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
+from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.records import WorkerFailure
+from otel_rl.semconv.spec import Reduction
+
+__all__ = [
+    "Group",
+    "Stream",
+    "WorkerStanding",
+    "WorkerState",
+    "failure_from_wire",
+    "failure_to_wire",
+]
+
+_SHORTEST_PAUSE_NS: Final = 1_000_000_000
+"""Default export interval of a worker: one export may arrive just before the next."""
+
+_SPAN_INTERVAL_NS: Final = 5_000_000_000
+"""OpenTelemetry's default span interval: spans that ended before it have been sent."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Group of values reduced into one tracker key. Never forgotten.
+
+    Attributes:
+        number: Its index among the groups.
+        key: The tracker key.
+        role: The workers' role.
+        name: The metric's name.
+        attributes: The points' attributes.
+        reduction: Of the values.
+        statistics: Further statistics, as suffixes of ``key``.
+        extra: Further optional values, as suffixes.
+        own: Whether it holds one worker's own series, not the role's value.
+        unit: Of its values, in one spelling; empty if none was given.
+        total: Of a counter: everything finite that was counted in closed rows.
+        has_shares: Whether workers send shares of steps: its growth stands in rows of steps.
+        own_name: The metric's name in the framework that logged it; empty without one.
+        own_scale: Factor from the framework's value to this one.
+    """
+
+    number: int
+    key: str
+    role: str
+    name: str
+    attributes: tuple[tuple[str, str], ...]
+    reduction: Reduction
+    statistics: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    own: bool = False
+    unit: str = ""
+    total: float = 0
+    has_shares: bool = False
+    own_name: str = ""
+    own_scale: float = 1.0
+
+
+class WorkerStanding(IntEnum):
+    """Standing of a worker: unknown, alive, ended with an exit report, or without.
+
+    SILENT workers ended without one, too, but with all others and in a run that ended well.
+
+    Independent of the workers that rows wait for: last exports may still be in transit.
+    """
+
+    NEW = 0
+    ALIVE = 1
+    LEFT = 2
+    FAILED = 3
+    SILENT = 4
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """State of one process.
+
+    Attributes:
+        role: Its role.
+        label: Name of its own series: its index, or its rank in the order of appearance.
+        count: Number of workers of the role, as it reports.
+        first_ns: Time of its first export, by the bridge's clock; 0 before that.
+        received_ns: Time of its last export, by the bridge's clock.
+        event_ns: Its data up to this time has arrived.
+        newest_step: Highest step that it reported.
+        settled_step: Every sample of the steps below this one has arrived.
+        unsettled: (time, newest step then) of exports that may have held half a step.
+        standing: Its liveness.
+        gone_ns: If it has ended: its data up to this time was sent before that.
+        pause_ns: The longest recent time between two of its exports.
+        is_replacement: Whether it replaced a failed one.
+        sends_exit_report: Whether it sends an exit report when it ends in order.
+        error: The last error that has left one of its steps.
+        streams: Its series that carry steps.
+    """
+
+    role: str
+    label: str
+    count: int | None = None
+    first_ns: int = 0
+    received_ns: int = 0
+    event_ns: int = 0
+    newest_step: int | None = None
+    settled_step: int | None = None
+    unsettled: list[tuple[int, int]] = field(default_factory=list)
+    standing: WorkerStanding = WorkerStanding.NEW
+    gone_ns: int = 0
+    pause_ns: int = 0
+    is_replacement: bool = False
+    sends_exit_report: bool = False
+    error: WorkerFailure | None = None
+    streams: list["Stream"] = field(default_factory=list)
+
+    def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
+        """Record an export whose samples are already added.
+
+        One without progress, with an ``event_ns`` of 0, is a partial export, and only renews its
+        lease.
+        """
+        self.first_ns = self.first_ns or received_ns
+        if self.received_ns:
+            self.pause_ns = max(received_ns - self.received_ns, self.pause_ns * 19 // 20)
+        self.received_ns = max(self.received_ns, received_ns)
+        if not event_ns:
+            return
+        self.event_ns = max(self.event_ns, event_ns)
+        while self.unsettled and self.unsettled[0][0] <= received_ns - settle_ns:
+            self.settled_step = self.unsettled.pop(0)[1]
+        if self.newest_step is not None:
+            newest = self.unsettled[-1][1] if self.unsettled else self.settled_step
+            if newest is None or self.newest_step > newest:
+                self.unsettled.append((received_ns, self.newest_step))
+
+    def unheard_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
+        """Return the time range of spans that may never arrive; None if it is alive.
+
+        Args:
+            now_ns: The bridge's clock.
+            is_over: Whether no worker reports any more.
+        """
+        usual_ns = max(self.pause_ns, _SHORTEST_PAUSE_NS)
+        if self.standing is WorkerStanding.ALIVE:
+            is_missed = is_over or now_ns - self.received_ns > 3 * usual_ns
+        else:
+            is_missed = self.standing in (WorkerStanding.FAILED, WorkerStanding.SILENT)
+        if not is_missed or not self.event_ns:
+            return None
+        return self.event_ns - max(usual_ns, _SPAN_INTERVAL_NS), self.event_ns + usual_ns
+
+    def clock_is(self, now_ns: int) -> None:
+        """Adjust to a bridge's clock that was set back: nothing was received later than now."""
+        if self.received_ns > now_ns:
+            self.received_ns, self.first_ns = now_ns, min(self.first_ns, now_ns)
+            self.unsettled = [(min(when_ns, now_ns), step) for when_ns, step in self.unsettled]
+
+    def passed_below(self) -> int:
+        """Return the step below which this worker reports no more.
+
+        The worker must have reported steps.
+        """
+        passed = min(stream.last_step or 0 for stream in self.streams)
+        return passed if self.settled_step is None else max(passed, self.settled_step)
+
+    def start_again(self) -> None:
+        """Reset its reported steps: its role repeats them."""
+        for stream in self.streams:
+            stream.last_step = None
+        self.streams.clear()
+        self.unsettled.clear()
+        self.newest_step = self.settled_step = None
+
+    def has_all_of(self, step: int, *, since: int) -> bool:
+        """Return whether every series that reported ``since`` or later has reached ``step``."""
+        return self.newest_step == step and not any(
+            stream.last_step is not None and since <= stream.last_step < step
+            for stream in self.streams
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """Series of one worker.
+
+    Attributes:
+        number: Unique among all streams of the run, past ones included.
+        worker: The reporting worker.
+        group: Group that it is reduced into.
+        own: The worker's own key, if that is written.
+        wider: Further groups of a GPU's series: the device's own values and those of all.
+        device: The GPU of the series, which others may report as well; else empty.
+        last_step: Latest step it reported, None if it never did.
+        counter: State of a monotonic sum.
+        histogram: State of a histogram.
+        level: Current value of an up-down counter that is sent as deltas.
+        seen: Its accepted points.
+        unknown_through_ns: Accepted points through this time may have been forgotten.
+    """
+
+    number: int
+    worker: WorkerState
+    group: Group
+    own: Group | None = None
+    wider: tuple[Group, ...] = ()
+    device: str = ""
+    last_step: int | None = None
+    counter: CounterStream | None = None
+    histogram: HistogramStream | None = None
+    level: float = 0
+    seen: SeriesDedup = field(default_factory=SeriesDedup)
+    unknown_through_ns: int = 0
+
+    def has_shares(self) -> None:
+        """Record that its counts stand in rows of steps, not of windows."""
+        for group in (self.group, self.own):
+            if group is not None:
+                group.has_shares = True
+
+    def reported(self, step: int) -> None:
+        """Record that it has reached ``step``."""
+        worker = self.worker
+        if self.last_step is None:
+            worker.streams.append(self)
+        if self.last_step is None or step > self.last_step:
+            self.last_step = step
+        if worker.newest_step is None or step > worker.newest_step:
+            worker.newest_step = step
+
+
+def failure_to_wire(failure: WorkerFailure) -> wire.Failure:
+    """Return a failure for the journal."""
+    return wire.Failure(*astuple(failure))
+
+
+def failure_from_wire(kept: wire.Failure) -> WorkerFailure:
+    """Undo ``failure_to_wire``."""
+    return WorkerFailure(
+        kept.worker,
+        kept.time_ns,
+        kept.error,
+        kept.message,
+        kept.step,
+        kept.is_in_step,
+        kept.recovery_s,
+    )

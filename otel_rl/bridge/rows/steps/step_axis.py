@@ -1,0 +1,143 @@
+"""Training step and policy version over time.
+
+Time-driven measurements (a queue's depth, a GPU's power) carry no step. They get the current step
+of the training loop, so that every chart of a run has the same axis.
+"""
+
+import bisect
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.series.streams import WorkerState
+
+__all__ = ["StepAxis", "ValueTimeline", "is_integral"]
+
+# Two hours of two steps a second, and 256 KB of every commit. Late data older than this gets no
+# step, like data from before the first.
+_MAX_CHANGES = 16_000
+
+
+@dataclass(slots=True)
+class ValueTimeline:
+    """64-bit integer that changes now and then, in order of event time.
+
+    Arrays, because they are stored as they lie in memory, with every commit.
+    """
+
+    times_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def observe(self, observed: Iterable[tuple[int, int]]) -> None:
+        """Record values of the integer, as (time, value), in any order; repeats are free."""
+        times_ns, values, find = self.times_ns, self.values, bisect.bisect_right
+        for time_ns, value in observed:
+            place = find(times_ns, time_ns)
+            if place and values[place - 1] == value:
+                continue
+            if place < len(values) and values[place] == value:
+                times_ns[place] = time_ns  # it began earlier than known
+                continue
+            times_ns.insert(place, time_ns)
+            values.insert(place, value)
+            if len(times_ns) > _MAX_CHANGES:
+                del times_ns[: _MAX_CHANGES // 2], values[: _MAX_CHANGES // 2]
+
+    def at(self, time_ns: int) -> int | None:
+        """Return the latest value at or before ``time_ns``; before the first, None."""
+        place = bisect.bisect_right(self.times_ns, time_ns)
+        return self.values[place - 1] if place else None
+
+    def to_wire(self) -> wire.Timeline:
+        """Return the timeline for the journal."""
+        return wire.Timeline(wire.packed(self.times_ns), wire.packed(self.values))
+
+    @classmethod
+    def from_wire(cls, kept: wire.Timeline) -> "ValueTimeline":
+        """Undo ``to_wire``."""
+        times_ns, values = wire.integers(kept.times_ns), wire.integers(kept.values)
+        if len(times_ns) != len(values):
+            raise wire.StateRefused("a timeline has more times than values, or fewer")
+        return cls(times_ns, values)
+
+
+@dataclass(slots=True)
+class StepAxis:
+    """Step and policy version over time, as one worker of the training role reports them.
+
+    One worker, because two ranks never report the same step at the same instant and an axis must
+    not jump back and forth between them. That worker is the first of the ``trainer`` role; in a run
+    without trainers, the first of the role that reported a step first, and until one did, a policy
+    version. A worker that appeared after the last report of that one takes its place: without an
+    index, a restarted process has another label. The axis may go back: a run that is resumed from a
+    checkpoint repeats steps.
+
+    Attributes:
+        role: Of the worker that reports the steps.
+        label: Its label.
+        heard_ns: Its last report, by the bridge's clock.
+        steps: Reported steps.
+        versions: Reported policy versions.
+    """
+
+    role: str = ""
+    label: str = ""
+    heard_ns: int = 0
+    steps: ValueTimeline = field(default_factory=ValueTimeline)
+    versions: ValueTimeline = field(default_factory=ValueTimeline)
+
+    def clock_is(self, now_ns: int) -> None:
+        """Adjust to a bridge's clock that was set back: the last report is then unknown.
+
+        Another reporting worker may take its place. It takes it back if it still reports.
+        """
+        if self.heard_ns > now_ns:
+            self.heard_ns = 0
+
+    def leads(self, worker: WorkerState, received_ns: int, *, is_step: bool) -> bool:
+        """Return whether ``worker``, with a report at ``received_ns``, leads the axis."""
+        role, label = worker.role, worker.label
+        first_ns = worker.first_ns or received_ns
+        # A generator may have a version before any worker has made a step.
+        is_first_step = is_step and role != self.role and not self.steps.values
+        if not self.role or (self.role != "trainer" and (role == "trainer" or is_first_step)):
+            self.steps, self.versions = ValueTimeline(), ValueTimeline()
+            self.role, self.label = role, label
+        elif role == self.role and (_rank(label) < _rank(self.label) or first_ns > self.heard_ns):
+            self.label = label
+        if role != self.role or label != self.label:
+            return False
+        self.heard_ns = received_ns
+        return True
+
+    def step_at(self, time_ns: int) -> int:
+        """Return the step in progress; 0 before the first."""
+        return self.steps.at(time_ns) or 0
+
+    def version_at(self, time_ns: int) -> int | None:
+        """Return the policy version; None before the first reported one."""
+        return self.versions.at(time_ns)
+
+    def to_wire(self) -> wire.Axis:
+        """Return the axis for the journal."""
+        steps, versions = self.steps.to_wire(), self.versions.to_wire()
+        return wire.Axis(self.role, self.label, self.heard_ns, steps, versions)
+
+    @classmethod
+    def from_wire(cls, kept: wire.Axis) -> "StepAxis":
+        """Undo ``to_wire``."""
+        steps, versions = (
+            ValueTimeline.from_wire(kept.steps),
+            ValueTimeline.from_wire(kept.versions),
+        )
+        return cls(kept.role, kept.label, kept.heard_ns, steps, versions)
+
+
+def is_integral(value: float) -> bool:
+    """Return whether ``value`` can be an integer of 64 bits: no NaN, no infinity, not too large."""
+    return -(2**63) <= value < 2**63
+
+
+def _rank(label: str) -> tuple[int, str]:
+    return (int(label), "") if label.isdigit() else (1 << 62, label)

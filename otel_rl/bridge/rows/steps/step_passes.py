@@ -1,0 +1,292 @@
+"""Detects repeated passes of workers over their steps. Pure.
+
+A loop that is resumed from a checkpoint repeats steps that have rows. So does a job that is
+restarted with other processes. Its workers do not go back at one moment: their exports arrive one
+after another, so for a while some are in the new pass and some, as far as known, still in the old
+one.
+
+    rank 0   498 499 500 | 400 401 402
+    rank 1   498 499 500       | 400 401
+    rank 2   498 499 500 .  .  .  .  .        still expected in the new pass
+
+A worker has gone back when its leading series does, later by its own clock: to a step that has a
+row, or to one so far back that it cannot be an asynchronous sender's, whose steps are those of the
+policy of a sample. A replacement process has, unless it begins after the other's last step. Delayed
+samples are older by their worker's clock, and late.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.series.streams import Stream, WorkerState
+from otel_rl.records import Worker
+
+__all__ = ["Returned", "StepPasses", "is_silent"]
+
+# A sample's policy is a few steps old, a checkpoint is older.
+_FAR = 8
+
+# A worker that is silent for this many of its pauses has gone; a delayed one has not.
+_PAUSES = 3
+_MARGIN_NS = 1_000_000_000
+
+# Forgotten workers that are kept here before they are dropped.
+_MAX_GONE = 64
+
+
+@dataclass(slots=True)
+class Returned:
+    """Worker that has gone back.
+
+    Attributes:
+        since_ns: Its later measurements, by its clock, are of the new pass.
+        received_ns: Arrival of the first of those, by the bridge's clock.
+        through: It repeats steps up to this one.
+        first: The step that it went back to.
+        is_sure: Whether it repeats steps, and has not only measured a sample of an old one.
+        newest_ns: The latest time, by its clock, of its measurements since.
+        positions: The last step of each series since, by the number of its stream.
+    """
+
+    since_ns: int
+    received_ns: int
+    through: int
+    first: int
+    is_sure: bool
+    newest_ns: int = 0
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def take(self, number: int, step: int, time_ns: int) -> None:
+        """Record a sample of the new pass."""
+        self.newest_ns = max(self.newest_ns, time_ns)
+        self.positions[number] = max(step, self.positions.get(number, step))
+        self.is_sure |= step > self.first
+
+    def to_wire(self) -> wire.Returned:
+        """Return the worker for the journal."""
+        return wire.Returned(
+            self.since_ns,
+            self.received_ns,
+            self.through,
+            self.first,
+            self.is_sure,
+            self.newest_ns,
+            self.positions,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Returned) -> "Returned":
+        """Undo ``to_wire``."""
+        return cls(
+            kept.since_ns,
+            kept.received_ns,
+            kept.through,
+            kept.first,
+            kept.is_sure,
+            kept.newest_ns,
+            dict(kept.positions),
+        )
+
+
+@dataclass(slots=True)
+class StepPasses:
+    """Workers of a role that have gone back, by their labels.
+
+    Attributes:
+        returned: Those after which others may still follow.
+        since_ns: When the first of them has, by the bridge's clock.
+        newest: The newest step of each worker in this pass, and the latest time, by its clock, of
+            its measurements. A replacement process has the same label.
+        before: Of workers in the previous pass: their last time, by their clock, and step.
+        others: Whether some stepping workers have not gone back, and are not silent.
+        vacant_step: The newest step of the workers without an index, if all of them are silent.
+    """
+
+    returned: dict[str, Returned] = field(default_factory=dict)
+    since_ns: int = 0
+    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    others: bool = True
+    vacant_step: int | None = None
+
+    def went_on(self, worker: WorkerState, newest: int, time_ns: int) -> None:
+        """Record the newest step that a worker has measured, and its time."""
+        known = self.newest.get(worker.label)
+        if known is None or newest > known[0] or (newest == known[0] and time_ns > known[1]):
+            self.newest[worker.label] = newest, time_ns
+
+    def look_back(
+        self,
+        stream: Stream,
+        steps: Sequence[int],
+        times_ns: Sequence[int],
+        closed_through: int | None,
+        received_ns: int,
+    ) -> None:
+        """Detect whether a worker has gone back with these samples.
+
+        Args:
+            stream: Stream of the samples.
+            steps: Of the samples.
+            times_ns: Of the samples.
+            closed_through: Steps through this one have rows.
+            received_ns: Their arrival, by the bridge's clock.
+        """
+        worker, label = stream.worker, stream.worker.label
+        if label in self.returned:
+            return
+        high, known_ns = self.newest.get(label, (None, 0))
+        first_ns = times_ns[0]
+        if worker.newest_step is None and self.newest:
+            # A new process.
+            self.before.pop(label, None)
+            high = self.vacant_step if high is None else high
+            if high is not None and steps[0] <= high:
+                since_ns = min(known_ns + (first_ns - known_ns) // 2, first_ns - 1)
+                self._goes_back(
+                    label, Returned(since_ns, received_ns, high, steps[0], is_sure=True)
+                )
+                return
+        last = stream.last_step
+        for step, time_ns in zip(steps, times_ns, strict=True):
+            if last is None or step >= last:
+                last = step
+                if high is None or step >= high:
+                    high, known_ns = step, max(known_ns, time_ns)
+                continue
+            is_far = last - step >= _FAR
+            is_closed = closed_through is not None and step <= closed_through
+            if (is_far or is_closed) and last == high and time_ns > known_ns:
+                # If it went back a little, steps without a row can be of either pass.
+                through = last if is_far or closed_through is None else closed_through
+                since_ns = known_ns + (time_ns - known_ns) // 2
+                self._goes_back(
+                    label, Returned(since_ns, received_ns, through, step, is_sure=is_far)
+                )
+                return
+
+    def _goes_back(self, label: str, returned: Returned) -> None:
+        if not self.returned:
+            self.since_ns = returned.received_ns
+        self.returned[label] = returned
+
+    def sort(
+        self,
+        stream: Stream,
+        steps: Sequence[int],
+        times_ns: Sequence[int],
+        closed_through: int | None,
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Return the indexes of the samples that are on time, late, and of the new pass."""
+        on_time: list[int] = []
+        late: list[int] = []
+        again: list[int] = []
+        label = stream.worker.label
+        old_ns, old_through = self.before.get(label, (0, 0))
+        for place, (step, time_ns) in enumerate(zip(steps, times_ns, strict=True)):
+            is_closed = closed_through is not None and step <= closed_through
+            returned = self.returned.get(label)
+            if returned is not None and time_ns > returned.since_ns:
+                if is_closed or step <= returned.through or returned.is_sure or not self.others:
+                    again.append(place)
+                    returned.take(stream.number, step, time_ns)
+                    continue
+                del self.returned[label]  # it was only a sample of some steps ago
+            if step > old_through:
+                self.before.pop(label, None)
+            if is_closed or (time_ns <= old_ns and step <= old_through):
+                late.append(place)
+            else:
+                on_time.append(place)
+        return on_time, late, again
+
+    def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
+        """Check which workers are left beside those that have gone back.
+
+        Args:
+            workers: Of the role.
+            now_ns: The bridge's clock.
+        """
+        self.vacant_step = None
+        if len(self.newest) > 2 * len(workers) + _MAX_GONE:
+            labels = {state.label for state in workers.values()}
+            self.newest = {of: newest for of, newest in self.newest.items() if of in labels}
+        is_indexed = all(worker.index is not None for worker in workers)
+        if is_indexed and not self.returned:  # nearly always
+            return
+        before = [
+            (worker.index, state)
+            for worker, state in workers.items()
+            if state.streams and state.label not in self.returned
+        ]
+        self.others = any(not is_silent(state, now_ns) for _, state in before)
+        steps = [
+            self.newest[state.label][0]
+            for index, state in before
+            if index is None and state.label in self.newest
+        ]
+        if not self.others:
+            self.vacant_step = max(steps, default=None)
+
+    def caught_up(self, closed_through: int | None) -> int | None:
+        """Remove the workers that have caught up with those that have not gone back.
+
+        Args:
+            closed_through: Steps through this one have rows.
+
+        Returns:
+            The step after which their steps join those of the others; None without such workers.
+        """
+        after: int | None = None
+        for label, one in list(self.returned.items()):
+            through = one.through if closed_through is None else max(one.through, closed_through)
+            if self.others and max(one.positions.values(), default=through) > through:
+                del self.returned[label]
+                after = through if after is None else max(through, after)
+        return after
+
+    def keep(self, live: Container[str]) -> None:
+        """Forget returned workers that are no longer alive."""
+        for label in [label for label in self.returned if label not in live]:
+            del self.returned[label]
+
+    def begin(self) -> dict[str, Returned]:
+        """Make the new pass that of all. Returns its workers."""
+        returned, self.returned = self.returned, {}
+        self.before = {label: (one.since_ns, one.through) for label, one in returned.items()}
+        self.others = True
+        self.newest = {
+            label: (max(one.positions.values()), one.newest_ns) for label, one in returned.items()
+        }
+        self.vacant_step = None
+        return returned
+
+    def to_wire(self) -> wire.Passes:
+        """Return the passes for the journal."""
+        return wire.Passes(
+            {label: one.to_wire() for label, one in self.returned.items()},
+            self.since_ns,
+            self.newest,
+            self.before,
+            self.others,
+            self.vacant_step,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Passes) -> "StepPasses":
+        """Undo ``to_wire``."""
+        return cls(
+            {label: Returned.from_wire(one) for label, one in kept.returned.items()},
+            kept.since_ns,
+            dict(kept.newest),
+            dict(kept.before),
+            kept.others,
+            kept.vacant_step,
+        )
+
+
+def is_silent(worker: WorkerState, now_ns: int) -> bool:
+    """Return whether a worker has not exported for longer than before."""
+    silent_ns = now_ns - worker.received_ns
+    return worker.pause_ns > 0 and silent_ns > _PAUSES * worker.pause_ns + _MARGIN_NS

@@ -1,0 +1,544 @@
+"""Window rows: time-driven samples in windows of event time.
+
+Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
+reduction over workers of their measurements. Of several workers that report one GPU, one counts. A
+window is closed when every live worker has come past its end, or ``allowed_lateness_s`` after its
+newest sample arrived. Later samples make a row of their own.
+What counts during steps has its rates and quantiles in rows of steps, see ``step_counts.py``.
+
+A rate covers a whole window: that of a cut one, because its worker left before its end or the run
+ended, would be of a moment, and twelve thousand tokens of a step of twelve seconds would appear as
+the rate of one second. So a cut window has a rate only where the counted interval is as long as a
+window. The first window of a counter may hold too little; its count is then in the rate of the next
+one. The totals have all.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeVar
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.per_worker_rows import single_rows
+from otel_rl.bridge.rows.reduce import (
+    Cell,
+    Distribution,
+    Moments,
+    cells_from_wire,
+    cells_to_wire,
+    merged,
+    put_all,
+    reduced,
+    statistic,
+)
+from otel_rl.bridge.rows.series.cumulative import Increment
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import Group, Stream
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
+from otel_rl.records import HistogramPoint
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["ClosedWindow", "OpenWindows"]
+
+_NS_PER_S = 1_000_000_000
+
+# Of a window, as exports do not fall on its bounds: they cover at least this part.
+_MIN_SHARE = 0.5
+
+# A run of a millisecond would show a rate of thousands.
+_MIN_RATE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedWindow:
+    """One row of time-driven values.
+
+    Attributes:
+        time_ns: Latest event time among its samples.
+        values: Tracker key to value.
+    """
+
+    time_ns: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Count of one worker in a window.
+
+    Attributes:
+        worker: Its role and label.
+        from_ns: Start of its counting in the window.
+        to_ns: End of it.
+        value: The finite part, which goes into the total: one NaN would make the total NaN for
+            good.
+        seconds: Duration of the counting.
+        oddity: NaN or an infinity, if one was counted; the rate shows it.
+    """
+
+    worker: tuple[str, str]
+    from_ns: int
+    to_ns: int
+    value: float = 0
+    seconds: float = 0.0
+    oddity: float = 0.0
+
+    def add(self, increment: Increment, time_ns: int) -> None:
+        """Add a count up to ``time_ns``."""
+        self.from_ns = min(self.from_ns, time_ns - int(increment.seconds * _NS_PER_S))
+        self.to_ns = max(self.to_ns, time_ns)
+        if math.isfinite(increment.value):
+            self.value += increment.value
+        else:
+            self.oddity += increment.value
+        self.seconds += increment.seconds
+
+    def joined(self, before: "_Counted") -> "_Counted":
+        """Return the sum with the worker's earlier count."""
+        return _Counted(
+            self.worker,
+            min(self.from_ns, before.from_ns),
+            max(self.to_ns, before.to_ns),
+            self.value + before.value,
+            self.seconds + before.seconds,
+            self.oddity + before.oddity,
+        )
+
+    def rate(self, cover_s: float) -> float:
+        """Return the rate per second in a window that covers ``cover_s``.
+
+        A worker that was there for most of the window is measured by its own time, because its
+        exports do not fall on the window's bounds. One that came and went counted for a moment of
+        the window only.
+        """
+        seconds = self.seconds if self.seconds > cover_s / 2 else cover_s
+        return (self.value + self.oddity) / seconds
+
+    def to_wire(self) -> wire.Counted:
+        """Return the counts for the journal."""
+        role, label = self.worker
+        return wire.Counted(
+            role, label, self.from_ns, self.to_ns, self.value, self.seconds, self.oddity
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Counted) -> "_Counted":
+        """Undo ``to_wire``."""
+        value, oddity = wire.number(kept.value), wire.number(kept.oddity)
+        worker = kept.role, kept.label
+        return cls(worker, kept.from_ns, kept.to_ns, value, kept.seconds, oddity)
+
+
+_CountedOfGroups = dict[int, dict[int, _Counted]]
+
+
+def _counted_to_wire(counted: _CountedOfGroups) -> dict[int, dict[int, wire.Counted]]:
+    return {
+        group: {stream: cell.to_wire() for stream, cell in cells.items()}
+        for group, cells in counted.items()
+    }
+
+
+def _counted_from_wire(kept: Mapping[int, Mapping[int, wire.Counted]]) -> _CountedOfGroups:
+    if not all(kept.values()):
+        raise wire.StateRefused("a group has no count")
+    return {
+        group: {stream: _Counted.from_wire(cell) for stream, cell in cells.items()}
+        for group, cells in kept.items()
+    }
+
+
+@dataclass(slots=True)
+class _Window:
+    """Samples of one window so far, by the numbers of their group and stream.
+
+    Late if the window was closed before. ``devices`` has the GPU and the role of a stream, if it is
+    about one that others may report as well.
+    """
+
+    late: bool
+    time_ns: int = 0
+    received_ns: int = 0
+    levels: dict[int, dict[int, Cell]] = field(default_factory=dict)
+    counted: dict[int, dict[int, _Counted]] = field(default_factory=dict)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
+    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Return the approximate number of its values."""
+        levels, counted = self.levels.values(), self.counted.values()
+        of_streams = sum(map(len, levels)) + sum(map(len, counted)) + len(self.distributions)
+        return 1 + of_streams + sum(map(len, self.single.values()))
+
+    def groups(self, stream: Stream) -> Iterator[Group]:
+        """Yield the groups that the samples of a stream are reduced into."""
+        if stream.device:
+            self.devices[stream.number] = stream.device, stream.worker.role
+        yield stream.group
+        if stream.own is not None:
+            yield stream.own
+        yield from stream.wider
+
+    def to_wire(self) -> wire.Window:
+        """Return the window for the journal."""
+        return wire.Window(
+            self.late,
+            self.time_ns,
+            self.received_ns,
+            {group: cells_to_wire(cells) for group, cells in self.levels.items()},
+            _counted_to_wire(self.counted),
+            {group: one.to_wire() for group, one in self.distributions.items()},
+            self.single,
+            self.devices,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Window, groups: int) -> "_Window":
+        """Undo ``to_wire``, with so many groups."""
+        wire.check_places(groups, kept.levels, kept.counted, kept.distributions, kept.single)
+        return cls(
+            kept.late,
+            kept.time_ns,
+            kept.received_ns,
+            {group: cells_from_wire(cells) for group, cells in kept.levels.items()},
+            _counted_from_wire(kept.counted),
+            {group: Distribution.from_wire(one) for group, one in kept.distributions.items()},
+            wire.single(kept.single),
+            dict(kept.devices),
+        )
+
+
+class OpenWindows:
+    """Windows of one experiment that still wait for samples."""
+
+    def __init__(self) -> None:
+        # By their end, which stays valid when ``window_s`` is changed.
+        self._open: dict[int, _Window] = {}
+        self._first_end_ns = self._closed_through_ns = 0
+        # First counts, over too short a time to have a rate, by group.
+        self._unrated: dict[int, dict[int, _Counted]] = {}
+
+    def add_levels(
+        self,
+        stream: Stream,
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        received_ns: int,
+        settings: AlignSettings,
+    ) -> int:
+        """Fold in measurements of a level, in columns of one length.
+
+        Returns:
+            Number of late ones.
+        """
+        length_ns = int(settings.window_s * _NS_PER_S)
+        late = start = 0
+        for _, run in groupby(time_ns // length_ns for time_ns in times_ns):
+            end = start + sum(1 for _ in run)
+            window_values, window_times_ns = values[start:end], times_ns[start:end]
+            start = end
+            window = self._window(max(window_times_ns), received_ns, settings)
+            late += window.late * len(window_values)
+            for group in window.groups(stream):
+                cells = window.levels.setdefault(group.number, {})
+                put_all(cells, stream.number, window_values, window_times_ns, group.reduction)
+            if stream.own is not None and settings.per_worker:
+                single = window.single.setdefault(stream.own.number, [])
+                single.extend(zip(window_times_ns, window_values, strict=True))
+        return late
+
+    def add_increment(
+        self,
+        stream: Stream,
+        increment: Increment,
+        time_ns: int,
+        received_ns: int,
+        settings: AlignSettings,
+    ) -> bool:
+        """Fold in an increment of a counter. Returns whether it is late."""
+        window = self._window(time_ns, received_ns, settings)
+        for group in window.groups(stream):
+            cells = window.counted.setdefault(group.number, {})
+            cell = cells.get(stream.number)
+            if cell is None:
+                worker = stream.worker.role, stream.worker.label
+                cell = cells[stream.number] = _Counted(worker, time_ns, time_ns)
+            cell.add(increment, time_ns)
+        return window.late
+
+    def add_distribution(
+        self, stream: Stream, point: HistogramPoint, received_ns: int, settings: AlignSettings
+    ) -> bool:
+        """Fold in a delta histogram. Returns whether it is late."""
+        window = self._window(point.time_ns, received_ns, settings)
+        for group in window.groups(stream):
+            cell = window.distributions.get(group.number)
+            if cell is None:
+                cell = window.distributions[group.number] = Distribution()
+            cell.add_point(point)
+        return window.late
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether any sample waits."""
+        return bool(self._open)
+
+    def close_surplus(self, table: StreamTable, settings: AlignSettings) -> list[ClosedWindow]:
+        """Remove and return the oldest windows above the bound."""
+        rows: list[ClosedWindow] = []
+        surplus = max(0, len(self._open) - settings.max_open_windows)
+        for end_ns in sorted(self._open)[:surplus]:
+            rows += self._closed(end_ns, table, settings, is_last=False)
+        return rows
+
+    def close(
+        self,
+        table: StreamTable,
+        settings: AlignSettings,
+        now_ns: int,
+        *,
+        everything: bool,
+        room: BatchLimit | None = None,
+    ) -> list[ClosedWindow]:
+        """Remove and return every window that is over and finds room, in order of time."""
+        room = room or BatchLimit()
+        horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
+        young_ns = now_ns - int(settings.allowed_lateness_s * _NS_PER_S)
+        # A new worker without reported progress may hold data of any window.
+        clock_ns = min(
+            (
+                worker.event_ns
+                for worker in table.workers.values()
+                if worker.received_ns >= horizon_ns
+                and (worker.event_ns or worker.first_ns >= young_ns)
+            ),
+            default=0,
+        )
+        rows: list[ClosedWindow] = []
+        surplus = len(self._open) - settings.max_open_windows
+        for place, end_ns in enumerate(sorted(self._open)):
+            window = self._open[end_ns]
+            window.received_ns = min(window.received_ns, now_ns)  # the clock may be set back
+            over = clock_ns >= end_ns
+            overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
+            if everything or over or overdue or place < surplus:
+                if not room.take(window.size()):
+                    break
+                rows += self._closed(end_ns, table, settings, is_last=everything)
+        return rows
+
+    def to_wire(self) -> wire.Windows:
+        """Return the windows for the journal."""
+        return wire.Windows(
+            {end_ns: window.to_wire() for end_ns, window in self._open.items()},
+            self._first_end_ns,
+            self._closed_through_ns,
+            _counted_to_wire(self._unrated),
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.Windows, *, groups: int) -> "OpenWindows":
+        """Undo ``to_wire``, with so many groups."""
+        windows = cls()
+        windows._open = {
+            end_ns: _Window.from_wire(window, groups) for end_ns, window in kept.open.items()
+        }
+        windows._first_end_ns = kept.first_end_ns
+        windows._closed_through_ns = kept.closed_through_ns
+        windows._unrated = _counted_from_wire(kept.unrated)
+        return windows
+
+    def _closed(
+        self, end_ns: int, table: StreamTable, settings: AlignSettings, *, is_last: bool
+    ) -> Iterator[ClosedWindow]:
+        window = self._open.pop(end_ns)
+        self._closed_through_ns = max(end_ns, self._closed_through_ns)
+        length_ns = int(settings.window_s * _NS_PER_S)
+        rates = self._rates(window, end_ns, length_ns, table, is_last=is_last)
+        yield from _rows(window, table, rates)
+
+    def _rates(
+        self, window: _Window, end_ns: int, length_ns: int, table: StreamTable, *, is_last: bool
+    ) -> dict[int, list[float]]:
+        """Return the rate of each worker, of each group that has one."""
+        rates: dict[int, list[float]] = {}
+        if window.late or not window.counted:
+            return rates
+        # A worker past the end has counted nothing else in the window. Not a later one in the place
+        # of one that left.
+        beyond = {
+            (worker.role, worker.label)
+            for worker in table.workers.values()
+            if worker.event_ns >= end_ns and worker.first_ns <= window.received_ns
+        }
+        is_whole_run = is_last and end_ns - self._first_end_ns <= length_ns
+        for number, counted in window.counted.items():
+            cells = _once(counted, window, _seconds)
+            before = self._unrated.pop(number, None)
+            is_known = before is None and table.groups[number].total != 0
+            if before is not None:
+                cells = before | {
+                    stream: cell.joined(before[stream]) if stream in before else cell
+                    for stream, cell in cells.items()
+                }
+            from_ns = min(cell.from_ns for cell in cells.values())
+            goes_on = any(cell.worker in beyond for cell in cells.values())
+            if goes_on:
+                cover_ns = length_ns if is_known else end_ns - from_ns
+                is_enough = cover_ns >= length_ns * _MIN_SHARE
+            else:
+                cover_ns = max(cell.to_ns for cell in cells.values()) - from_ns
+                is_enough = cover_ns >= length_ns
+                if is_whole_run and not is_known:
+                    is_enough = cover_ns >= _MIN_RATE_S * _NS_PER_S
+            if is_enough:
+                cover_s = min(cover_ns, length_ns) / _NS_PER_S
+                rates[number] = [cell.rate(cover_s) for cell in cells.values()]
+            elif goes_on and not is_known:
+                self._unrated[number] = cells
+        return rates
+
+    def _window(self, time_ns: int, received_ns: int, settings: AlignSettings) -> _Window:
+        length_ns = int(settings.window_s * _NS_PER_S)
+        end_ns = (time_ns // length_ns + 1) * length_ns
+        window = self._open.get(end_ns)
+        if window is None:
+            window = self._open[end_ns] = _Window(late=end_ns <= self._closed_through_ns)
+            self._first_end_ns = min(self._first_end_ns or end_ns, end_ns)
+        window.time_ns = max(window.time_ns, time_ns)
+        window.received_ns = max(window.received_ns, received_ns)
+        return window
+
+
+def _rows(
+    window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
+) -> Iterator[ClosedWindow]:
+    """Yield the single measurements, then the reduced values."""
+    groups = table.groups
+    values: dict[str, float] = {}
+    for number, levels in window.levels.items():
+        if number not in window.single:
+            values.update(_level(groups[number], _once(levels, window, _samples)))
+    for number, counted in window.counted.items():
+        group = groups[number]
+        group.total += sum(cell.value for cell in _once(counted, window, _seconds).values())
+        values[group.key] = group.total
+        if group.has_shares:
+            continue  # the rate is in the rows of steps
+        rate = reduced(list(rates.get(number, ())), group.reduction)
+        if rate is not None:
+            values[f"{group.key}/rate"] = rate
+    for number, distribution in window.distributions.items():
+        if not groups[number].has_shares:
+            values.update(distribution.values(groups[number].key, groups[number].statistics))
+    values.update(_miss_ratios(window, table))
+    values.update(_device_counts(window, table))
+    values.update(_turns(window, table, rates))
+    single = {groups[number].key: measured for number, measured in window.single.items()}
+    yield from (ClosedWindow(*row) for row in single_rows(single))
+    if values:
+        yield ClosedWindow(window.time_ns, values)
+
+
+_CellT = TypeVar("_CellT")
+
+
+def _once(
+    cells: dict[int, _CellT], window: _Window, weight: Callable[[_CellT], float]
+) -> dict[int, _CellT]:
+    """Keep, for each GPU, only the stream with the largest weight."""
+    if not window.devices or window.devices.keys().isdisjoint(cells):
+        return cells
+    chosen: dict[int | str, int] = {}
+    for number, cell in cells.items():
+        device, _ = window.devices.get(number, ("", ""))
+        rival = chosen.setdefault(device or number, number)
+        # Ties are decided alike in every window.
+        if (-weight(cell), number) < (-weight(cells[rival]), rival):
+            chosen[device or number] = number
+    return {number: cells[number] for number in chosen.values()}
+
+
+def _samples(cell: Cell) -> float:
+    return cell.count if isinstance(cell, Moments) else len(cell)
+
+
+def _seconds(counted: _Counted) -> float:
+    return counted.seconds
+
+
+def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
+    """Yield the number of reported GPUs, in all and by the workers of each role."""
+    roles: dict[str, set[str]] = {}
+    for device, role in window.devices.values():
+        roles.setdefault(role, set()).add(device)
+    if roles:
+        roles[""] = set().union(*roles.values())
+    for role, devices in roles.items():
+        group = table.group(role, names.RL_GPU_COUNT, (), Reduction.SUM)
+        yield group.key, len(devices)
+
+
+def _turns(
+    window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
+) -> Iterator[tuple[str, float]]:
+    """Yield the idle share of time of each GPU that processes take turns on.
+
+    And the excess above all of the time it was held. Within a window one hides the other.
+    """
+    held: dict[str, float] = {}
+    for number in window.counted:
+        group = table.groups[number]
+        uuid = dict(group.attributes).get("hw.id")
+        if uuid and group.name == names.RL_GPU_OWNER_TIME:
+            # Without the rate of one phase, the rest is unknown.
+            held[uuid] = held.get(uuid, 0) + sum(rates.get(number, [math.nan]))
+    for uuid, share in held.items():
+        if math.isnan(share):
+            continue
+        for name, value in (
+            (names.RL_GPU_OWNER_IDLE, max(0.0, 1 - share)),
+            (names.RL_GPU_OWNER_OVERLAP, max(0.0, share - 1)),
+        ):
+            derived = table.device_group(uuid, name)
+            if derived is not None:
+                yield derived.key, value
+
+
+def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]:
+    cell = merged(levels.values())
+    value: float | None
+    if group.reduction is Reduction.SUM:
+        # Over workers, not over time: a queue that was measured five times is not five queues.
+        value = sum(reduced(own, Reduction.MEAN) or 0 for own in levels.values())
+    else:
+        value = reduced(cell, group.reduction)
+    if value is not None:
+        yield group.key, value
+    for suffix in group.statistics:
+        found = statistic(cell, suffix)
+        if found is not None:
+            yield f"{group.key}/{suffix}", found
+
+
+def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
+    """Yield 1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios."""
+    queries: dict[str, float] = {}
+    hits: dict[str, float] = {}
+    for number, counted in window.counted.items():
+        group = table.groups[number]
+        if group.own or group.has_shares:
+            continue
+        found = sum(cell.value for cell in counted.values())
+        if group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:
+            queries[group.role] = queries.get(group.role, 0) + found
+        elif group.name == names.RL_GENERATOR_KV_CACHE_HITS:
+            hits[group.role] = hits.get(group.role, 0) + found
+    for role, asked in queries.items():
+        if asked > 0:
+            group = table.group(role, names.RL_GENERATOR_KV_CACHE_MISS_RATIO, (), Reduction.MEAN)
+            yield group.key, 1 - hits.get(role, 0) / asked

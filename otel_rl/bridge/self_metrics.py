@@ -1,0 +1,106 @@
+"""The bridge's own metrics in OpenTelemetry: every counter, and every queue length.
+
+Uses a MeterProvider of its own, never the global one, which belongs to the surrounding program and
+may be used by a tracker library.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+
+from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge
+from otel_rl.semconv import names
+
+__all__ = ["GaugeValue", "SelfMetrics", "otlp_reader"]
+
+_SERVICE = "otel_rl.bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeValue:
+    """Current value of a gauge.
+
+    Attributes:
+        gauge: The gauge.
+        value: In the gauge's unit.
+        attributes: Attributes of the point.
+    """
+
+    gauge: Gauge
+    value: float
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SelfMetrics:
+    """Offers the bridge's metrics to readers from construction until ``stop``.
+
+    Args:
+        counters: Of the bridge.
+        levels: Called for each gauge at each collection, on the reader's thread.
+        readers: Metric readers.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        levels: Callable[[], Iterable[GaugeValue]],
+        readers: Sequence[MetricReader],
+    ) -> None:
+        self._counters = counters
+        self._levels = levels
+        resource = {"service.name": _SERVICE, "service.instance.id": str(uuid.uuid4())}
+        self._provider = MeterProvider(
+            readers, Resource.create(resource), shutdown_on_exit=False, views=()
+        )
+        meter = self._provider.get_meter(_SERVICE)
+        for counter, spec in COUNTERS.items():
+            meter.create_observable_counter(
+                counter, [self._observer(counter, spec.reasons)], spec.unit, spec.description
+            )
+        for gauge, described in GAUGES.items():
+            meter.create_observable_gauge(
+                gauge, [self._level_observer(gauge)], described.unit, described.description
+            )
+
+    def stop(self) -> None:
+        """Export a last time and stop. Waits at most a few seconds for the endpoint."""
+        self._provider.shutdown(timeout_millis=3_000)
+
+    def _observer(
+        self, counter: Counter, reasons: type[StrEnum] | None
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            if reasons is None:
+                yield Observation(self._counters.value(counter))
+                return
+            for reason in reasons:
+                value = self._counters.value(counter, reason=reason)
+                yield Observation(value, {names.RL_REASON: str(reason)})
+
+        return observe
+
+    def _level_observer(self, gauge: Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            for level in self._levels():
+                if level.gauge is gauge:
+                    yield Observation(level.value, level.attributes)
+
+        return observe
+
+
+def otlp_reader(endpoint: str, interval_s: float) -> MetricReader:
+    """Exports to ``endpoint`` over OTLP/HTTP.
+
+    Args:
+        endpoint: Base URL, without ``/v1/metrics``.
+        interval_s: Between two exports.
+    """
+    exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics")
+    return PeriodicExportingMetricReader(exporter, export_interval_millis=interval_s * 1e3)

@@ -1,0 +1,213 @@
+"""Tracker key of a metric: role and name as a path. Pure.
+
+All rules, in order:
+
+1. A prefix ``rl.`` of a name is removed.
+2. Six families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of a
+  step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, GPUs
+  ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, and
+  metrics of otel_rl itself ``otel_rl/<role>/...``. Everything else is ``<role>/...``. Metrics of
+  one GPU are under ``gpu/<host>/<device>/...``, and of all of them under ``gpu/...``.
+3. A name that begins with its own role does not repeat it: ``rl.train.loss`` of a trainer is
+  ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
+4. Dots and colons of a name become slashes: ``sglang:gen_throughput`` of a generator is
+  ``generator/sglang/gen_throughput``. Leading, trailing and repeated slashes are removed.
+5. The values of the remaining attributes follow, in the order of the attributes' names; their
+  colons become slashes, too. Attributes that identify the GPU are left out. The overflow point of
+  an SDK, ``otel.metric.overflow``, is ``overflow``.
+6. Any character that is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in
+  hex>_``. So does an underscore that would look like the beginning of that. A key that would not
+  begin with a letter gets the prefix ``x_``.
+
+A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). The series of a single worker is
+under ``workers/<role>/<index>/...``, with the rest of the key as above.
+
+Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_key`` turns back. Two
+metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
+last segment ``_xh<digits>_``, a digest of its whole identity. A key of more than ``MAX_KEY_LENGTH``
+characters, for a table ``MAX_TABLE_KEY_LENGTH``, is cut, and ends in such a segment as well.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+from otel_rl.bridge.otlp.gpu_attributes import gpu_metric, without_labels
+from otel_rl.semconv import names
+
+__all__ = [
+    "DIAGNOSIS_ALERT",
+    "DIAGNOSIS_CAUSE",
+    "MAX_KEY_LENGTH",
+    "MAX_TABLE_KEY_LENGTH",
+    "OVERFLOW",
+    "device_key",
+    "device_prefix",
+    "metric_path",
+    "read_key",
+    "tracker_key",
+    "variant_key",
+    "worker_key",
+]
+
+DIAGNOSIS_CAUSE = "diagnosis/cause"
+"""Label: kind of the fault that a diagnosis found, if any."""
+
+DIAGNOSIS_ALERT = "diagnosis/alert"
+"""Label of the row for which trackers that support it send an alert: the finding in words."""
+
+MAX_KEY_LENGTH = 1024
+"""Length of a key without its statistic, in characters, all of them ASCII."""
+
+MAX_TABLE_KEY_LENGTH = 56
+"""Length of the key of a table. W&B limits artifact names to 128 characters, and a table's contains
+the id of the run, up to 64, and the key.
+"""
+
+OVERFLOW = ("otel.metric.overflow", "true")
+"""Only attribute of the overflow point of an SDK, as name and text."""
+
+# The second alternative is an underscore that would be read as the beginning of an escape, as it
+# stands or before an escaped character.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|_(?=xh?[0-9a-f]+(?:_|[^A-Za-z0-9_.-]))")
+_ESCAPED = re.compile(r"_x([0-9a-f]+)_")
+_VARIANT = re.compile(r"_xh[0-9a-f]+_")
+_ONLY_DOTS = re.compile(r"\.+")
+_IN_NAMES = re.compile(r"[./:]+")
+_IN_VALUES = re.compile(r"[/:]+")
+
+# Prefixes of metric names that stand for a role, where they differ from its name.
+_NAMESPACES = {"trainer": ("trainer", "train")}
+
+# (name prefix, section) in order of precedence.
+_SECTIONS = (
+    ("rl.phase.", "phase"),
+    ("rl.critical_path.", "critical_path"),
+    ("rl.health.", "health"),
+    ("rl.replica.", "service"),
+    ("rl.service.", "service"),
+    ("otel_rl.worker.", "otel_rl"),
+    ("otel_rl.", "otel_rl"),
+)
+
+# Attributes that are an axis, or repeat another part of the key.
+_NOT_IN_KEY = frozenset({names.RL_LOOP_ITERATION, names.RL_PHASE_CLASS, names.RL_SAMPLE_TABLE})
+
+
+def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
+    """Return the tracker key of metric ``name`` reported by ``role``.
+
+    Args:
+        role: The worker's role; empty for metrics of all roles.
+        name: The metric's OpenTelemetry name.
+        attributes: The point's attributes as (name, value).
+    """
+    attributes = tuple(attributes)
+    is_table = any(key == names.RL_SAMPLE_TABLE for key, _ in attributes)
+    limit = MAX_TABLE_KEY_LENGTH if is_table else MAX_KEY_LENGTH
+    return _key(metric_path(role, name, attributes), limit)
+
+
+def metric_path(
+    role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
+) -> tuple[str, ...]:
+    """Return the path behind ``tracker_key``: section, role, name and raw attribute values."""
+    attributes = tuple(attributes)
+    rest = gpu_metric(name, attributes)
+    section = "gpu" if rest else ""
+    attributes, rest = without_labels(name, attributes), rest or name
+    shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
+    if OVERFLOW in attributes:
+        shown[OVERFLOW[0]] = "overflow"
+    if section:
+        shown.pop("hw.type", None)
+    for prefix, candidate in _SECTIONS:
+        if name.startswith(prefix):
+            section, rest = candidate, name[len(prefix) :]
+            break
+    if section in {"phase", "critical_path"} and names.RL_PHASE in shown:
+        path = _segments(shown.pop(names.RL_PHASE), _IN_VALUES)
+    else:
+        path = _segments(rest.removeprefix("rl."), _IN_NAMES)
+        if not section:
+            path = _without_role(path, role)
+    own = _of_role(role) if role or not section else []
+    head = [section, *own] if section else own
+    # A name of separators only has no segments; its key must differ from that of the role.
+    path = path or [rest or name]
+    values = [part for value in shown.values() for part in _segments(value, _IN_VALUES)]
+    return (*head, *path, *values)
+
+
+def worker_key(role: str, label: str, key: str) -> str:
+    """Return the key of one worker's own series, e.g. ``workers/trainer/1/loss``."""
+    own = "/".join(map(_escaped, _of_role(role)))
+    key = key.removeprefix("x_") if not _begins_well(own) else key
+    if key.startswith(f"{own}/"):
+        return _cut("/".join(("workers", own, _escaped(label), key[len(own) + 1 :])))
+    # phase/trainer/train -> workers/trainer/1/phase/train: the role is not repeated.
+    section, _, rest = key.partition("/")
+    rest = rest.removeprefix(f"{own}/")
+    return _cut("/".join(("workers", own, _escaped(label), section, rest)))
+
+
+def device_prefix(host: str, device: str) -> str:
+    """Return the prefix of the keys of one GPU: ``gpu/<host>/<device>``."""
+    return "/".join(map(_escaped, ("gpu", *_segments(host, _IN_VALUES), device)))
+
+
+def device_key(prefix: str, name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
+    """Return the key of a metric of one GPU, e.g. ``gpu/node1/gpu0/utilization``."""
+    _, *path = metric_path("", name, attributes)
+    return _cut("/".join((prefix, *map(_escaped, path))))
+
+
+def variant_key(key: str, identity: str) -> str:
+    """Return a distinct key for a metric with the same path as another, given its identity."""
+    return f"{key}/_xh{hashlib.sha256(identity.encode(errors='replace')).hexdigest()[:10]}_"
+
+
+def read_key(key: str) -> tuple[str, ...]:
+    """Return the path of a key, with its statistic if there is one: undoes rule 6.
+
+    A cut-off part is lost.
+    """
+    return tuple(
+        _ESCAPED.sub(lambda code: chr(int(code[1], 16)), segment)
+        for segment in key.removeprefix("x_").split("/")
+        if not _VARIANT.fullmatch(segment)
+    )
+
+
+def _segments(text: str, separators: re.Pattern[str]) -> list[str]:
+    return [segment for segment in separators.split(text) if segment]
+
+
+def _of_role(role: str) -> list[str]:
+    return [segment for segment in role.split("/") if segment] or [role]
+
+
+def _without_role(path: list[str], role: str) -> list[str]:
+    own = _NAMESPACES.get(role, (role,))
+    return path[1:] if len(path) > 1 and path[0] in own else path
+
+
+def _key(path: Sequence[str], limit: int) -> str:
+    key = "/".join(map(_escaped, path))
+    return _cut(key if _begins_well(key) else f"x_{key}", limit)
+
+
+def _begins_well(key: str) -> bool:
+    return key[:1].isascii() and key[:1].isalpha() and not key.startswith("x_")
+
+
+def _escaped(segment: str) -> str:
+    if _ONLY_DOTS.fullmatch(segment):
+        return "_x2e_" * len(segment)
+    return _UNSAFE.sub(lambda character: f"_x{ord(character[0]):x}_", segment)
+
+
+def _cut(key: str, limit: int = MAX_KEY_LENGTH) -> str:
+    if len(key) <= limit:
+        return key
+    return variant_key(key[: limit - 20].rstrip("/"), key)

@@ -1,0 +1,1 @@
+"""Subcommands of ``otel-rl``, one file each."""

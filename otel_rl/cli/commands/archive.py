@@ -1,0 +1,139 @@
+"""``otel-rl archive``: writes what waits for the archive, and shows where each run's files are."""
+
+import argparse
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow.parquet as pq
+
+from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.journal.archive_store import ArchiveStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.journal_discovery import journals
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.errors import ConfigError, JournalError, JournalLocked
+from otel_rl.records import ExperimentKey
+from otel_rl.redaction import printable
+
+__all__ = ["add_parser"]
+
+_EPILOG: Final = """\
+examples:
+  otel-rl archive                         every run, and where its files are
+  otel-rl archive grpo-7b --to values/    copy the files of an experiment
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "archive",
+        description="Write the values that a stopped bridge has left for the archive, and show "
+        "where the Parquet files of each run are (docs/archive.md).",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: every run")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+class _ArchivedRun(NamedTuple):
+    """A run with files.
+
+    Attributes:
+        key: The run.
+        files: Sorted, at least one.
+        values: In all of them.
+    """
+
+    key: ExperimentKey
+    files: Sequence[Path]
+    values: int
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    is_complete = _write_waiting(settings)
+    runs = [run for run in _runs(settings) if _is_wanted(run.key, arguments.run)]
+    if not runs:
+        raise ConfigError(
+            f"There is no archive of {arguments.run or 'a run'} below {str(settings.data)!r}.",
+            hint="Say where the bridge keeps its journal: --data DIR, or --config FILE. A bridge "
+            "writes the archive if pyarrow is installed: pip install 'otel-rl[archive]'",
+        )
+    for run in runs:
+        directory = run.files[0].parent
+        if arguments.to is not None:
+            directory = arguments.to / directory.name
+            _copy(run.files, directory)
+        print(printable(f"{run.key}: {run.values} values in {directory}"))
+    return 0 if is_complete else 1
+
+
+def _write_waiting(settings: BridgeSettings) -> bool:
+    """Write what stopped bridges have left. Returns whether all of it is written."""
+    if settings.journal.url is not None:
+        return True  # a run's values are written by the bridge that has the run
+    is_complete = True
+    for data in journals(settings):
+        try:
+            journal = SqliteJournal(data, max_bytes=settings.journal.max_bytes)
+        except JournalLocked:
+            say(f"a bridge is using {data}: it writes the rest every {settings.archive.every_s} s")
+            continue
+        except (ConfigError, JournalError) as exc:  # of another version: it has no archive
+            say(f"the journal in {data} cannot be opened: {exc}")
+            continue
+        with contextlib.closing(journal):
+            try:
+                Archiver(
+                    ArchiveStore(journal),
+                    _directory(settings, data),
+                    every_s=settings.archive.every_s,
+                    max_waiting_bytes=journal.max_bytes,
+                    counters=Counters(),
+                ).write_all()
+            except (ArchiveUnwritable, JournalError) as exc:
+                say(f"the archive cannot be written, values stay in {data}: {exc}")
+                is_complete = False
+    return is_complete
+
+
+def _directory(settings: BridgeSettings, data: Path) -> Path:
+    return settings.archive.directory or data / "archive"
+
+
+def _runs(settings: BridgeSettings) -> Iterator[_ArchivedRun]:
+    places = {_directory(settings, data) for data in (settings.data, *journals(settings))}
+    for place in sorted(places):
+        for directory in sorted(place.glob("*/")):
+            files = sorted(directory.glob("*.parquet"))
+            if files:
+                heads = [pq.read_metadata(file) for file in files]
+                names = heads[0].metadata
+                key = ExperimentKey(names[b"experiment"].decode(), names[b"trial"].decode())
+                yield _ArchivedRun(key, files, sum(head.num_rows for head in heads))
+
+
+def _is_wanted(key: ExperimentKey, text: str | None) -> bool:
+    return text is None or text in {str(key), key.experiment, key.trial}
+
+
+def _copy(files: Sequence[Path], directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copy2(file, directory)
+    except OSError as exc:
+        raise ConfigError(
+            f"--to: cannot write to {str(directory)!r}: {exc.strerror}.",
+            hint="Choose a directory with room that this user may write.",
+        ) from exc

@@ -1,0 +1,127 @@
+"""``otel-rl dashboard``: arranges the charts of runs by topic."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.delivery.selection.key_selection import KeySelection
+from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
+from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
+from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
+from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.records import ExperimentKey, KeySpec
+from otel_rl.redaction import printable, shown
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = f"""\
+Arrange the charts of runs in sections: learning, throughput, step time, async, workers, diagnosis,
+system. With W&B online it is saved as the view {VIEW_TITLE!r} of the project, otherwise printed. A
+view that a person has changed since is left as it is.
+"""
+
+_EPILOG = """\
+examples:
+  otel-rl dashboard                    for the metrics of all runs of the journals here
+  otel-rl dashboard grpo-7b            for those of one experiment
+  otel-rl dashboard --json             as JSON, without any account
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "dashboard",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: all runs in reach"
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the view also if a person has changed it"
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    sections = arrange(_sent(settings, arguments.run))
+    if arguments.json:
+        print(json.dumps({"sections": as_json(sections)}, indent=1))
+        return 0
+    account = None
+    if settings.tracker.name == "wandb":
+        account = find_account(WandbSettings.parse(settings.tracker.options), os.environ)
+    if account is None or not account.online:
+        _print(sections)
+        return 0
+    try:
+        url = save_view(account, sections, settings.data, is_forced=arguments.force)
+    except ModuleNotFoundError as exc:
+        library = (exc.name or "").partition(".")[0]
+        raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc
+    panels = sum(len(section.panels) for section in sections)
+    print(shown(f"Saved {panels} panels in {len(sections)} sections: {url}"))
+    return 0
+
+
+def _print(sections: Sequence[Section]) -> None:
+    for line in in_words(sections):
+        print(printable(line))
+
+
+def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
+    """Return the keys that the tracker gets of the runs, each once.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    found: dict[str, KeySpec] = {}
+    runs: list[str] = []
+    for key, catalogue in _catalogues(settings):
+        runs.append(str(key))
+        if wanted not in {None, str(key), key.experiment, key.trial}:
+            continue
+        for spec in _selected(settings, catalogue):
+            found.setdefault(spec.key, spec)
+    if not found:
+        name = "any run" if wanted is None else repr(wanted)
+        raise ConfigError(
+            f"There are no keys of {name} in the journals below {str(settings.data)!r}.",
+            hint=f"There are: {', '.join(sorted(runs))}."
+            if runs
+            else "Say where the bridge keeps its journal: --data DIR, or --config FILE.",
+        )
+    return [*found.values()]
+
+
+def _selected(settings: BridgeSettings, catalogue: Sequence[KeySpec]) -> Sequence[KeySpec]:
+    selection = KeySelection(
+        settings.tracker.detail,
+        settings.tracker.names,
+        per_worker=settings.align.per_worker,
+        keys=lambda: catalogue,
+    )
+    return selection.keys()
+
+
+def _catalogues(
+    settings: BridgeSettings,
+) -> Iterator[tuple[ExperimentKey, Sequence[KeySpec]]]:
+    if settings.journal.url is not None:
+        with shared_journal(settings) as journal:
+            for run in shared_overview(journal):
+                yield run.key, shared_keys(journal, run.key)
+        return
+    for directory in journals(settings):
+        for run in overview(directory):
+            yield run.key, keys(directory, run.key)

@@ -1,0 +1,131 @@
+"""``otel-rl demo``: a real asynchronous GRPO run on this machine, ending in one tracker run."""
+
+import argparse
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, finish, say
+from otel_rl.cli.environment import reporting_environment
+from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.records import ExperimentKey
+
+if TYPE_CHECKING:
+    from otel_rl.demo import DemoSettings
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Train a small policy with asynchronous GRPO in ten processes on CPU and write one tracker run. One
+generator is killed half-way. Takes about a minute.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "demo",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--experiment", metavar="NAME", help="default: grpo-demo")
+    parser.add_argument("--trial", metavar="NAME", help="default: the time, so each is a new run")
+    parser.add_argument("--steps", type=_positive, metavar="N", help="policy updates (100)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
+    parser.add_argument("--no-kill", action="store_true", help="let every generator live")
+    parser.add_argument(
+        "--colocated",
+        action="store_true",
+        help="on-policy: a trainer and a generator process take turns on one device; no faults",
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        dest="faults",
+        metavar="KIND[@STEP][:SIZE][@WORKER]",
+        help="inject a fault from STEP on (default: after 40 %% of the steps), in place of the "
+        "killed generator; may be repeated. `--fault help` lists the kinds",
+    )
+    parser.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help="OTLP/HTTP of a running bridge or collector, instead of an embedded bridge",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on (got {text!r})")
+    return int(text)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("numpy") is None:
+        raise MissingExtra("`otel-rl demo`", "numpy", "demo")
+    if "help" in (arguments.faults or ()):
+        return _list_faults()
+    key = experiment_key(arguments, default_experiment="grpo-demo")
+    settings = _demo_settings(arguments, key)
+    colocated = arguments.colocated
+    if colocated and arguments.faults:
+        raise ConfigError(
+            "--colocated: has no processes for --fault.", hint="Leave one of them out."
+        )
+    if arguments.endpoint:
+        return _train(settings, key, arguments.endpoint, colocated=colocated)
+    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
+    status, complete = 1, False
+    try:
+        say(f"experiment {key}, OTLP on http://{bridge.http}")
+        work_dir = bridge.settings.data / "demo"
+        settings = settings.model_copy(update={"work_dir": work_dir})
+        status = _train(settings, key, bridge.http, colocated=colocated)
+    finally:
+        complete = finish(bridge, exit_code=status, is_over=True)
+    return status or (0 if complete else 1)
+
+
+def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSettings":
+    from otel_rl.demo import DemoSettings  # needs numpy
+    from otel_rl.demo.faults.plan import Fault
+
+    given: dict[str, object] = {
+        "experiment": key.experiment,
+        "trial": key.trial,
+        "seed": arguments.seed,
+    }
+    if arguments.steps is not None:
+        given["steps"] = arguments.steps
+    if arguments.no_kill or arguments.faults:
+        given["kill_share"] = None
+    try:
+        given["faults"] = tuple(Fault.parse(text) for text in arguments.faults or ())
+        return DemoSettings.model_validate(given)
+    except ValidationError as error:
+        words = error.errors()[0]["msg"].removeprefix("Value error, ")
+    except ValueError as error:
+        words = str(error)
+    raise ConfigError(f"--fault: {words}", hint="otel-rl demo --fault help lists the kinds")
+
+
+def _list_faults() -> int:
+    from otel_rl.demo.faults.plan import kinds_help
+
+    print(kinds_help())
+    return 0
+
+
+def _train(
+    settings: "DemoSettings", key: ExperimentKey, http: str, *, colocated: bool = False
+) -> int:
+    from otel_rl.demo import COLOCATED, ORCHESTRATOR, run  # needs numpy
+
+    environment = reporting_environment(os.environ, http=http, key=key)
+    result = run(settings, environment, orchestrator=COLOCATED if colocated else ORCHESTRATOR)
+    print(result, flush=True)
+    return 0 if result.ok else 1

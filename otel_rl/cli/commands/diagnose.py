@@ -1,0 +1,295 @@
+"""``otel-rl diagnose``: finds the causes of a run's symptoms."""
+
+import argparse
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.reader import (
+    histories,
+    removed_runs,
+    shared_histories,
+    shared_removed_runs,
+)
+from otel_rl.cli.jaeger import Jaeger
+from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.render import as_json, in_words
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
+from otel_rl.redaction import printable, redacted, shown
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Name the worker and phase behind a slower or worse run, during it or after it, from the history that
+its bridge keeps: ranked causes with evidence. Exits 0 whatever it finds.
+"""
+
+_EPILOG = """\
+examples:
+  otel-rl diagnose                          the most recently active run
+  otel-rl diagnose grpo-7b/trial-3          one by name
+  otel-rl diagnose --experiment a/b --trial c     one whose names have slashes in them
+  otel-rl diagnose --steps 412              why was step 412 slow?
+  otel-rl diagnose --steps 400:500 --json   what is different in these, for a program
+  otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     by its traces
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "diagnose",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="EXPERIMENT[/TRIAL]",
+        help="default: the most recently active run",
+    )
+    for name in ("experiment", "trial"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"exact {name} of the run")
+    parser.add_argument(
+        "--steps", type=_steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"
+    )
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="only what is wrong now, without what has passed",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--jaeger", metavar="URL", help="read the traces of this Jaeger instead of a journal"
+    )
+    parser.add_argument(
+        "--lookback",
+        type=_hours,
+        default=timedelta(hours=24),
+        metavar="HOURS",
+        help="greatest age of those traces (24)",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _steps(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if found is None or int(found[2] or found[1]) < int(found[1]):
+        raise argparse.ArgumentTypeError(f"write N or FIRST:LAST (got {text!r})")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _hours(text: str) -> timedelta:
+    try:
+        hours = float(text)
+        if 0 < hours < math.inf:
+            return timedelta(hours=hours)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"write a number of hours (got {text!r})")
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    trace_url = settings.align.trace_url
+    wanted = _Wanted(arguments.run, arguments.experiment, arguments.trial)
+    if wanted.text is not None and wanted.is_exact:
+        raise ConfigError("Name the run either by --experiment and --trial, or by one text.")
+    if arguments.jaeger is None:
+        found = _histories(settings, wanted)
+        if not wanted.of(found):
+            _check_not_removed(settings, wanted)
+        key, bodies = _chosen(wanted, found, _of_journals(settings))
+    else:
+        jaeger = Jaeger(arguments.jaeger, arguments.lookback)
+        trace_url = trace_url or jaeger.trace_url
+        key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
+    history = RunHistory(Facts.decode(body) for body in bodies)
+    if arguments.steps is not None and arguments.steps[0] > history.last:
+        raise ConfigError(
+            f"--steps: {key} has come to step {history.last} (got {arguments.steps[0]}).",
+            hint="Steps are those of rl.loop.iteration.",
+        )
+    report = diagnose(history, arguments.steps, passed=not arguments.now)
+    if arguments.json:
+        run = {"experiment": key.experiment, "trial": key.trial}
+        print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))
+        return 0
+    print(shown(f"{key}, {history.last} steps, {len(bodies)} snapshots"))
+    for line in in_words(report, trace_url=redacted(trace_url)):
+        print(printable(line))
+    return 0
+
+
+class _Wanted(NamedTuple):
+    """Run named on the command line.
+
+    Attributes:
+        text: Name as typed; it may contain slashes, so several runs may match.
+        experiment: Exact experiment name; None for any.
+        trial: Exact trial name; None for any.
+    """
+
+    text: str | None
+    experiment: str | None = None
+    trial: str | None = None
+
+    @property
+    def key(self) -> ExperimentKey | None:
+        """Return the run if both of its names are given."""
+        if self.experiment is None or self.trial is None:
+            return None
+        return ExperimentKey(self.experiment, self.trial)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether exact names are given."""
+        return self.experiment is not None or self.trial is not None
+
+    def of(self, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
+        """Return the runs that match, in their order.
+
+        Raises:
+            ConfigError: The same text matches several runs.
+        """
+        keys = [
+            key
+            for key in keys
+            if self.experiment in {None, key.experiment} and self.trial in {None, key.trial}
+        ]
+        if self.text is None:
+            return keys
+        whole = [key for key in keys if self.text == str(key)]
+        if len(whole) > 1:
+            runs = " or ".join(
+                f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
+                for key in whole
+            )
+            raise ConfigError(f"{self.text!r} stands for several runs.", hint=f"Write {runs}.")
+        return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return repr(self.text)
+        given = (("experiment", self.experiment), ("trial", self.trial))
+        return " and ".join(f"{name} {value!r}" for name, value in given if value is not None)
+
+
+def _histories(
+    settings: BridgeSettings, wanted: _Wanted
+) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """Return the history of every run in reach; the most recently active one comes last."""
+    found: dict[ExperimentKey, Sequence[bytes]] = {}
+    if settings.journal.url is not None:
+        with shared_journal(settings) as journal:
+            return shared_histories(journal, wanted.key)
+    directories = sorted(journals(settings), key=lambda path: path.stat().st_mtime)
+    if wanted.is_exact and settings.data in directories:
+        # Another journal may have a run of the same name: the configured one comes first.
+        own = histories(settings.data, wanted.key)
+        if wanted.of(own):
+            return own
+    for directory in directories:
+        found |= histories(directory, wanted.key)
+    return found
+
+
+def _traced(jaeger: Jaeger, wanted: _Wanted) -> Mapping[ExperimentKey, Sequence[bytes]]:
+    """Return the most recent run, or those whose experiment is a prefix of the name.
+
+    If there are none, every run: it may be the name of a trial.
+    """
+    if wanted.experiment is not None:
+        return jaeger.histories(wanted.experiment)
+    if wanted.is_exact:
+        return jaeger.histories(None)
+    if wanted.text is None:
+        newest = jaeger.newest_run()
+        found = {} if newest is None else jaeger.histories(newest.experiment)
+        return {key: bodies for key, bodies in found.items() if key == newest}
+    named: dict[ExperimentKey, Sequence[bytes]] = {}
+    parts = wanted.text.split("/")
+    for end in range(1, len(parts) + 1):  # any slash may separate the two names
+        named |= jaeger.histories("/".join(parts[:end]))
+    return named or jaeger.histories(None)
+
+
+class _Source(NamedTuple):
+    """Place where runs are searched, in words.
+
+    Attributes:
+        place: Completes "there is no run X".
+        nothing: Message if there is no run at all.
+        hint: Its remedy.
+    """
+
+    place: str
+    nothing: str
+    hint: str
+
+
+_OF_A_JAEGER: Final = _Source(
+    "in that Jaeger",
+    "That Jaeger has no span of any run.",
+    "Look further back with --lookback HOURS; spans need the resource attribute "
+    "rl.experiment.name.",
+)
+
+
+def _of_journals(settings: BridgeSettings) -> _Source:
+    place = f"below {str(settings.data)!r}"
+    return _Source(
+        f"in the journals {place}",
+        f"No journal {place} has kept anything of a run.",
+        "Say where the bridge keeps its journal: --data DIR, or --config FILE. Bridges keep what "
+        "is needed unless align.max_history_bytes is 0.",
+    )
+
+
+def _check_not_removed(settings: BridgeSettings, wanted: _Wanted) -> None:
+    """Say so if the run was there.
+
+    Raises:
+        ConfigError: It was removed after its end.
+    """
+    removed: dict[ExperimentKey, int] = {}
+    if settings.journal.url is not None:
+        with shared_journal(settings) as journal:
+            removed.update(shared_removed_runs(journal))
+    else:
+        for directory in journals(settings):
+            removed.update(removed_runs(directory))
+    for key in wanted.of(removed)[-1:]:
+        when = datetime.fromtimestamp(removed[key] / 1e9, UTC)
+        raise ConfigError(
+            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in the"
+            " tracker; what a diagnosis needs is gone.",
+            hint="journal.keep_ended_days and journal.max_ended_share say how long ended runs stay."
+            " With --jaeger its spans may still be there.",
+        )
+
+
+def _chosen(
+    wanted: _Wanted, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
+) -> tuple[ExperimentKey, Sequence[bytes]]:
+    keys = wanted.of(found)
+    if keys:
+        return keys[-1], found[keys[-1]]
+    if found:
+        raise ConfigError(
+            f"There is no run {wanted} {source.place}.",
+            hint=f"There are: {', '.join(sorted(map(str, found)))}.",
+        )
+    raise ConfigError(source.nothing, hint=source.hint)

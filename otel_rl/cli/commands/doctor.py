@@ -1,0 +1,254 @@
+"""``otel-rl doctor``: one check, one function, each with a hint."""
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.delivery.tracker_checks import CheckResult, check_writable
+from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.ingest import Tokens, load_tls
+from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.liveness_text import in_words
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.redaction import shown
+
+__all__ = ["CHECKS", "add_parser"]
+
+_PLUGINS = (
+    "opentelemetry_meter_provider",
+    "opentelemetry_tracer_provider",
+    "opentelemetry_resource_detector",
+    "opentelemetry_distro",
+    "opentelemetry_configurator",
+)
+
+_TIMEOUT_S = 3.0
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "doctor",
+        description="Check this machine as a worker and as a bridge. Exits 1 if a check fails.",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    failed = 0
+    for check in CHECKS:
+        for result in check(settings):
+            failed += not result.ok
+            verdict = "ok  " if result.ok else "FAIL"
+            print(shown(f"{verdict} {result.name}: {result.message}"))
+            if result.hint and not result.ok:
+                print(shown(f"     {result.hint}"))
+    say("all is well" if not failed else f"{failed} checks failed")
+    return 1 if failed else 0
+
+
+def check_python(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the interpreter is supported."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield CheckResult(
+        "python", version, ok=sys.version_info >= (3, 11), hint="otel_rl needs Python 3.11."
+    )
+
+
+def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that OpenTelemetry finds otel_rl by its entry points."""
+    for group in _PLUGINS:
+        found = importlib.metadata.entry_points(group=group, name="otel_rl")
+        yield CheckResult(
+            group,
+            "otel_rl is registered" if found else "otel_rl is not registered",
+            ok=bool(found),
+            hint="Install the package: pip install otel-rl (a source folder on the path is not "
+            "enough).",
+        )
+
+
+def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the endpoint of workers started from here answers."""
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        yield CheckResult("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT is not set; `otel-rl run` does")
+        return
+    url = urlsplit(endpoint)
+    try:
+        port = url.port or 4318
+        with socket.create_connection((url.hostname or "localhost", port), timeout=_TIMEOUT_S):
+            yield CheckResult("endpoint", f"{endpoint} takes connections")
+    except (OSError, ValueError) as exc:
+        yield CheckResult(
+            "endpoint",
+            f"{endpoint}: {exc}",
+            ok=False,
+            hint="Start `otel-rl bridge` or a collector there, or correct the variable.",
+        )
+
+
+def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the bridge's addresses are free, or a bridge is there already."""
+    there = settings.http.enabled and _is_bridge(f"{settings.http.host}:{settings.http.port}")
+    for name, listen in (("http", settings.http), ("grpc", settings.grpc)):
+        where = f"{listen.host}:{listen.port}"
+        if not listen.enabled:
+            yield CheckResult(f"listen {name}", "disabled")
+            continue
+        free = _free(name, where, listen.host, listen.port)
+        # A bridge that answers over HTTP serves both; gRPC has no check that identifies a bridge.
+        if there and not free.ok:
+            yield CheckResult(f"listen {name}", f"a bridge is on {where}")
+        else:
+            yield free
+
+
+def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that files of TLS and tokens are usable, and not readable by all users."""
+    if settings.tls.cert is None and not settings.auth.tokens:
+        return
+    try:
+        load_tls(settings.tls)
+        Tokens(settings.auth)
+    except ConfigError as exc:
+        yield CheckResult("security", exc.args[0], ok=False, hint=exc.hint)
+    else:
+        yield CheckResult("security", "certificates and tokens can be used")
+
+
+def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the journal can be opened, or created."""
+    if settings.journal.url is not None:
+        try:
+            with shared_journal(settings) as journal:
+                size = journal.size()
+        except OtelRLError as exc:
+            yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)
+        else:
+            yield CheckResult("journal.url", f"the database answers and keeps {size} bytes")
+    if not (settings.data / JOURNAL_FILE).exists():
+        yield check_writable("data", settings.data)
+        return
+    try:
+        SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes).close()
+    except JournalLocked as exc:
+        yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
+    except OtelRLError as exc:
+        yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
+    else:
+        yield CheckResult("data", f"{settings.data} can be written")
+
+
+def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the rows of every run reach their tracker. A bridge may be writing them."""
+    runs: list[RunOverview] = []
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
+            runs += shared_overview(journal)
+    for directory in journals(settings):
+        try:
+            runs += overview(directory)
+        except JournalError as exc:
+            yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
+    settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
+    if settled:
+        yield CheckResult("runs", f"{len(settled)} with all rows at their tracker")
+    for run in runs:
+        if run not in settled:
+            yield _run_result(run)
+
+
+def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Report live and missing workers, in runs with unfinished workers."""
+    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in _runs(settings)}
+    for key, words in workers.items():
+        if words:
+            yield CheckResult(f"workers {key}", words)
+
+
+def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
+    """Yield every run that can be read."""
+    if settings.journal.url is not None:
+        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
+            yield from shared_overview(journal)
+    for directory in journals(settings):
+        with contextlib.suppress(JournalError):  # check_runs reports it
+            yield from overview(directory)
+
+
+def _run_result(run: RunOverview) -> CheckResult:
+    waiting = f", and {run.waiting_bytes} bytes that are no rows yet" if run.waiting_bytes else ""
+    message = (
+        f"{run.unconfirmed} of {run.rows} rows not confirmed by {run.tracker or 'a tracker'}"
+        f"{waiting}{f', owned by {run.owner}' if run.owner else ''}"
+    )
+    if run.error:
+        since = datetime.fromtimestamp(run.error_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        message = f"{run.state} since {since}: {message}. {run.error}"
+    return CheckResult(
+        f"run {run.key}",
+        message,
+        ok=not run.error,
+        hint="The rows are kept. A bridge on this journal tries again by itself.",
+    )
+
+
+def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that the tracker can take rows."""
+    tracker = settings.tracker
+    yield from backend(tracker.name).check(tracker.options, tracker.directory or settings.data)
+
+
+def _free(name: str, where: str, host: str, port: int) -> CheckResult:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            return CheckResult(
+                f"listen {name}",
+                f"{where}: {exc.strerror}",
+                ok=False,
+                hint=f"Stop what uses it, or give another address with --{name} HOST:PORT.",
+            )
+    return CheckResult(f"listen {name}", f"{where} is free")
+
+
+def _is_bridge(where: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{where}/healthz", timeout=_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as exc:
+        return exc.code == 503  # its answer holds the reason
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
+    check_python,
+    check_plugins,
+    check_endpoint,
+    check_listen,
+    check_security,
+    check_data,
+    check_runs,
+    check_workers,
+    check_tracker,
+)
+"""All checks, in the order of the output."""

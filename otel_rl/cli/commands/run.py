@@ -1,0 +1,196 @@
+"""``otel-rl run -- CMD``: runs a command and writes all its telemetry to one tracker run."""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from otel_rl.bridge.bridge import Bridge
+from otel_rl.bridge.counters import Counter, Outcome
+from otel_rl.bridge.delivery.wandb.account import owner_environment
+from otel_rl.cli.adapter_environment import adapter_environment
+from otel_rl.cli.embedded_bridge import (
+    embedded,
+    embedded_defaults,
+    finish,
+    say,
+    wandb_account,
+)
+from otel_rl.cli.environment import notes_on, reporting_environment
+from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.errors import ConfigError
+from otel_rl.worker.identity.names import checked_name
+
+__all__ = ["add_parser"]
+
+# Exit statuses of shells: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
+_NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
+
+_LOOK_EVERY_S = 0.5
+_MAX_STEM = 100  # below the limit of names
+
+_EPILOG = """
+examples:
+  otel-rl run -- python train.py
+  otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
+  otel-rl run --experiment grpo-7b --trial lr-3e-6 --tracker jsonl -- ./launch.sh
+  otel-rl run --grpc -- ./a-program-whose-sdk-speaks-only-grpc
+  otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
+
+Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "run",
+        description="Start an embedded bridge on free loopback ports, run CMD with the OTEL_* "
+        "variables set to it, write everything that it reports, finish the run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="name of the experiment (default: CMD)"
+    )
+    parser.add_argument(
+        "--trial",
+        metavar="NAME",
+        help="one attempt at it (default: the time); the same name resumes its run",
+    )
+    parser.add_argument(
+        "--role", metavar="NAME", help="role of processes without one (default: worker)"
+    )
+    parser.add_argument(
+        "--grpc",
+        action="store_true",
+        help="CMD reports over gRPC, for an SDK without HTTP (default: as "
+        "OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP)",
+    )
+    parser.add_argument(
+        "--no-adapters",
+        dest="adapters",
+        action="store_false",
+        help="do not instrument the frameworks that CMD imports (docs/integrations.md)",
+    )
+    add_bridge_options(parser)
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    command: list[str] = arguments.cmd
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command:
+        say("there is no command to run. Write: otel-rl run -- python train.py")
+        return 2
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():
+        say(f"{command[0]}: command not found")
+        return _NOT_FOUND
+    key = experiment_key(arguments, default_experiment=_name_of(command))
+    if arguments.role is not None:
+        checked_name("--role", arguments.role)
+    settings = settings_of(arguments, defaults=embedded_defaults(key))
+    if arguments.grpc and not settings.grpc.enabled:
+        raise ConfigError(
+            "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
+            hint="Remove one of the two.",
+        )
+    bridge = embedded(settings)
+    status = _NOT_EXECUTABLE
+    try:
+        grpc = bridge.addresses.grpc
+        say(f"experiment {key}, OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}")
+        environment = reporting_environment(
+            os.environ,
+            http=bridge.http,
+            key=key,
+            role=arguments.role,
+            grpc=grpc,
+            prefers_grpc=arguments.grpc,
+        )
+        environment |= adapter_environment(environment, is_wanted=arguments.adapters)
+        for note in notes_on(os.environ, environment):
+            say(note)
+        if (account := wandb_account(bridge.settings, key)) is not None:
+            environment |= owner_environment(account)
+        status = _run(command, environment)
+    finally:
+        finish(bridge, exit_code=status, is_over=True)
+    if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
+        say(f"nothing was reported. {_likely_cause(bridge)}")
+    return status
+
+
+def _likely_cause(bridge: Bridge) -> str:
+    if bridge.counters.value(Counter.REQUESTS, reason=Outcome.HTTP2):
+        return "CMD has spoken gRPC to the port for HTTP. Write: otel-rl run --grpc -- CMD"
+    return (
+        "Does CMD record with OpenTelemetry or otel_rl.mlogger, in a Python that has otel_rl "
+        "installed? See docs/quickstart.md."
+    )
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return the name of the script."""
+    scripts = [word for word in command if word.endswith((".py", ".sh"))]
+    stem = Path(scripts[0] if scripts else command[0]).stem
+    return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run the command to its end and return its exit status as a shell would."""
+    try:
+        process = subprocess.Popen(command, env=environment)  # noqa: S603  # the user's own command
+    except OSError as exc:
+        say(f"{command[0]}: {exc.strerror}")
+        return _NOT_EXECUTABLE
+    with _signals_to(process):
+        status = _status_of(process)
+    return _SIGNALLED - status if status < 0 else status
+
+
+def _status_of(process: "subprocess.Popen[bytes]") -> int:
+    # A signal that the kernel gives to another thread is handled when this one wakes up.
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_EVERY_S)
+
+
+@contextmanager
+def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Pass signals on to the command; the run is finished in any case."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to the whole group, the command included; for many launchers a
+        # second one means an immediate exit.
+        if not (number == signal.SIGINT and _is_in_foreground()):
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Return whether the terminal's keys reach this process, whatever its standard input is."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

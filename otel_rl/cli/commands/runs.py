@@ -1,0 +1,251 @@
+"""``otel-rl runs``: lists the runs of a data directory, live and ended."""
+
+import argparse
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.errors import ConfigError, JournalError
+from otel_rl.records import ExperimentStatus
+from otel_rl.redaction import printable, redacted
+
+__all__ = ["add_parser"]
+
+_EPILOG = """\
+examples:
+  otel-rl runs                   those of `otel-rl run` and `otel-rl bridge` in this directory
+  otel-rl runs /data/otel_rl     those of another data directory
+  otel-rl runs --json            for a program
+
+states:
+  running    its workers report
+  stalled    nothing is reported for a minute, or no step for ten times as long as usual
+  finished, aborted, crashed     it has ended so
+"""
+
+_SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
+_SHORTEST_STALL_S: Final = 300.0
+_STALL: Final = 10  # times the usual duration of a step
+
+_STATES: Final = {
+    ExperimentStatus.COMPLETE: "finished",
+    ExperimentStatus.ABORTED: "aborted",
+    ExperimentStatus.CRASHED: "crashed",
+}
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_COLUMNS: Final[Sequence[str]] = (
+    "RUN",
+    "STATE",
+    "STEP",
+    "AGE",
+    "ACTIVE",
+    "JOURNAL",
+    "FILES",
+    "LINK",
+)
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "runs",
+        description="List the runs that a bridge keeps, live and ended, the last active one first: "
+        "state, newest step, age, time since the last activity, sizes, and where the tracker has "
+        "them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "directory", nargs="?", type=Path, metavar="DIR", help="data directory (default: --data)"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Run in the list.
+
+    Attributes:
+        run: As the journal has it.
+        state: In one word.
+        age_s: Since its first data.
+        idle_s: Since its last.
+        file_bytes: Size of the tracker's files on this machine; None if there are none.
+    """
+
+    run: RunOverview
+    state: str
+    age_s: float
+    idle_s: float
+    file_bytes: int | None
+
+    @property
+    def journal_bytes(self) -> int:
+        """Return its size in the journal, about."""
+        return self.run.made_bytes + self.run.waiting_bytes
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if arguments.directory is not None:
+        if arguments.data is not None:
+            raise ConfigError("Name the directory once, as DIR or by --data.")
+        arguments.data = arguments.directory
+    settings = settings_of(arguments)
+    found, faults = _read(settings)
+    now_ns = time.time_ns()
+    listed = [_listed(run, now_ns) for run in found]
+    listed.sort(key=lambda one: (one.idle_s, str(one.run.key)))
+    if arguments.json:
+        print(json.dumps([_as_json(one) for one in listed], indent=1))
+    elif listed:
+        for line in _table(listed):
+            print(line)
+    else:
+        for line in _nothing(settings):
+            print(line)
+    for fault in faults:
+        say(str(fault))
+    return 1 if faults else 0
+
+
+def _read(settings: BridgeSettings) -> tuple[Sequence[RunOverview], Sequence[JournalError]]:
+    """Return every run in reach, and why journals cannot be read."""
+    if settings.journal.url is not None:
+        with shared_journal(settings) as journal:
+            return shared_overview(journal), []
+    found: list[RunOverview] = []
+    faults: list[JournalError] = []
+    for directory in journals(settings):
+        try:
+            found += overview(directory)
+        except JournalError as exc:
+            faults.append(exc)
+    return found, faults
+
+
+def _listed(run: RunOverview, now_ns: int) -> _Listed:
+    idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
+    age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
+    return _Listed(run, _state(run, now_ns), age_s, idle_s, _size(run.location))
+
+
+def _state(run: RunOverview, now_ns: int) -> str:
+    ended = _STATES.get(run.description.status)
+    if ended is not None:
+        return ended
+    if now_ns - run.changed_ns > _SILENT_S * 1e9:
+        return "stalled"
+    if run.step is None:
+        return "running"
+    usual_ns = (run.step_ns - run.begun_ns) / max(1, run.step)
+    is_late = now_ns - run.step_ns > max(_SHORTEST_STALL_S * 1e9, _STALL * usual_ns)
+    return "stalled" if is_late else "running"
+
+
+def _size(location: str) -> int | None:
+    """Return the bytes of a file, or of all files in a directory; None if it is not here."""
+    if not location or "://" in location:
+        return None
+    path = Path(location)
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_size
+    return sum(_file_sizes(path))
+
+
+def _file_sizes(directory: Path) -> Iterator[int]:
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            try:
+                status = (Path(parent) / name).lstat()
+            except OSError:  # removed meanwhile
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_size
+
+
+def _as_json(one: _Listed) -> dict[str, object]:
+    run = one.run
+    crash = run.description.crash
+    return {
+        "experiment": printable(run.key.experiment),
+        "trial": printable(run.key.trial),
+        "state": one.state,
+        "crash": None if crash is None else printable(crash.as_crash),
+        "step": run.step,
+        "age_s": round(one.age_s, 3),
+        "idle_s": round(one.idle_s, 3),
+        "begun_ns": run.begun_ns,
+        "changed_ns": run.changed_ns,
+        "tracker": run.tracker,
+        "location": printable(redacted(run.location)),
+        "rows": run.rows,
+        "unconfirmed_rows": run.unconfirmed,
+        "journal_bytes": one.journal_bytes,
+        "file_bytes": one.file_bytes,
+        "failures": [printable(str(failure)) for failure in run.description.failures],
+    }
+
+
+def _table(listed: Iterable[_Listed]) -> Iterator[str]:
+    lines: list[tuple[Sequence[str], str]] = [(_COLUMNS, "")]
+    for one in listed:
+        run = one.run
+        crash = run.description.crash
+        cells = (
+            str(run.key),
+            one.state,
+            "-" if run.step is None else str(run.step),
+            _duration(one.age_s),
+            _duration(one.idle_s),
+            _bytes(one.journal_bytes),
+            "-" if one.file_bytes is None else _bytes(one.file_bytes),
+            redacted(run.location) or "-",
+        )
+        lines.append(([*map(printable, cells)], "" if crash is None else crash.as_crash))
+    widths = [max(len(row[place]) for row, _ in lines) for place in range(len(_COLUMNS))]
+    for row, note in lines:
+        padded = map(str.ljust, row, widths)
+        yield "  ".join(padded).rstrip()
+        if note:
+            yield printable(f"  {note}")
+
+
+def _nothing(settings: BridgeSettings) -> Iterator[str]:
+    if settings.journal.url is not None:
+        yield "There is no run in the database of journal.url."
+        return
+    yield printable(f"There is no run in the journals below {str(settings.data)!r}.")
+    yield "Start one with `otel-rl run -- python train.py` or `otel-rl demo`, or name the data"
+    yield "directory of a bridge: otel-rl runs DIR. Ended runs are removed from a journal after"
+    yield "journal.keep_ended_days; their rows stay in the tracker."
+
+
+def _duration(seconds: float) -> str:
+    for unit_s, name in _UNITS:
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _bytes(n: int) -> str:
+    for exponent, name in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if n >= 1000**exponent:
+            return f"{n / 1000**exponent:.1f} {name}"
+    return f"{n} B"

@@ -1,0 +1,275 @@
+"""Bridge inside a command, and its final report."""
+
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from otel_rl.bridge.bridge import Bridge, Left
+from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
+from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.delivery.manager import RunState, RunStatus
+from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.journal.reader import RunOverview, overview
+from otel_rl.bridge.rows.processor import NO_METRIC_HINT
+from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.errors import ConfigError, JournalError
+from otel_rl.records import ExperimentKey
+from otel_rl.redaction import shown
+from otel_rl.run_id import run_id
+from otel_rl.semconv.spec import Tier
+
+__all__ = [
+    "embedded",
+    "embedded_defaults",
+    "finish",
+    "left_in_words",
+    "recovery_command",
+    "report",
+    "say",
+    "started",
+    "wandb_account",
+]
+
+# Losses that the user must know about, by counter and reason.
+_LOSSES = (
+    Counter.POINTS_REFUSED,
+    Counter.EXEMPLARS_REFUSED,
+    Counter.LOGS_REFUSED,
+    Counter.SAMPLES_DROPPED,
+    Counter.EXCEPTIONS,
+)
+
+
+_CLEAR_LINE = "\r\x1b[K"
+
+# While the rest is written.
+_FIRST_NEWS_S = 3.0
+_NEWS_S = 10.0
+
+
+def say(text: str) -> None:
+    """Print one line for the user on standard error; standard output belongs to the command."""
+    # On a terminal it takes the place of a live line.
+    begin = _CLEAR_LINE if sys.stderr.isatty() else ""
+    print(begin + shown(f"otel-rl: {text}"), file=sys.stderr, flush=True)
+
+
+def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
+    """Return the defaults of an embedded bridge.
+
+    Free loopback ports, so that many fit on one machine, and a journal for each run, so that runs
+    do not wait for each other.
+    """
+    return {
+        "http": {"host": "127.0.0.1", "port": 0},
+        "grpc": {"host": "127.0.0.1", "port": 0},
+        "data": Path(".otel_rl") / run_id(key.experiment, key.trial),
+    }
+
+
+def started(settings: BridgeSettings) -> Bridge:
+    """Start a bridge.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        JournalLocked: Another process writes the same run.
+    """
+    bridge = Bridge(settings, opened=lambda key, location: say(f"run {key}: {location}"))
+    bridge.start()
+    return bridge
+
+
+def embedded(settings: BridgeSettings) -> Bridge:
+    """Start a bridge inside a command, which keeps offline runs where W&B's users expect them.
+
+    Raises:
+        ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
+        JournalLocked: Another process writes the same run.
+    """
+    if not settings.http.enabled:
+        raise ConfigError(
+            "http.enabled: an embedded bridge listens on HTTP (got false).",
+            hint="Remove the setting.",
+        )
+    if settings.journal.url is not None:
+        raise ConfigError(
+            "journal.url: an embedded bridge has a journal of its own, which ends with it.",
+            hint="Remove the setting, or start `otel-rl bridge` and set "
+            "OTEL_EXPORTER_OTLP_ENDPOINT.",
+        )
+    if settings.tls.cert is not None:
+        raise ConfigError(
+            f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
+            hint="Remove the setting, or start `otel-rl bridge`.",
+        )
+    if settings.tracker.name == "wandb" and settings.tracker.directory is None:
+        directory = Path(os.environ.get("WANDB_DIR") or ".")
+        tracker = settings.tracker.model_copy(update={"directory": directory})
+        settings = settings.model_copy(update={"tracker": tracker})
+    return started(settings)
+
+
+def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:
+    """Return the bridge's W&B account, for one run or any; None with another tracker."""
+    if settings.tracker.name != "wandb":
+        return None
+    return find_account(WandbSettings.parse(settings.tracker.options), os.environ, key)
+
+
+def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
+    """Report the location of each run and its losses. Returns whether all rows are written."""
+    is_shared = bridge.settings.journal.url is not None
+    complete = not _has_left_over(bridge)
+    runs = _runs(bridge)
+    for status in statuses:
+        where = status.location or "(not opened)"
+        say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
+        is_file = bool(status.location) and "://" not in status.location
+        if status.tracker == "wandb" and is_file and status.state is RunState.FINISHED:
+            say(f"  upload it with: wandb sync {status.location}")
+        if status.state is not RunState.FINISHED and not is_shared:
+            complete = False
+            error = f" Last error: {status.last_error}" if status.last_error else ""
+            say(f"  {_many(status.pending, 'row')} still in the journal.{error}")
+        of = runs.get(status.key)
+        if of is not None:
+            said = [*failures(of.description), *troubles(of.roles, listed(of.description))]
+            for words in said:
+                say(f"  {words}")
+    if is_shared:
+        say("other bridges go on with what is left")
+    if not complete:
+        say(f"write the rest with: {recovery_command(bridge.settings)}")
+    for (name, reason), count in bridge.counters.snapshot().items():
+        if count and any(name == counter for counter in _LOSSES):
+            say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
+    late = bridge.counters.value(Counter.SAMPLES_LATE)
+    if late:
+        say(f"  {_many(late, 'sample')} late, in rows of their own")
+    for key in bridge.without_metrics:
+        say(f"{key} ended with no metric. {NO_METRIC_HINT}")
+    return complete
+
+
+def _has_left_over(bridge: Bridge) -> bool:
+    """Report batches that could not be made into rows. Returns whether there are any."""
+    if bridge.problem:
+        say(bridge.problem)
+    if bridge.waiting:
+        say(
+            f"{bridge.waiting} acknowledged requests wait in the journal: it has no room for rows, "
+            "or stop_timeout_s was over"
+        )
+    return bool(bridge.problem or bridge.waiting)
+
+
+def _runs(bridge: Bridge) -> Mapping[ExperimentKey, RunOverview]:
+    """Return the final state of each run, after the bridge has stopped."""
+    try:
+        return {run.key: run for run in overview(bridge.settings.data)}
+    except JournalError:
+        return {}  # errors of the journal are reported elsewhere
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def recovery_command(settings: BridgeSettings) -> str:
+    """Return the shell command that writes the remaining rows to the same place."""
+    words = ["otel-rl", "bridge", "--data", str(settings.data), "--tracker", settings.tracker.name]
+    account = wandb_account(settings)
+    if account is not None and account.attached_run:
+        words += ["--attach", account.attached_path]
+    elif "project" in settings.tracker.options:
+        words += ["--project", settings.tracker.options["project"]]
+    if settings.align.per_worker:
+        words.append("--per-worker")
+    if settings.tracker.detail is not Tier.BASIC:
+        words += ["--detail", settings.tracker.detail]
+    if settings.tracker.names is not KeyNames.FRAMEWORK:
+        words += ["--names", settings.tracker.names]
+    command = shlex.join(words)
+    if settings.tracker.directory is not None:
+        directory = shlex.quote(str(settings.tracker.directory))
+        command = f"{ENV_PREFIX}TRACKER__DIRECTORY={directory} {command}"
+    return command
+
+
+def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
+    """Stop the bridge and report the runs. Returns whether all rows are written.
+
+    Args:
+        bridge: To be stopped.
+        exit_code: See ``Bridge.stop``.
+        is_over: See ``Bridge.stop``.
+    """
+    with _impatience(bridge.settings):
+        left = "what was reported"
+        with suppress(JournalError):  # reported at the end
+            left = left_in_words(bridge.left(), bridge.settings.stop_timeout_s)
+        say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
+        with _news(bridge):
+            statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
+        return report(bridge, statuses)
+
+
+@contextmanager
+def _news(bridge: Bridge) -> Iterator[None]:
+    """Say now and then what is left to write, and for how long at most."""
+    until_s = time.monotonic() + bridge.settings.stop_timeout_s
+    is_done = threading.Event()
+
+    def tell() -> None:
+        pause_s = _FIRST_NEWS_S
+        while not is_done.wait(pause_s):
+            pause_s = _NEWS_S
+            with suppress(JournalError):  # reported at the end
+                say(f"  {left_in_words(bridge.left(), until_s - time.monotonic())}")
+
+    teller = threading.Thread(target=tell, name="otel-rl-news", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        teller.join()
+
+
+def left_in_words(left: Left, seconds: float) -> str:
+    """Return what is left to write, and the time for it, in words."""
+    parts = [_many(left.requests, "request")] if left.requests else []
+    if left.rows:
+        parts.append(_many(left.rows, "row"))
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    time_left = f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    what = f"{' and '.join(parts)} left" if parts else "closing the runs"
+    return f"{what}, for at most {time_left}"
+
+
+@contextmanager
+def _impatience(settings: BridgeSettings) -> Iterator[None]:
+    """Exit at once on Ctrl-C or SIGTERM while rows are being written: the journal keeps them."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        try:
+            say("left; the rows that were not written yet are in the journal")
+            say(f"write the rest with: {recovery_command(settings)}")
+        finally:  # printing raises if the signal interrupted a print
+            os._exit(128 + number)  # as a shell reports a death by signal
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""The ``otel-rl`` command.
+
+Loads the module of the given command only, so that it works without the extras of the others.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_rl.errors import ConfigError, MissingExtra, OtelRLError
+from otel_rl.redaction import shown
+from otel_rl.version import __version__
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["main"]
+
+
+class _Command(NamedTuple):
+    """Subcommand.
+
+    Attributes:
+        summary: One line for the list of commands.
+        extra: Extra with the libraries of its module.
+    """
+
+    summary: str
+    extra: str
+
+
+_COMMANDS: Final = {
+    "run": _Command("run a command and write what it reports to one tracker run", "bridge"),
+    "bridge": _Command(
+        "take OTLP from anywhere and write one tracker run per experiment", "bridge"
+    ),
+    "demo": _Command(
+        "a real asynchronous GRPO run on this machine, ending in one tracker run", "demo"
+    ),
+    "diagnose": _Command(
+        "diagnose a run: find its faults, and the worker and phase at fault", "bridge"
+    ),
+    "archive": _Command("show where the values of each run are, as Parquet files", "archive"),
+    "runs": _Command("list runs: state, newest step, size, and where their tracker is", "bridge"),
+    "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
+    "doctor": _Command("check what would prevent runs from being written, with remedies", "bridge"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if not given.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        arguments = _parser(given[0] if given else "").parse_args(given)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(
+            level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
+        )
+        status: int = arguments.command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # nothing was started yet
+    except OtelRLError as exc:
+        print(shown(f"otel-rl: {exc}"), file=sys.stderr)
+        return 2
+    return status
+
+
+class _Formatter(logging.Formatter):
+    """Formats lines without secrets and without terminal control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
+def _log_level(name: str) -> int:
+    levels = logging.getLevelNamesMapping()
+    if name.upper() not in levels:
+        raise ConfigError(
+            f'OTEL_RL_LOG_LEVEL: unknown level (got "{name}").',
+            hint="Choose DEBUG, INFO, WARNING or ERROR.",
+        )
+    return levels[name.upper()]
+
+
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """Make the parser; only the chosen command adds its options."""
+    parser = argparse.ArgumentParser(
+        prog="otel-rl",
+        description="OpenTelemetry for distributed RL training, ending in one tracker run.",
+        epilog="Every command explains itself: otel-rl COMMAND --help",
+    )
+    parser.add_argument("--version", action="version", version=f"otel-rl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in _COMMANDS.items():
+        if name == chosen:
+            _module(name).add_parser(commands)
+        else:
+            commands.add_parser(name, help=command.summary)
+    return parser
+
+
+def _module(name: str) -> "ModuleType":
+    try:
+        return importlib.import_module(f"otel_rl.cli.commands.{name}")
+    except ModuleNotFoundError as exc:
+        library = (exc.name or "").partition(".")[0]
+        if library in ("", "otel_rl"):
+            raise
+        raise MissingExtra(f"`otel-rl {name}`", library, _COMMANDS[name].extra) from exc

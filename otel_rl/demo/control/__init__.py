@@ -1,0 +1,1 @@
+"""Control connections of the demo: processes start, join the run and exchange messages."""

@@ -1,0 +1,181 @@
+"""Request and answer over loopback TCP, between processes that share a key.
+
+A service answers every message of every connection, each connection on a thread of its own. A peer
+that dies ends only its connection: generators are killed in this demo.
+
+Both ends measure each call, in plain OpenTelemetry, like an RPC library. The metric names are
+literals, because the generators do not use otel_rl.
+"""
+
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+
+from opentelemetry import metrics
+
+from otel_rl.demo.control.messages import Address
+
+__all__ = [
+    "KEY_VARIABLE",
+    "Remote",
+    "accept",
+    "connect",
+    "exit_when_a_thread_fails",
+    "listen",
+    "serve",
+]
+
+KEY_VARIABLE = "OTEL_RL_DEMO_KEY"
+"""Environment variable with the run's secret, which separates two demos on one machine."""
+
+BACKLOG = 32  # every process of a run may connect at once
+
+
+def listen() -> tuple[Listener, Address]:
+    """Open a free port. Connections wait for :func:`serve`."""
+    listener = Listener(("127.0.0.1", 0), backlog=BACKLOG, authkey=_key())
+    host, port = listener.address
+    return listener, (str(host), int(port))
+
+
+def accept(listener: Listener) -> Connection:
+    """Return the next connection. Skips peers that die early or have the wrong key.
+
+    The listener must stay open: it is never closed before the process ends.
+    """
+    while True:
+        try:
+            return _without_delay(listener.accept())
+        except (AuthenticationError, EOFError, OSError):
+            continue
+
+
+def connect(address: Address) -> Connection:
+    """Open a connection.
+
+    Raises:
+        OSError: No process listens there.
+    """
+    return _without_delay(Client(address, authkey=_key()))
+
+
+def serve(
+    listener: Listener,
+    answer: Callable[[object], object],
+    *,
+    name: str,
+    is_measured: bool = True,
+) -> None:
+    """Answer messages on background threads from now on.
+
+    Args:
+        listener: From :func:`listen`.
+        answer: Called with each message, from several threads at once.
+        name: Of the threads.
+        is_measured: False for a service that is not a worker of the experiment, and reports
+            nothing.
+    """
+    duration = _meter().create_histogram("rpc.server.call.duration", "s") if is_measured else None
+
+    def measured(message: object) -> object:
+        begun_s = time.perf_counter()
+        try:
+            return answer(message)
+        finally:
+            if duration is not None:
+                duration.record(time.perf_counter() - begun_s, _method(message))
+
+    def accept_all() -> None:
+        while True:
+            connection = accept(listener)
+            threading.Thread(
+                target=_answer_all, args=(connection, measured), name=f"{name}-peer", daemon=True
+            ).start()
+
+    threading.Thread(target=accept_all, name=f"{name}-accept", daemon=True).start()
+
+
+class Remote:
+    """Client of a service. One call at a time; thread-safe."""
+
+    def __init__(self, address: Address, travel: Callable[[], None] = lambda: None) -> None:
+        """Connect.
+
+        Args:
+            address: Of the service.
+            travel: Called for each direction of a message, to delay it.
+        """
+        self._connection = connect(address)
+        self._travel = travel
+        self._duration = _meter().create_histogram("rpc.client.call.duration", "s")
+        # _lock keeps a request and its answer together.
+        self._lock = threading.Lock()
+
+    def call(self, message: object) -> object:
+        """Send a message and wait for its answer.
+
+        Raises:
+            EOFError: The service is gone.
+            OSError: The service is gone.
+        """
+        begun_s = time.perf_counter()
+        self._travel()
+        with self._lock:
+            self._connection.send(message)
+            answer = self._connection.recv()
+        self._travel()
+        self._duration.record(time.perf_counter() - begun_s, _method(message))
+        return answer
+
+
+def exit_when_a_thread_fails() -> None:
+    """End the process with 1 on an error in any thread, so that the supervisor detects it."""
+
+    def fail(failure: threading.ExceptHookArgs) -> None:
+        if failure.exc_value is not None:
+            traceback.print_exception(failure.exc_value)
+        os._exit(1)
+
+    threading.excepthook = fail
+
+
+def _answer_all(connection: Connection, answer: Callable[[object], object]) -> None:
+    with connection:
+        while True:
+            try:
+                message = connection.recv()
+            except (EOFError, ConnectionError):
+                return
+            reply = answer(message)
+            try:
+                connection.send(reply)
+            except ConnectionError:
+                return
+
+
+def _without_delay(connection: Connection) -> Connection:
+    """Disable Nagle's algorithm.
+
+    A long message is written in two parts, and the second would wait about 40 ms for the
+    acknowledgement of the first.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        shared.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _meter() -> metrics.Meter:
+    return metrics.get_meter("otel_rl.demo.control.rpc")
+
+
+def _method(message: object) -> dict[str, str]:
+    return {"rpc.method": type(message).__name__}
+
+
+def _key() -> bytes:
+    return bytes.fromhex(os.environ[KEY_VARIABLE])

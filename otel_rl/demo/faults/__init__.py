@@ -1,0 +1,1 @@
+"""Faults that can be injected into a run of the demo."""

@@ -1,0 +1,1 @@
+"""GRPO: loss, gradient, batches and data-parallel ranks."""

@@ -1,0 +1,1 @@
+"""Metrics of the demo's processes, through plain OpenTelemetry instruments."""

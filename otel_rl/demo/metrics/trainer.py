@@ -1,0 +1,103 @@
+"""Metrics of a trainer rank, per step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from opentelemetry import metrics
+
+import otel_rl
+from otel_rl.demo.learning.grpo import Outcome
+from otel_rl.demo.model import Floats
+from otel_rl.semconv import instruments, names
+
+__all__ = ["StepFigures", "TrainerMetrics"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Figures of one rank's step.
+
+    Attributes:
+        outcome: Loss, KL, entropy of the rank's own batch.
+        gradient: Averaged over the ranks, before clipping.
+        nonfinite: Elements of the rank's own gradient that are not finite.
+        update_norm: Euclidean norm of the parameters' change.
+        learning_rate: Of the update.
+        advantages: One per trained token.
+        rewards: One per sample.
+        episode_tokens: Completion length of each sample.
+        staleness: Of each group, in policy versions.
+        mean_reward: Of the samples of all ranks.
+        mean_staleness: Of the groups of all ranks.
+    """
+
+    outcome: Outcome
+    gradient: Floats
+    nonfinite: int
+    update_norm: float
+    learning_rate: float
+    advantages: Floats
+    rewards: npt.NDArray[np.float64]
+    episode_tokens: Sequence[int]
+    staleness: Sequence[int]
+    mean_reward: float
+    mean_staleness: float
+
+
+class TrainerMetrics:
+    """Records single values by ``mlogger``, everything else by OpenTelemetry instruments.
+
+    ``lineage.link`` has recorded rewards, lengths and staleness of the batch.
+
+    Attributes:
+        idle: Seconds in which the rank had no work.
+        retrieval: Seconds to fetch a reserved batch.
+    """
+
+    def __init__(self, *, rank: int) -> None:
+        # All ranks train one policy; counts of each rank would add up to several.
+        self._counts_policies = rank == 0
+        meter = metrics.get_meter("otel_rl.demo.processes.trainer")
+        self.idle = instruments.create_rl_worker_idle_time(meter)
+        self._updates = instruments.create_rl_policy_updates(meter)
+        self._steps = instruments.create_rl_train_steps(meter)
+        self._tokens = instruments.create_rl_train_tokens(meter)
+        self.retrieval = instruments.create_rl_replay_buffer_retrieval_duration(meter)
+
+    def step(self, step: int, figures: StepFigures, *, mfu: float) -> None:
+        """Report the results of a step.
+
+        Args:
+            step: From 1.
+            figures: Computed by the step.
+            mfu: Model FLOPs utilisation over the step.
+        """
+        outcome, gradient = figures.outcome, figures.gradient
+        otel_rl.mlogger.log(
+            {
+                names.RL_TRAIN_LOSS: outcome.loss,
+                names.RL_TRAIN_GRAD_ABS_MAX: float(np.abs(gradient).max()),
+                names.RL_TRAIN_GRAD_MEAN_SQUARE: float(np.square(gradient).mean()),
+                names.RL_TRAIN_GRAD_NORM: float(np.linalg.norm(gradient)),
+                names.RL_TRAIN_GRAD_NONFINITE: figures.nonfinite,
+                names.RL_TRAIN_LEARNING_RATE: figures.learning_rate,
+                names.RL_TRAIN_UPDATE_NORM: figures.update_norm,
+                names.RL_TRAIN_MFU: mfu,
+                names.RL_POLICY_ADVANTAGE_MIN: float(figures.advantages.min()),
+                names.RL_POLICY_ADVANTAGE_MAX: float(figures.advantages.max()),
+                names.RL_POLICY_ADVANTAGE_MEAN: float(figures.advantages.mean()),
+                names.RL_POLICY_KL_REFERENCE: outcome.kl,
+                names.RL_POLICY_ENTROPY: outcome.entropy,
+                names.RL_POLICY_CLIP_FRACTION: outcome.clipped,
+                names.RL_POLICY_IMPORTANCE_RATIO: outcome.ratio,
+                names.RL_POLICY_VERSION: step,
+                names.RL_REWARD_SUM: float(figures.rewards.sum()),
+            },
+            step=step,
+        )
+        if self._counts_policies:
+            self._updates.add(1)
+            self._steps.add(1)
+        self._tokens.add(sum(figures.episode_tokens))

@@ -1,0 +1,323 @@
+"""Process: starts all others, sends them prompts, watches them, and ends them.
+
+A dead generator is replaced, because replicas hold no state of their own. The death of any other
+process ends the run with its reason. In the middle of the run the orchestrator kills a generator
+itself, as a realistic failure.
+
+    start all -> Hello from all -> Start to all -> prompts flow, trainers step
+    -> the last step is answered with Stop -> generators, reward workers, buffer, store stop, in
+    the direction of the data, so that no process loses a peer that it still needs
+
+It also reports for the whole run: its settings are the run's config, and its end sets the run's
+status.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import otel_rl
+from otel_rl.demo.control.children import Child, Children
+from otel_rl.demo.control.messages import (
+    Address,
+    Finished,
+    GoOn,
+    Hello,
+    Impair,
+    Level,
+    Serving,
+    Start,
+    StepDone,
+    Stop,
+)
+from otel_rl.demo.control.server import ControlServer
+from otel_rl.demo.faults.plan import FaultPlan, Kind, Process
+from otel_rl.demo.metrics.machine import observe_host
+from otel_rl.demo.metrics.telemetry import report_as
+from otel_rl.demo.model import Parameters
+from otel_rl.demo.progress import Progress
+from otel_rl.demo.result import RESULT_FILE, DemoResult
+from otel_rl.demo.run_record import RunRecord
+from otel_rl.demo.scheduling.admission import Admission
+from otel_rl.demo.scheduling.prompts import Prompts
+from otel_rl.demo.scheduling.replicas import Replicas
+from otel_rl.demo.settings import DemoSettings
+from otel_rl.semconv.names import RlExperimentStatusValues as Status
+
+__all__ = ["SETTINGS_FILE", "main"]
+
+SETTINGS_FILE = "settings.json"
+
+TICK_S = 0.02
+START_TIMEOUT_S = 60.0  # a cold start of a dozen processes on a busy machine
+STOP_TIMEOUT_S = 15.0  # of one kind of process: its last work, and the flush of its telemetry
+DISMISS_TIMEOUT_S = 3.0
+STEP_TIMEOUT_S = 60.0
+MAX_FAILED_STARTS = 3  # of one replica; the count restarts after it has served
+KILLED_REPLICA = 1
+TAGS = ("demo", "grpo")
+
+STOP_ORDER = ("trainer", "generator", "reward", "replay_buffer", "weight_store")
+
+
+class RunFailed(Exception):
+    """Run that cannot reach its end. The message is for people."""
+
+    status = Status.CRASHED
+
+
+class RunAborted(RunFailed):
+    """Run that is ended from outside."""
+
+    status = Status.ABORTED
+
+
+class Orchestrator:
+    """Controller of one run."""
+
+    def __init__(self, settings: DemoSettings, work_dir: Path) -> None:
+        self._settings = settings
+        self._logs = work_dir / "logs"
+        self._logs.mkdir(exist_ok=True)
+        self._checkpoint = work_dir / "policy-0.f32"
+        self._server = ControlServer()
+        self._children = Children(port=self._server.port, logs=self._logs)
+        self._replicas = Replicas(queue_limit=settings.queue_limit)
+        self._feed = Prompts(settings)
+        self._admission = Admission(settings)
+        self._faults = FaultPlan(
+            settings.faults, steps=settings.steps, processes=settings.processes
+        )
+        self._progress = Progress(sys.stdout)
+        self._addresses: dict[str, Address] = {}
+        self._parent = os.getppid()
+        self._kill_is_due = False
+        self._interrupted = False
+        self._record = RunRecord(settings)
+
+    def run(self) -> DemoResult:
+        """Run the demo to its end or failure. Afterwards no process is left."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+        reason, status = "", Status.CRASHED
+        try:
+            self._start()
+            self._train()
+            self._stop()
+            status = Status.COMPLETE
+        except RunFailed as failure:
+            reason, status = str(failure), failure.status
+            self._dismiss()
+        finally:
+            self._children.end_all()
+            self._progress.close()
+            otel_rl.end_experiment(status)
+        return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+
+    # Start
+
+    def _start(self) -> None:
+        rng = np.random.default_rng(self._settings.seed)
+        policy = Parameters.random(self._settings.shape, rng)
+        self._checkpoint.write_bytes(policy.to_bytes())
+        members = self._settings.members
+        self._progress.note(f"Starting {len(members)} processes.")
+        for role, index, count in members:
+            self._start_child(role, index, count)
+        here: set[tuple[str, int]] = set()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while len(here) < len(members):
+            for member, message in self._server.receive(timeout_s=TICK_S):
+                if isinstance(message, Hello):
+                    here.add(member)
+                    self._register(member, message)
+            self._progress.waiting(len(here), len(members), "processes have started")
+            self._fail_on(self._children.exited())
+            self._check_outside()
+            if time.monotonic() > deadline_s:
+                raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
+        self._progress.note("All have started: generating the samples of the first step.")
+        for member in here:
+            self._server.send(member, self._start_message(member))
+        self._record.all_joined()
+        self._admission.begin()
+        self._begin_faults()
+
+    def _register(self, member: tuple[str, int], hello: Hello) -> None:
+        if hello.address is not None:
+            role, index = member
+            self._addresses[f"{role}/{index}"] = hello.address
+
+    def _start_message(self, member: Process) -> Start:
+        faults = self._faults.faults(member, step=self._record.step)
+        return Start(self._settings, str(self._checkpoint), dict(self._addresses), faults)
+
+    def _start_child(self, role: str, index: int, count: int) -> None:
+        own_clock = self._faults.has_own_clock((role, index))
+        self._children.start(role, index, count, own_clock=own_clock)
+
+    # Faults
+
+    def _begin_faults(self) -> None:
+        """Start the faults of the present step."""
+        for fault, victims in self._faults.beginning(self._record.step):
+            whom = ", ".join(f"{role}-{index}" for role, index in sorted(victims)) or "no process"
+            self._progress.note(f"From step {self._record.step} on: {fault.words} ({whom}).")
+            for process in victims:
+                self._server.send(process, Impair({fault.kind: fault.amount}))
+            if fault.kind is Kind.STARVATION:
+                self._admission.throttle(fault.amount)
+            if fault.kind is Kind.EVICTION:
+                self._admission.flood()
+
+    # Train
+
+    def _train(self) -> None:
+        """Train until the last step is done, or the run is interrupted."""
+        while not self._record.is_complete:
+            for member, message in self._server.receive(timeout_s=TICK_S):
+                self._handle(member, message)
+            self._replace_generators(self._children.exited())
+            self._feed_replicas()
+            self._show()
+            self._check_outside()
+            if self._record.since_last_step_s() > STEP_TIMEOUT_S:
+                raise RunFailed(f"no step was made in {STEP_TIMEOUT_S:.0f} s")
+
+    def _handle(self, member: tuple[str, int], message: object) -> None:
+        role, index = member
+        match message:
+            case Hello():
+                self._server.send(member, self._start_message(member))
+            case Serving():
+                self._replicas.serving(index)
+            case Finished(number, tokens):
+                self._record.request_finished(tokens)
+                recovery_s = self._replicas.finished(index, number)
+                if recovery_s is not None:
+                    self._progress.note(f"{role}-{index} serves again after {recovery_s:.1f} s.")
+            case Level():
+                self._record.level = message
+            case StepDone():
+                self._step_done(message)
+
+    def _step_done(self, done: StepDone) -> None:
+        self._record.step_done(done)
+        self._begin_faults()  # before the trainers continue
+        answer = Stop() if self._record.is_complete else GoOn()
+        self._server.send(("trainer", 0), answer)
+        self._kill_is_due |= done.step == self._settings.kill_step
+
+    def _replace_generators(self, exited: list[Child]) -> None:
+        for child in exited:
+            gives_up = self._replicas.failed_starts(child.index) >= MAX_FAILED_STARTS
+            if child.role != "generator" or gives_up:
+                self._fail_on([child])
+            requests = self._replicas.lost(child.index)
+            self._progress.note(
+                f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
+                "starting it again."
+            )
+            self._start_child(child.role, child.index, self._settings.generators)
+
+    def _feed_replicas(self) -> None:
+        while self._admission.admits(
+            buffered=self._record.level.size, unfinished=self._replicas.unfinished
+        ):
+            self._replicas.submit(self._feed.next(policy_version=self._record.step - 1))
+        while (given := self._replicas.next()) is not None:
+            replica, request = given
+            self._server.send(("generator", replica), request)
+            if self._kill_is_due and replica == KILLED_REPLICA:
+                self._kill()
+
+    def _kill(self) -> None:
+        """Kill a generator during its work, so that other replicas must repeat it."""
+        self._kill_is_due = False
+        self._progress.note(f"Killing generator-{KILLED_REPLICA} to show a recovery.")
+        self._children.kill("generator", KILLED_REPLICA)
+
+    def _show(self) -> None:
+        status = self._record.status(alive=len(self._children))
+        if status is not None:
+            self._progress.show(status)
+        else:
+            tokens = self._record.tokens
+            self._progress.waiting(tokens, None, "tokens generated for the first step")
+
+    # Stop
+
+    def _stop(self) -> None:
+        self._show()
+        for role in STOP_ORDER:
+            for index in self._children.alive(role):
+                if role != "trainer":  # stopped by the answer to the last step
+                    self._server.send((role, index), Stop())
+            self._wait_until_gone(role)
+
+    def _wait_until_gone(self, role: str) -> None:
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while self._children.alive(role):
+            self._stop_newcomers()
+            self._fail_on([child for child in self._children.exited() if _how(child) != "exit 0"])
+            self._check_outside()
+            if time.monotonic() > deadline_s:
+                raise RunFailed(f"{role} did not stop in {STOP_TIMEOUT_S:.0f} s")
+        self._stop_newcomers()  # the last counts of those that are gone
+
+    def _stop_newcomers(self) -> None:
+        """Stop a replacement that joins only now, and count what the others still do."""
+        for member, message in self._server.receive(timeout_s=TICK_S):
+            if isinstance(message, Hello):
+                self._server.send(member, Stop())
+            elif not isinstance(message, StepDone):
+                self._handle(member, message)
+
+    # Failure
+
+    def _dismiss(self) -> None:
+        """After a failure, give all processes a short time to send their telemetry."""
+        for role, index, _ in self._settings.members:
+            self._server.send((role, index), Stop())
+        deadline_s = time.monotonic() + DISMISS_TIMEOUT_S
+        while len(self._children) and time.monotonic() < deadline_s:
+            self._stop_newcomers()
+            self._children.exited()
+
+    def _check_outside(self) -> None:
+        if self._interrupted:
+            raise RunAborted("interrupted")
+        if os.getppid() != self._parent:
+            raise RunAborted("the process that started the demo is gone")
+
+    def _fail_on(self, exited: list[Child]) -> None:
+        for child in exited:
+            last = child.last_line()
+            raise RunFailed(f"{child.name} ended ({_how(child)}): {last} [{child.log}]")
+
+
+def _how(child: Child) -> str:
+    code = child.process.returncode
+    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def main() -> None:
+    """Run the demo in the directory given as the only argument."""
+    work_dir = Path(sys.argv[1])
+    settings = DemoSettings.model_validate_json((work_dir / SETTINGS_FILE).read_text())
+    report_as("orchestrator", index=0, count=1, config=settings.hyper_parameters, tags=TAGS)
+    observe_host()
+    result = Orchestrator(settings, work_dir).run()
+    (work_dir / RESULT_FILE).write_text(result.model_dump_json(indent=2))
+    sys.exit(0 if result.ok else 1)
+
+
+if __name__ == "__main__":
+    main()

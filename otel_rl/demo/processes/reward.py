@@ -1,0 +1,116 @@
+"""Process: verifies completions and writes them to the replay buffer with their rewards.
+
+Verifying is this run's environment: the completion is the action, the verdict is the reward.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.trace import SpanKind
+
+import otel_rl
+from otel_rl import lineage
+from otel_rl.demo import task
+from otel_rl.demo.control.client import ControlClient
+from otel_rl.demo.control.messages import Completions, Done, Group
+from otel_rl.demo.control.rpc import Remote, listen, serve
+from otel_rl.demo.faults.injection import FaultInjection
+from otel_rl.demo.faults.plan import Kind
+from otel_rl.demo.metrics.rollouts import Rollouts
+from otel_rl.demo.metrics.telemetry import report_as
+from otel_rl.demo.model import tokenizer
+from otel_rl.semconv import instruments, names
+
+__all__ = ["main", "rewards_of"]
+
+TURNED_AROUND = -1
+
+
+def rewards_of(completions: Completions) -> tuple[float, ...]:
+    """Return the reward of each sample, from 0 to 1."""
+    return tuple(
+        task.score(
+            completions.prompt,
+            tokenizer.decode(tokens),
+            ended=tokens[-1] == tokenizer.END,
+        )
+        for tokens in completions.tokens
+    )
+
+
+class Verifier:
+    """Scores one group per call. Several threads at once, one per generator."""
+
+    def __init__(self, buffer: Remote, faults: FaultInjection) -> None:
+        self._buffer = buffer
+        self._faults = faults
+        self._rollouts = Rollouts()
+        self._tracer = trace.get_tracer("otel_rl.demo.processes.reward")
+        meter = metrics.get_meter("otel_rl.demo.processes.reward")
+        self._duration = instruments.create_rl_reward_duration(meter)
+        self._step_duration = instruments.create_rl_env_step_duration(meter)
+        self._episodes = instruments.create_rl_sample_episodes(meter)
+        self._deviation = instruments.create_rl_reward_std(meter)
+        self._iteration = instruments.create_rl_iteration_duration(meter)
+
+    def answer(self, message: object) -> object:
+        """Verify :class:`Completions`; answers once they are in the replay buffer."""
+        if not isinstance(message, Completions):
+            raise TypeError(f"not a message of a reward worker: {message!r}")
+        begun_s = time.perf_counter()
+        parent = propagate.extract(message.context)
+        version = {names.RL_POLICY_VERSION: message.policy_version}
+        with self._tracer.start_as_current_span(
+            "rl.reward", parent, SpanKind.CONSUMER, attributes=version
+        ):
+            with otel_rl.phase("env_step"):
+                rewards = self._with_faults(rewards_of(message))
+            scored_s = time.perf_counter() - begun_s
+            group = Group(message, rewards, _stamps(message, rewards))
+            with otel_rl.phase("replay"):
+                self._buffer.call(group)
+            self._rollouts.show(group)
+        self._duration.record(scored_s)
+        self._step_duration.record(scored_s / len(rewards))
+        self._episodes.add(len(rewards))
+        self._deviation.set(statistics.pstdev(rewards))
+        self._iteration.set(time.perf_counter() - begun_s)
+        return Done()
+
+    def _with_faults(self, rewards: tuple[float, ...]) -> tuple[float, ...]:
+        self._faults.delay(Kind.SLOW_REWARD)
+        lie = self._faults.size(Kind.REWARD_BUG)
+        if lie is None:
+            return rewards
+        return tuple(1 - reward if lie == TURNED_AROUND else lie for reward in rewards)
+
+
+def _stamps(completions: Completions, rewards: Sequence[float]) -> tuple[str, ...]:
+    """Return the stamp that the generator would write if it used otel_rl, with each reward."""
+    token = context.attach(propagate.extract(completions.origin))
+    try:
+        version = completions.policy_version
+        stamp = lineage.stamp(policy_version=version, step=version + 1)
+    finally:
+        context.detach(token)
+    return tuple(
+        lineage.score(stamp, reward=reward, length=len(tokens))
+        for reward, tokens in zip(rewards, completions.tokens, strict=True)
+    )
+
+
+def main() -> None:
+    """Serve until stopped."""
+    listener, address = listen()
+    control = ControlClient("reward", address)
+    report_as("reward", index=control.index, count=control.count)
+    buffer = Remote(control.address("replay_buffer"), control.faults.message_travels)
+    verifier = Verifier(buffer, control.faults)
+    serve(listener, verifier.answer, name="reward")
+    control.wait_for_stop()
+
+
+if __name__ == "__main__":
+    main()

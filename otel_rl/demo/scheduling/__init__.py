@@ -1,0 +1,1 @@
+"""Prompts, admission, routing to replicas, and the buffer of finished samples."""

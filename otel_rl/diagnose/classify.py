@@ -1,0 +1,180 @@
+"""Meaning of phases, roles and tracker keys: the one place that classifies names.
+
+Names of the registry come first. Users have names of their own, so words are searched for:
+``rollout_worker/decode`` is generation, and ``actor/entropy_loss_mean`` is about entropy.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.semconv.names import RlPhaseValues, RlStageValues, RlWorkerRoleValues
+
+__all__ = ["Subject", "Work", "stage_of", "tracks_about", "waits_for_samples", "work_of"]
+
+
+class Work(StrEnum):
+    """Kind of work of a phase."""
+
+    SYNC = "sync"
+    REWARD = "reward"
+    GENERATION = "generation"
+    TRAINING = "training"
+    OTHER = "other"
+
+
+_OF_PHASE: Final[Mapping[str, str]] = {
+    RlPhaseValues.ACTION_SELECT: RlStageValues.GENERATOR,
+    RlPhaseValues.BATCH_CREATE: RlStageValues.TRAINER,
+    # The producer is unknown, or the critical path would continue in its span.
+    RlPhaseValues.COLLECTOR_WAIT: RlStageValues.GENERATOR,
+    RlPhaseValues.GENERATE: RlStageValues.GENERATOR,
+    RlPhaseValues.H2D_COPY: RlStageValues.TRAINER,
+    RlPhaseValues.IDLE: RlStageValues.IDLE,
+    RlPhaseValues.PARAM_SYNC: RlStageValues.TRAINER,
+    RlPhaseValues.RANK_BARRIER: RlStageValues.TRAINER,
+    RlPhaseValues.REPLAY: RlStageValues.BUFFER,
+    RlPhaseValues.REPLAY_BATCH_WAIT: RlStageValues.BUFFER,
+    RlPhaseValues.REWARD: RlStageValues.REWARD,
+    RlPhaseValues.SYNC_COORDINATION: RlStageValues.SYNC,
+    RlPhaseValues.TRAIN: RlStageValues.TRAINER,
+    RlPhaseValues.WEIGHT_PULL: RlStageValues.SYNC,
+    RlPhaseValues.WEIGHT_PUSH: RlStageValues.SYNC,
+    RlPhaseValues.WEIGHT_SYNC: RlStageValues.SYNC,
+}
+
+_OF_ROLE: Final[Mapping[str, str]] = {
+    RlWorkerRoleValues.CRITIC: RlStageValues.TRAINER,
+    RlWorkerRoleValues.ENV: RlStageValues.GENERATOR,
+    RlWorkerRoleValues.GENERATOR: RlStageValues.GENERATOR,
+    RlWorkerRoleValues.ORCHESTRATOR: RlStageValues.SYNC,
+    RlWorkerRoleValues.REFERENCE: RlStageValues.TRAINER,
+    RlWorkerRoleValues.REPLAY_BUFFER: RlStageValues.BUFFER,
+    RlWorkerRoleValues.REWARD: RlStageValues.REWARD,
+    RlWorkerRoleValues.TRAINER: RlStageValues.TRAINER,
+}
+
+_WORK = (
+    (
+        Work.SYNC,
+        r"(^|\.)sync$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+    ),
+    (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
+    (
+        Work.GENERATION,
+        r"generat|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
+    ),
+    (
+        Work.TRAINING,
+        r"train|forward|backward|optim|update|learn|log_?prob|reference|advantage|critic|batch|h2d",
+    ),
+)
+
+_WORK_OF_STAGE: Final[Mapping[str, Work]] = {
+    RlStageValues.GENERATOR: Work.GENERATION,
+    RlStageValues.REWARD: Work.REWARD,
+    RlStageValues.SYNC: Work.SYNC,
+    RlStageValues.TRAINER: Work.TRAINING,
+}
+
+_WAITS: Final = frozenset({RlPhaseValues.COLLECTOR_WAIT, RlPhaseValues.RANK_BARRIER})
+"""Phases whose stage is the one waited for, and not the stage of the waiting work."""
+
+
+def stage_of(role: str, phase: str, stepping_role: str) -> str:
+    """Stage of the pipeline, a value of ``rl.stage``.
+
+    A phase of a single stage decides: a trainer that generates, because the same devices do both,
+    counts as a generator. Otherwise the role decides. A role outside the registry is a trainer if
+    its steps are the run's, and a generator if not.
+
+    Args:
+        role: Role of the worker.
+        phase: Name of the phase.
+        stepping_role: The role whose steps are the run's.
+    """
+    found = _OF_PHASE.get(phase) or _OF_ROLE.get(role)
+    if found is not None:
+        return str(found)
+    return str(RlStageValues.TRAINER if role == stepping_role else RlStageValues.GENERATOR)
+
+
+def work_of(place: PhaseKey) -> Work:
+    """Kind of work of a phase: by its registered name, else by words in its name or its role's."""
+    if place.phase not in _WAITS:
+        work = _WORK_OF_STAGE.get(_OF_PHASE.get(place.phase, ""))
+        if work is not None:
+            return work
+    for text in (place.phase, place.role):
+        for work, words in _WORK:
+            if re.search(words, text.lower()):
+                return work
+    return Work.OTHER
+
+
+def waits_for_samples(place: PhaseKey) -> bool:
+    """Return whether a wait of this phase is a trainer's wait for samples."""
+    learner = not any(word in place.role for word in _PRODUCERS)
+    return learner and any(word in place.phase for word in _SAMPLE_SOURCES)
+
+
+_PRODUCERS: Final = ("generator", "reward", "env", "rollout")
+_SAMPLE_SOURCES: Final = (
+    "collector",
+    "replay",
+    "batch",
+    "sample",
+    "data",
+    "rollout",
+    "queue",
+    "fetch",
+)
+
+
+class Subject(StrEnum):
+    """Subject of a tracker key, as a pattern of it."""
+
+    REWARD_MEAN = (
+        r"(^|/)((rollout|episode|critic|env)/)?(rewards?|scores?|return)(/|_)?(mean|avg)?$"
+    )
+    REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
+    ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
+    KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
+    RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
+    STALENESS = r"staleness(/mean)?$|age/versions/mean$|off_?policy(ness)?(/|_)?(steps|mean)?$"
+    POLICY_VERSION = r"policy/version$|weight_version$"
+    PREEMPTIONS = r"preempt(ed|ions?)(/|_|$)|recomput"
+    CACHE_MISSES = r"cache/miss/ratio$|cache_miss"
+    EVICTIONS = r"evict(ed|ions?)?(/|_|$)|(^|/)sample/dropped(/|$)"
+    INTAKE = r"(^|/)(writes|added|inserted|enqueued|puts)(/count)?$"
+    GC_TIME = r"(^|/)gc(/|_)(time|duration|pause)"
+    THROTTLING = r"throttl"
+    PHASE_AGE = r"worker/phase/age/"
+    IDLE_TIME = r"idle/time$|idle_time$|idle/ratio$"
+    QUEUE_DEPTH = r"queue/(depth|size|length)$|queue_(depth|size|length)$|num_requests_waiting$"
+    CLIENT_CALLS = r"(rpc|http)/client/(call/|request/)?duration"
+    SERVER_CALLS = r"(rpc|http)/server/(call/|request/)?duration"
+    NONFINITE = r"non_?finite|(^|/|_)nans?(/|_|$)|inf_count"
+
+
+_STATISTIC = re.compile(r"/((rank_)?(max|min|std)|p\d+|count|rate|per_step)$")
+
+
+def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, str | None, Track]]:
+    """Yield (tracker key, worker or None, its series) of all keys about ``subject``.
+
+    By worker where that is known, else as in the rows.
+    """
+    pattern = re.compile(subject.value)
+    for key, of in history.workers.items():
+        if pattern.search(key):
+            for worker, track in of.items():
+                yield key, worker, track
+    for key, track in history.rows.items():
+        if key in history.workers or key.startswith("otel_rl/") or not pattern.search(key):
+            continue
+        value = _STATISTIC.sub("", key)
+        if value == key or (value not in history.workers and value not in history.rows):
+            yield key, None, track

@@ -1,0 +1,1 @@
+"""Detectors, one file for each family of faults."""

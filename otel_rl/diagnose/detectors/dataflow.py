@@ -1,0 +1,127 @@
+"""Detectors of faults between processes: samples are delayed or lost."""
+
+from collections.abc import Iterator
+from math import isfinite
+from statistics import fmean, median
+
+from otel_rl.diagnose.classify import Subject, tracks_about, waits_for_samples
+from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
+
+__all__ = ["evictions", "starvation"]
+
+_MIN_SHARE = 0.25
+_MIN_EVICTED = 0.1
+
+
+def starvation(history: RunHistory) -> Iterator[Cause]:
+    """Find trainers that wait longer for samples than before."""
+    steps = step_time(history)
+    if not steps.values:
+        return
+    usual = median(steps.finite().values)
+    found = sorted(
+        (
+            (change.after - change.before, place, worker, change)
+            for place in history.waits
+            if waits_for_samples(place)
+            for worker, track in history.spans[place].items()
+            if (change := level(track)) is not None and _is_longer_wait(change, usual)
+        ),
+        key=lambda one: -one[0],
+    )
+    if not found:
+        return
+    more, place, _, change = found[0]
+    evidence = [
+        Evidence(
+            f"{one.phase} of a step",
+            f"phase/{one.role}/{one.phase}",
+            of,
+            by.before,
+            by.after,
+            "s",
+            traces_of(history, by.step),
+        )
+        for _, one, of, by in found[:3]
+    ]
+    evidence += _idle_others(history, place.role)
+    yield Cause(
+        Kind.STARVATION,
+        0.5 + 0.1 * min(1.0, more / usual) + 0.02 * min(5, len(evidence)),
+        f"{place.role} waits for samples since step {change.step}: {place.phase} took "
+        f"{change.before * 1e3:.3g} ms of a step before and {change.after * 1e3:.3g} ms now, and "
+        "its producers are as fast as before",
+        role=place.role,
+        phase=place.phase,
+        since=change.step,
+        evidence=evidence,
+    )
+
+
+def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:
+    clear = change.is_rise(ratio=2.5, order=0.75, size=2.5) and change.jump > 0.3
+    return clear and change.after - change.before >= _MIN_SHARE * usual_s
+
+
+def _idle_others(history: RunHistory, role: str) -> Iterator[Evidence]:
+    """Yield evidence that the producers of samples are idle."""
+    for subject, what in ((Subject.IDLE_TIME, "idle time"), (Subject.QUEUE_DEPTH, "queue")):
+        for key, worker, track in tracks_about(history, subject):
+            moved = None if key.startswith(f"{role}/") else level(track)
+            if moved is None or abs(moved.change.order) < 0.7:
+                continue
+            if (moved.after > moved.before) == (subject is Subject.IDLE_TIME):
+                yield Evidence(what, key, worker, moved.before, moved.after)
+
+
+def evictions(history: RunHistory) -> Iterator[Cause]:
+    """Find buffers that evict more unused samples than before, and a good part of all."""
+    found: list[tuple[float, str, str | None, LevelChange]] = []
+    for key, worker, track in tracks_about(history, Subject.EVICTIONS):
+        # Values of a moving mean are correlated, so they are more often ordered by chance.
+        rises = (
+            one
+            for one in levels(smoothed(track), shortest=6)
+            if one.is_rise(ratio=4.0, order=0.75, size=1.5)
+        )
+        if (change := next(rises, None)) is not None:
+            rate = _mean_since(track, change.step)
+            if rate >= _MIN_EVICTED * _intake(history, key, worker, change.step):
+                found.append((rate, key, worker, change))
+    if not found:
+        return
+    found.sort(key=lambda one: -one[0])
+    _, key, _, change = found[0]
+    yield Cause(
+        Kind.EVICTION,
+        0.72,
+        f"samples are thrown away unused since step {change.step}: {key} rose from "
+        f"{change.before:.3g} to {change.after:.3g} per export",
+        role=key.partition("/")[0],
+        since=change.step,
+        evidence=[
+            Evidence("samples evicted or dropped per export", of, by, c.before, c.after)
+            for _, of, by, c in found[:4]
+        ],
+    )
+
+
+def _intake(history: RunHistory, key: str, worker: str | None, since: int) -> float:
+    """Return the samples that enter the buffer per export, if reported."""
+    role = key.partition("/")[0]
+    taken = [
+        _mean_since(track, since)
+        for other, by, track in tracks_about(history, Subject.INTAKE)
+        if other.partition("/")[0] == role and by in {None, worker}
+    ]
+    return max(taken, default=0.0)
+
+
+def _mean_since(track: Track, step: int) -> float:
+    values = [
+        v for s, v in zip(track.steps, track.values, strict=True) if s >= step and isfinite(v)
+    ]
+    return fmean(values) if values else 0.0

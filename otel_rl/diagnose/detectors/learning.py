@@ -1,0 +1,253 @@
+"""Detectors of worse learning: values that are not numbers, wrong rewards, a degenerate policy.
+
+Learning changes every level all the time. So only these count: a jump between two steps without a
+change of the policy, or a lasting change for the worse.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure
+
+__all__ = ["degeneration", "not_a_number", "wrong_rewards"]
+
+_JUMP = 4.0  # times the usual change between two steps
+
+# An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
+# is above its own trend by this many times its noise.
+_FAR = 4.0
+_WELL_SPENT = 2.0
+
+_DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
+
+
+def not_a_number(history: RunHistory) -> Iterator[Cause]:
+    """Find the first measurement that was NaN or infinite, of a series that had been finite."""
+    found = [
+        (track.steps[0], key, worker)
+        for key, of in history.oddities.items()
+        for worker, track in of.items()
+        if _was_finite(history, key, worker, track.steps[0])
+    ]
+    counted = _counted_odd(history)
+    found += counted
+    if not found:
+        return
+    begun = min(found)[0]
+    first = sorted(one for one in found if one[0] == begun)
+    # Sums over ranks spread it at once. A single worker with it in a series that others have, too,
+    # is its source.
+    alone = [one for one in first if _is_alone(history, counted, one[1], one[2], begun)]
+    suspects = {worker for *_, worker in alone or first}
+    _, key, worker = (alone or first)[0]
+    role = worker.partition("/")[0]
+    yield Cause(
+        Kind.NAN,
+        0.99,
+        f"{key} of {worker if len(suspects) == 1 else role} is NaN or infinite since step {begun}",
+        role=role,
+        worker=worker if len(suspects) == 1 else None,
+        since=begun,
+        evidence=[
+            Evidence("NaN or infinite", of, by, after=math.nan)
+            for _, of, by in (alone or first)[:6]
+        ],
+    )
+
+
+def _was_finite(history: RunHistory, key: str, worker: str, step: int) -> bool:
+    of = history.workers.get(key, {})
+    return worker in of and min(of[worker].steps) < step
+
+
+def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
+    """Return the first (step, key, worker) of each count of NaN or infinite elements."""
+    found = []
+    for key, worker, track in tracks_about(history, Subject.NONFINITE):
+        odd = [step for step, value in zip(track.steps, track.values, strict=True) if value > 0]
+        if odd and worker is not None:
+            found.append((min(odd), key, worker))
+    return found
+
+
+def _is_alone(
+    history: RunHistory, counted: Sequence[tuple[int, str, str]], key: str, worker: str, step: int
+) -> bool:
+    """Return whether others measured the same key, without odd values until then."""
+    others = [name for name in history.workers[key] if name != worker]
+    if re.search(Subject.NONFINITE, key):
+        odd = {name for at, of, name in counted if of == key and at <= step}
+    else:
+        odd = {name for name, of in history.oddities[key].items() if of.steps[0] <= step}
+    return bool(others) and odd.isdisjoint(others)
+
+
+def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
+    """Find rewards that jump, or become constant, while the policy goes on as before."""
+    jumps = [
+        (found, key)
+        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
+        for key, track in _of_rows(history, subject)
+        if (found := _jump(track)) is not None
+    ]
+    if not jumps:
+        return
+    (size, since, before, after), key = max(jumps, key=lambda one: one[0][0])
+    for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL):
+        for _, track in _of_rows(history, subject):
+            moved = _jump(track)
+            if moved is not None and moved[1] <= since:
+                return  # the policy has changed, and its rewards with it
+    role = _scorer(history, key)
+    yield Cause(
+        Kind.REWARD_BUG,
+        min(0.92, 0.75 + size / 200),
+        f"rewards are computed differently since step {since}: {key} jumped from {before:.3g} to "
+        f"{after:.3g}, and the policy did not change",
+        role=role,
+        since=since,
+        evidence=[
+            Evidence("jump of the rewards", one[1], None, one[0][2], one[0][3]) for one in jumps
+        ],
+    )
+
+
+def degeneration(history: RunHistory) -> Iterator[Cause]:
+    """Find an entropy that collapses, a KL that diverges, or a reward that falls for good."""
+    fall = next(
+        (
+            (key, found)
+            for key, track in _of_rows(history, Subject.REWARD_MEAN)
+            if (found := _lasting_fall(track)) is not None
+        ),
+        None,
+    )
+    for kind, subject in _DEGENERATE.items():
+        for key, track in _of_rows(history, subject):
+            yield from _degenerate(history, kind, key, track, fall)
+    if fall is not None:
+        key, dropped = fall
+        words = f"the reward fell from {dropped.before:.3g} to {dropped.after:.3g}"
+        yield Cause(
+            Kind.REWARD_DROP,
+            0.5,
+            f"{words} at step {dropped.step}",
+            role=key.partition("/")[0],
+            since=dropped.step,
+            evidence=[Evidence("reward", key, None, dropped.before, dropped.after)],
+        )
+
+
+def _degenerate(
+    history: RunHistory, kind: Kind, key: str, track: Track, fall: tuple[str, LevelChange] | None
+) -> Iterator[Cause]:
+    """Find a worse level before the reward falls, or a trend left for no reward."""
+    what = "entropy collapsed" if kind is Kind.ENTROPY_COLLAPSE else "KL ran away"
+    found = level(track)
+    if fall is not None and found is not None and _is_worse(kind, found):
+        reward, dropped = fall
+        if found.step <= dropped.step + 3:
+            yield Cause(
+                kind,
+                0.7,
+                f"{what}: {key} went from {found.before:.3g} to {found.after:.3g} since "
+                f"step {found.step}, and the reward fell",
+                role=key.partition("/")[0],
+                since=found.step,
+                evidence=[
+                    Evidence(what, key, None, found.before, found.after),
+                    Evidence("reward", reward, None, dropped.before, dropped.after),
+                ],
+            )
+            return
+    left = departure(track)
+    if left is None or not left.is_sure or not _is_far_off(kind, left):
+        return
+    rewards = [beyond_trend(one, left.step) for _, one in _of_rows(history, Subject.REWARD_MEAN)]
+    if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
+        return  # the policy becomes certain because it has learned
+    yield Cause(
+        kind,
+        0.6,
+        f"{what}: {key} went from {left.before:.3g} to {left.after:.3g} since step "
+        f"{left.step}, faster than ever before, and the reward gained nothing by it",
+        role=key.partition("/")[0],
+        since=left.step,
+        evidence=[Evidence(what, key, None, left.before, left.after)],
+    )
+
+
+def _is_worse(kind: Kind, found: LevelChange) -> bool:
+    is_entropy = kind is Kind.ENTROPY_COLLAPSE
+    return found.is_fall(ratio=0.4) if is_entropy else found.is_rise(ratio=3.0)
+
+
+def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
+    """Return whether a positive series left its trend and stays off it."""
+    if kind is Kind.ENTROPY_COLLAPSE:
+        return 0 <= _FAR * left.after < left.before and any(
+            _FAR * window.found < min(window.expected) for window in left.windows
+        )
+    return left.after > _FAR * left.before > 0 and any(
+        window.found > _FAR * max(window.expected) > 0 for window in left.windows
+    )
+
+
+def _of_rows(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
+    """Yield the series about a subject from the rows: reduced over workers, one value a step."""
+    for key, track in history.rows.items():
+        if re.search(subject.value, key) and not key.startswith(("otel_rl/", "critical_path/")):
+            yield key, track.finite()
+
+
+def _jump(track: Track) -> tuple[float, int, float, float] | None:
+    """Return (size, step, before, after) of a lasting jump, in units of the usual change.
+
+    A jump lies between two steps and covers a good part of the range of the series.
+    """
+    values, steps = track.values, track.steps
+    if len(values) < 12:
+        return None
+    moves = [abs(b - a) for a, b in pairwise(values)]
+    usual = max(spread(moves), median(moves))
+    gone_through = max(values) - min(values)
+    scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
+    best: tuple[float, int, float, float] | None = None
+    for place in range(5, len(values) - 4):
+        before, after = values[place - 5 : place], values[place : place + 5]
+        gap = max(min(after) - max(before), min(before) - max(after))
+        if gap >= _JUMP * scale and (best is None or gap / scale > best[0]):
+            best = gap / scale, steps[place], median(before), median(after)
+    return best
+
+
+def _lasting_fall(track: Track) -> LevelChange | None:
+    """Return the change of a reward that ends clearly below its best level."""
+    values = track.values
+    if len(values) < 16:
+        return None
+    width = max(4, len(values) // 8)
+    smooth = [median(values[i : i + width]) for i in range(len(values) - width + 1)]
+    best = max(range(len(smooth)), key=smooth.__getitem__)
+    noise = spread([b - a for a, b in pairwise(values)])
+    drop = smooth[best] - smooth[-1]
+    if drop < 4 * max(noise, 1e-9) or drop < 0.3 * abs(smooth[best]):
+        return None
+    part = Track(track.steps[best:], track.times_s[best:], values[best:])
+    found = level(part)
+    return found if found is not None and found.change.order < -0.7 else None
+
+
+def _scorer(history: RunHistory, key: str) -> str:
+    """Return the role that computes rewards, if one is named so."""
+    roles = {place.role for place in history.spans}
+    scorers = (r for r in sorted(roles) if "env" in r or work_of(PhaseKey(r, "")) is Work.REWARD)
+    return next(scorers, key.partition("/")[0])

@@ -1,0 +1,262 @@
+"""Detectors of process faults: crashes, stalls, thrashing, throttling, clock skew."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+
+from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import level
+from otel_rl.records import ExperimentStatus, WorkerFailure
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import AWAITING
+
+__all__ = [
+    "clock_skew",
+    "crash_loops",
+    "crashes",
+    "gc_pauses",
+    "preemptions",
+    "stalls",
+    "throttling",
+]
+
+_CRASHES = 3
+_CRASHES_OF_ONE = 2
+_AT_ONCE_S = 10.0
+_SKEW_S = 1.5
+_EVIDENT_SKEW_S = 0.02
+_GC_SHARE = 0.05
+_FEWEST_STEPS = 8
+_STALL_S = 60.0
+_STALL = 10  # times the usual duration of a step
+
+
+def crashes(history: RunHistory) -> Iterator[Cause]:
+    """Find the failure that ended the run, else the first lasting error of a worker."""
+    failure = WorkerFailure.first_cause(history.failures)
+    has_crashed = history.status == ExperimentStatus.CRASHED
+    if failure is None or failure.is_interrupt or not (has_crashed or failure.error is not None):
+        return
+    role = failure.worker.rpartition("/")[0]
+    if any(loop.role == role for loop in crash_loops(history)):
+        return
+    yield Cause(
+        Kind.CRASH,
+        0.99,
+        failure.as_crash if has_crashed else str(failure),
+        role=role,
+        worker=failure.worker,
+        since=failure.step,
+        evidence=[Evidence(failure.message)] if failure.message else (),
+    )
+
+
+def crash_loops(history: RunHistory) -> Iterator[Cause]:
+    """Find workers of a role that fail repeatedly. One failure is an accident."""
+    of_role: dict[str, list[Loss]] = {}
+    for loss in history.losses:
+        of_role.setdefault(loss.worker.partition("/")[0], []).append(loss)
+    roles = {
+        key.split("/")[1]: track
+        for key, track in history.rows.items()
+        if key.startswith("service/") and key.endswith("/failures") and key.count("/") == 2
+    }
+    for role in sorted({*of_role, *roles}):
+        lost = of_role.get(role, [])
+        counted = _grown(roles.get(role, Track()))
+        failures = max(len(lost), int(counted))
+        workers = Counter(loss.worker for loss in lost)
+        worker, most = workers.most_common(1)[0] if workers else (None, 0)
+        if failures < _CRASHES and most < _CRASHES_OF_ONE:
+            continue
+        if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
+            continue  # the run was over or was killed, or one failure caused the others
+        one = worker if most > failures / 2 else None
+        since = min((loss.step for loss in lost), default=_first_rise(roles.get(role, Track())))
+        yield Cause(
+            Kind.CRASH_LOOP,
+            min(0.99, 0.9 + 0.02 * failures),
+            f"{one or role} fails again and again: {failures} times since step {since}",
+            role=role,
+            worker=one,
+            since=since,
+            evidence=[
+                Evidence(
+                    "failures of workers",
+                    key=f"service/{role}/failures",
+                    worker=one,
+                    before=0.0,
+                    after=float(failures),
+                )
+            ],
+        )
+
+
+def stalls(history: RunHistory) -> Iterator[Cause]:
+    """Find a run that still reports, and makes no step any more."""
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    if len(begun_s) < _FEWEST_STEPS:
+        return
+    usual_s = median(later - earlier for earlier, later in pairwise(begun_s))
+    stands_s = history.ends_s - begun_s[-1]
+    if stands_s < max(_STALL_S, _STALL * usual_s):
+        return
+    ages: list[tuple[bool, float, str, str]] = []
+    for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
+        values = track.finite().values
+        if worker is None or not values or history.ends_s - track.times_s[-1] > _STALL_S:
+            continue
+        phase = key.partition("/phase/age/")[2]
+        spec = names.PHASES.get(phase)
+        ages.append((spec is None or spec.phase_class not in AWAITING, values[-1], worker, phase))
+    if not ages:  # no worker is in a phase: the run is over
+        return
+    # A working process holds up the waiting ones.
+    _, age_s, worker, phase = max(ages)
+    yield Cause(
+        Kind.STALL,
+        0.96,
+        f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; {worker} "
+        f"has been in {phase} for {age_s:.3g} s",
+        role=worker.partition("/")[0],
+        worker=worker,
+        phase=phase,
+        since=history.last,
+        evidence=[
+            Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
+            for _, age, by, of in sorted(ages, reverse=True)[:6]
+        ],
+    )
+
+
+def clock_skew(history: RunHistory) -> Iterator[Cause]:
+    """Find workers whose clock differs from all others: their exports arrive far too early or late.
+
+    Links between spans prove much smaller differences, unless the exports contradict them: a
+    message sent long before its span ended proves nothing.
+    """
+    least = {
+        worker: min(track.values)
+        for worker, track in history.lags.items()
+        if len(track.values) >= 3
+    }
+    proven: dict[str, list[float]] = {}
+    for step in history.steps:
+        for worker, ahead_s in step.clocks:
+            proven.setdefault(worker, []).append(ahead_s)
+    for worker, lag_s in sorted(least.items()):
+        others = [other for name, other in least.items() if name != worker]
+        if len(others) < 2:
+            continue
+        ahead_s = median(others) - lag_s
+        if abs(ahead_s) < _SKEW_S:
+            if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
+                proven.pop(worker)
+            continue
+        yield _skewed(worker, ahead_s, "exports come before their time by the bridge's clock")
+        proven.pop(worker, None)
+    for worker, found in sorted(proven.items()):
+        ahead_s = median(found)
+        if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
+            yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _skewed(worker: str, ahead_s: float, what: str) -> Cause:
+    return Cause(
+        Kind.CLOCK_SKEW,
+        0.9 if abs(ahead_s) >= _SKEW_S else 0.7,
+        f"the clock of {worker} is {abs(ahead_s):.3g} s {'ahead' if ahead_s > 0 else 'behind'}",
+        role=worker.partition("/")[0],
+        worker=worker,
+        evidence=[Evidence(what, worker=worker, before=0.0, after=ahead_s, unit="s")],
+    )
+
+
+def gc_pauses(history: RunHistory) -> Iterator[Cause]:
+    """Find processes that the garbage collector stops for a good part of their time."""
+    found: list[tuple[float, str, str | None, int, float, float]] = []
+    for key, worker, track in tracks_about(history, Subject.GC_TIME):
+        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+        if change is None:
+            continue
+        if change.is_rise(ratio=3.0, order=0.6, size=1.5) and change.after >= _GC_SHARE:
+            found.append((change.after, key, worker, change.step, change.before, change.after))
+    if found:
+        found.sort(key=lambda one: -one[0])
+        after, key, worker, since, before, _ = found[0]
+        yield Cause(
+            Kind.GC_PAUSES,
+            min(0.95, 0.8 + after / 2),
+            f"the garbage collector stops {worker or key} for {after * 1e3:.3g} ms of each second "
+            f"since step {since}, {before * 1e3:.3g} before",
+            role=key.partition("/")[0],
+            worker=worker,
+            since=since,
+            evidence=[
+                Evidence("time in the collector per export", key, worker, before, after, "s")
+            ],
+        )
+
+
+def preemptions(history: RunHistory) -> Iterator[Cause]:
+    """Find generators whose KV cache is too small: requests are evicted and recomputed."""
+    evidence: list[tuple[float, int, Evidence]] = []
+    for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
+        for key, worker, track in tracks_about(history, subject):
+            change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+            if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
+                what = "requests preempted or recomputed"
+                if subject is Subject.CACHE_MISSES:
+                    what = "share of prompt tokens that were not in the cache"
+                one = Evidence(what, key, worker, change.before, change.after)
+                weight = 1.0 if subject is Subject.PREEMPTIONS else 0.3
+                evidence.append((weight * change.change.order, change.step, one))
+    if not any(weight >= 0.7 for weight, *_ in evidence):
+        return
+    evidence.sort(key=lambda one: -one[0])
+    strongest = evidence[0][2]
+    workers = {one.worker for weight, _, one in evidence if weight >= 0.7 and one.worker}
+    since = min(step for weight, step, _ in evidence if weight >= 0.7)
+    role = (strongest.key or "").partition("/")[0]
+    yield Cause(
+        Kind.KV_THRASH,
+        0.88,
+        f"the KV cache of {role} is too small since step {since}: {strongest.what}, "
+        f"{strongest.before:.3g} before and {strongest.after:.3g} now",
+        role=role,
+        worker=next(iter(workers)) if len(workers) == 1 else None,
+        since=since,
+        evidence=[one for *_, one in evidence[:4]],
+    )
+
+
+def throttling(history: RunHistory) -> Iterator[Cause]:
+    """Find devices that are slowed down by heat or power."""
+    for key, worker, track in tracks_about(history, Subject.THROTTLING):
+        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+        if change and change.is_rise(ratio=2.0) and change.after > 0.05:
+            yield Cause(
+                Kind.THROTTLED,
+                0.85,
+                f"{worker or key} is throttled since step {change.step}",
+                role=key.partition("/")[0],
+                worker=worker,
+                since=change.step,
+                evidence=[Evidence("throttled", key, worker, change.before, change.after)],
+            )
+
+
+def _at_once(lost: Sequence[Loss]) -> bool:
+    return lost[-1].time_s - lost[0].time_s <= _AT_ONCE_S
+
+
+def _grown(track: Track) -> float:
+    values = track.finite().values
+    return values[-1] - min(0.0, values[0]) if values else 0.0
+
+
+def _first_rise(track: Track) -> int:
+    return next((s for s, v in zip(track.steps, track.values, strict=True) if v > 0), 0)

@@ -1,0 +1,170 @@
+"""Detector of messages that take longer in transit, while their answers are as fast as before."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import fmean, median
+from typing import NamedTuple
+
+from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians
+
+__all__ = ["slow_messages"]
+
+_PROTOCOLS = ("http", "rpc")
+_MIN_DELAY_S = 0.01
+_MIN_PART_OF_STEP = 0.02  # by which a call of one worker takes longer, if all others' take as long
+_ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
+_IN_ORDER = 0.7
+
+
+def slow_messages(history: RunHistory) -> Iterator[Cause]:
+    """Find calls that take longer for their callers, but not for those who answer them."""
+    answered: dict[str, list[tuple[str, Track]]] = defaultdict(list)
+    by_answer = {protocol: _part_of_answers(history, protocol) for protocol in _PROTOCOLS}
+    for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
+        for like in (_method(key), _protocol(key)):
+            answered[like].append((key.partition("/")[0], track))
+    late: list[_Late] = []
+    for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
+        change = level(track)
+        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
+            continue
+        more = change.after - change.before
+        if servers := answered.get(_method(key), []):
+            served = [
+                found[1] - found[0]
+                for _, one in servers
+                if (found := medians(one, change.step)) is not None
+            ]
+        elif (part := by_answer[_protocol(key)]) is not None:
+            servers, served = answered[_protocol(key)], [part * more]
+        else:
+            served = []
+        on_the_way = more - max(served, default=0.0)
+        if on_the_way >= max(_MIN_DELAY_S, 0.5 * more):
+            late.append(_Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers)))
+    syncs = list(_slower_syncs(history))
+    late = [one for one in late if not _is_of_a_sync(one, syncs)]
+    # Without a reported answer time, the answer itself may have become slower.
+    if not any(one.answered_by for one in late):
+        return
+    late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
+    worst = late[0]
+    if len(late) == 1 and worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst):
+        return
+    since = int(median(one.change.step for one in late))
+    roles = {one.key.partition("/")[0] for one in late}
+    workers = {one.worker for one in late}
+    yield Cause(
+        Kind.NETWORK_DELAY,
+        0.8 + 0.02 * min(5, len(late)),
+        f"messages take {worst.on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
+        f"{worst.key} of {worst.worker or 'its callers'} went from "
+        f"{worst.change.before * 1e3:.3g} to {worst.change.after * 1e3:.3g} ms, and those who "
+        "answer are as fast as before",
+        role=next(iter(roles)) if len(roles) == 1 else None,
+        worker=worst.worker if len(workers) == 1 else None,
+        since=since,
+        answered_by=frozenset().union(*(one.answered_by for one in late)),
+        evidence=[
+            Evidence(
+                "time of a call, for its caller",
+                one.key,
+                one.worker,
+                one.change.before,
+                one.change.after,
+                "s",
+            )
+            for one in late[:6]
+        ],
+    )
+
+
+class _Late(NamedTuple):
+    """Calls that take longer for their caller than for those who answer.
+
+    Attributes:
+        on_the_way: Added time in transit, in s.
+        change: Change of the caller's time.
+        key: Tracker key of the caller's time.
+        worker: The caller, if that is known.
+        answered_by: Roles that report how long they take to answer.
+    """
+
+    on_the_way: float
+    change: LevelChange
+    key: str
+    worker: str | None
+    answered_by: frozenset[str]
+
+
+def _step_since(history: RunHistory, late: _Late) -> float:
+    """Return the duration of a step since then, in s."""
+    found = medians(step_time(history), late.change.step)
+    return found[1] if found is not None else 0.0
+
+
+def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
+    """Yield (worker, level) of slower weight transfers, whose calls are no messages."""
+    for place, of in history.spans.items():
+        if work_of(place) is Work.SYNC:
+            for worker, track in of.items():
+                change = level(track)
+                if change is not None and change.is_rise(ratio=1.7):
+                    yield worker, change
+
+
+def _is_of_a_sync(late: _Late, syncs: list[tuple[str, LevelChange]]) -> bool:
+    """Return whether the calls became slower by a weight transfer of that worker."""
+    more = late.change.after - late.change.before
+    return any(
+        late.worker in {None, by} and 0.6 * more <= change.after - change.before <= 1.6 * more
+        for by, change in syncs
+    )
+
+
+def _method(key: str) -> str:
+    """Return the part after the metric's name: the method, as an attribute in a key."""
+    return key.partition("duration")[2]
+
+
+def _protocol(key: str) -> str:
+    return "http" if re.search(r"(^|/)http/(client|server)/", key) else "rpc"
+
+
+def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
+    """Return the part of the added time of calls that answers explain; None without all reports.
+
+    Callers and servers may label a call differently: of HTTP one reports the port, the other the
+    route. But if as many calls were answered as made, the sums agree. If some share labels, the
+    missing reports can be identified.
+    """
+    made_to, answered_by = (
+        {_method(key) for key, *_ in tracks_about(history, subject) if _protocol(key) == protocol}
+        for subject in (Subject.CLIENT_CALLS, Subject.SERVER_CALLS)
+    )
+    if made_to & answered_by:
+        return None
+    calls = dict.fromkeys((Subject.CLIENT_CALLS, Subject.SERVER_CALLS), 0.0)
+    longer_s = dict(calls)
+    for key, of in history.workers.items():
+        if _protocol(key) == protocol and f"{key}/count" in history.rows:
+            count = sum(history.rows[f"{key}/count"].finite().values)
+            longer = fmean(_longer_s(track) for track in of.values())
+            for subject in calls:
+                if re.search(subject, key):
+                    calls[subject] += count
+                    longer_s[subject] += count * longer
+    made, answered = calls.values()
+    made_s, answered_s = longer_s.values()
+    return answered_s / made_s if made_s > 0 and answered >= _ANSWERED * made else None
+
+
+def _longer_s(track: Track) -> float:
+    """Return by how many seconds the series grew, or 0."""
+    change = level(track)
+    return change.after - change.before if change and change.change.order >= _IN_ORDER else 0.0

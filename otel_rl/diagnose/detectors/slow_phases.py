@@ -1,0 +1,321 @@
+"""Detectors of slow phases: which phase became slower, and of which worker.
+
+The own time of a span, without nested spans, separates a worker that became slower from those that
+wait for it, and one worker from its peers. A slowdown common to all phases of all workers is the
+machine's, and is subtracted.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf, log, sqrt
+from statistics import fmean, median
+from typing import NamedTuple
+
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import common_ratio, level, medians
+from otel_rl.semconv.spec import STEP_SPAN
+
+__all__ = ["slow_kind", "slow_work", "step_time", "traces_of"]
+
+# Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
+_MIN_RATIO = 1.7
+_MIN_SHARE = 0.1
+_MIN_PART_OF_STEP = 0.02
+_MIN_PART = 0.25
+_MIN_OWN_RATIO = 1.25
+_UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
+
+# A worker that is slower from the first step on is compared with similar peers, in most steps.
+_FEWEST_ALIKE = 3
+_FEWEST_STEPS = 10
+_ALIKE = 1.3
+_MIN_OFTEN = 0.75
+
+# A worker that joined or left has no level on one side.
+_NO_LEVELS = (0.0, 0.0)
+
+_KINDS = {
+    Work.GENERATION: Kind.SLOW_GENERATION,
+    Work.REWARD: Kind.SLOW_REWARD,
+    Work.TRAINING: Kind.SLOW_TRAINING,
+    Work.SYNC: Kind.SLOW_SYNC,
+    Work.OTHER: Kind.SLOW_PHASE,
+}
+
+# All peers wait for each of these, so a single slow one is a straggler.
+_IN_STEP = frozenset({Kind.SLOW_TRAINING, Kind.SLOW_PHASE})
+
+
+class _Slow(NamedTuple):
+    """Phase of a worker that takes longer than before.
+
+    Attributes:
+        worker: The worker.
+        step: First step of the slowdown.
+        before: Duration before, in s.
+        after: Duration since then, in s.
+        excess: Slowdown factor beyond its peers or the rest of the run.
+        share: Added part of the worker's time since then.
+    """
+
+    worker: str
+    step: int
+    before: float
+    after: float
+    excess: float
+    share: float
+
+
+def step_time(history: RunHistory) -> Track:
+    """Return the duration of each step, in seconds."""
+    track = Track()
+    for step in history.steps:
+        track.add(step.step, 0.0, sum(seconds for *_, seconds in step.path))
+    if track.values:
+        return track
+    for key, rows in history.rows.items():
+        if key.endswith("/iteration/duration"):
+            return rows
+    return track
+
+
+def slow_kind(place: PhaseKey) -> Kind:
+    """Return the kind of fault if that phase takes longer."""
+    return _KINDS[work_of(place)]
+
+
+def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
+    """Return the traces of the slowest steps from ``since`` on."""
+    steps = [step for step in history.steps if step.step >= since and step.trace_id]
+    steps.sort(key=lambda step: -sum(seconds for *_, seconds in step.path))
+    return [step.trace_id for step in steps[:count]]
+
+
+def slow_work(history: RunHistory) -> Iterator[Cause]:
+    """Find phases in which a worker, or a whole role, takes clearly longer for the same work."""
+    work = {
+        place: tracks
+        for place, tracks in history.spans.items()
+        if place not in history.waits or work_of(place) is Work.SYNC
+    }
+    pooled = {place: _together(tracks) for place, tracks in work.items()}
+    steps_s = step_time(history).finite().values
+    usual_s = median(steps_s) if steps_s else 0.0
+    longer_s = _longer_step(history)
+    for place, tracks in work.items():
+        # A part of every step has to explain a good part of the added duration of steps.
+        is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
+        least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
+        alone = [
+            one
+            for worker, track in tracks.items()
+            if (
+                one := _slower_than_peers(
+                    history, place, worker, track, tracks, least_s, is_felt=longer_s > 0
+                )
+            )
+        ]
+        if alone and len(alone) <= max(1, len(tracks) // 3):
+            yield _cause(history, place, alone, is_alone=True)
+            continue
+        found = level(pooled[place])
+        if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.7, size=1.2):
+            yield from _always_slower(history, place, tracks, usual_s)
+            continue
+        others = [track for other, track in pooled.items() if other != place]
+        excess = found.ratio / common_ratio(others, found.step)
+        slow = [
+            _Slow(worker, found.step, before, after, excess, share)
+            for worker, track in tracks.items()
+            for before, after in [medians(track, found.step) or _NO_LEVELS]
+            if (share := _more_of(history, place, worker, found.step, before, after)) > _MIN_SHARE
+            and after - before > least_s
+        ]
+        if excess >= _MIN_RATIO and 2 * len(slow) >= len(tracks):
+            is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
+            yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def _longer_step(history: RunHistory) -> float:
+    """Return by how many seconds a step takes longer than before, if it clearly does."""
+    found = level(step_time(history))
+    if found is None or not found.is_rise(ratio=1.5, order=0.7):
+        return 0.0
+    return found.after - found.before
+
+
+def _slower_than_peers(
+    history: RunHistory,
+    place: PhaseKey,
+    worker: str,
+    track: Track,
+    tracks: Mapping[str, Track],
+    least_s: float,
+    *,
+    is_felt: bool,
+) -> _Slow | None:
+    """Return the slowdown of a worker against peers with the same work in the same steps."""
+    peers = [one for name, one in tracks.items() if name != worker]
+    relative = _against(track, peers)
+    found = level(relative, among=len(tracks))
+    if found is None:
+        return None
+    least_ratio = _MIN_RATIO
+    if not is_felt:
+        least_ratio *= 1 + _UNEVEN / sum(step >= found.step for step in relative.steps)
+    if not found.is_rise(ratio=least_ratio, order=0.65, size=1.2):
+        return None
+    before, after = medians(track, found.step) or _NO_LEVELS
+    share = _more_of(history, place, worker, found.step, before, after)
+    if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
+        return None
+    return _Slow(worker, found.step, before, after, found.ratio, share)
+
+
+def _always_slower(
+    history: RunHistory, place: PhaseKey, tracks: Mapping[str, Track], usual_s: float
+) -> Iterator[Cause]:
+    """Find the one worker that is slower than all of its peers from the first step on.
+
+    Only for work that the whole role does alike: the peers' time then replaces a level before.
+    """
+    kind = slow_kind(place)
+    if kind in {Kind.SLOW_SYNC, Kind.SLOW_PHASE} or len(tracks) < _FEWEST_ALIKE:
+        return
+    typical = {name: median(track.values) for name, track in tracks.items()}
+    worker = max(typical, key=lambda name: typical[name])
+    peers = [time for name, time in typical.items() if name != worker]
+    relative = _against(tracks[worker], [t for name, t in tracks.items() if name != worker]).values
+    if len(relative) < _FEWEST_STEPS or max(peers) > _ALIKE * min(peers):
+        return
+    usually_s, longer_s = median(peers), typical[worker] - median(peers)
+    share = _more_of(history, place, worker, history.first, usually_s, typical[worker])
+    if (
+        sum(one >= _MIN_RATIO for one in relative) < _MIN_OFTEN * len(relative)
+        or share < _MIN_SHARE
+        or longer_s < _MIN_SHARE * usual_s
+    ):
+        return
+    ratio = typical[worker] / usually_s
+    yield Cause(
+        Kind.STRAGGLER if kind in _IN_STEP else kind,
+        0.4,
+        f"{place.phase} of {worker} takes {ratio:.1f} times as long as that of its peers, in all "
+        f"steps: {_seconds(typical[worker])}, and {_seconds(usually_s)}",
+        role=place.role,
+        worker=worker,
+        phase=place.phase,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}, of its peers and its own",
+                key=f"phase/{place}",
+                worker=worker,
+                before=usually_s,
+                after=typical[worker],
+                unit="s",
+                traces=traces_of(history, history.first),
+            )
+        ],
+    )
+
+
+def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
+    """Return whether no peer became slower by nearly as much."""
+    peers = [medians(track, one.step) for name, track in tracks.items() if name != one.worker]
+    limit = sqrt(one.after / one.before) if one.before else inf
+    return all(after < limit * before for before, after in filter(None, peers))
+
+
+def _together(tracks: Mapping[str, Track]) -> Track:
+    """Return the geometric mean over the workers, in each step."""
+    of_step: dict[int, list[float]] = defaultdict(list)
+    for track in tracks.values():
+        for step, value in zip(track.steps, track.values, strict=True):
+            if value > 0:
+                of_step[step].append(log(value))
+    together = Track()
+    for step in sorted(of_step):
+        together.add(step, 0.0, exp(fmean(of_step[step])))
+    return together
+
+
+def _against(track: Track, peers: Sequence[Track]) -> Track:
+    """Return the worker's values relative to the geometric mean of its peers', in common steps."""
+    own = _together({"": track})
+    others = _together({str(place): peer for place, peer in enumerate(peers)})
+    at = dict(zip(others.steps, others.values, strict=True))
+    relative = Track()
+    for step, value in zip(own.steps, own.values, strict=True):
+        if step in at:
+            relative.add(step, 0.0, value / at[step])
+    return relative
+
+
+def _more_of(
+    history: RunHistory, place: PhaseKey, worker: str, since: int, before: float, after: float
+) -> float:
+    """Return the added part of the worker's time, relative to an unchanged phase."""
+    return _share(history, place, worker, since) * max(0.0, 1 - before / after) if after else 0.0
+
+
+def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> float:
+    """Return the part of the worker's time since then that spans of the phase take."""
+    taken = begun = ended = 0.0
+    counts = history.counts[place][worker]
+    for step, time_s, count, mean_s in zip(
+        counts.steps,
+        counts.times_s,
+        counts.values,
+        history.spans[place][worker].values,
+        strict=True,
+    ):
+        if step >= since:
+            taken += count * mean_s
+            begun, ended = begun or time_s, time_s
+    steps = [s for s in history.steps if s.step >= since]
+    if len(steps) > 1:
+        return taken / max(1e-9, (steps[-1].end_ns - steps[0].end_ns) / 1e9)
+    return taken / max(1e-9, ended - begun)
+
+
+def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
+    slow.sort(key=lambda one: -one.excess * one.share)
+    worst = slow[0]
+    kind = slow_kind(place)
+    if is_alone and kind in _IN_STEP:
+        kind = Kind.STRAGGLER
+    ratio = worst.after / worst.before if worst.before else inf
+    words = (
+        f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
+        f"long since step {worst.step}: {_seconds(worst.before)} before, {_seconds(worst.after)} "
+        f"now{'; its peers do not' if is_alone else ''}"
+    )
+    strength = min(1.0, log(worst.excess) / log(8))
+    evidence = [
+        Evidence(
+            f"time of one {place.phase}",
+            key=f"phase/{place.role}/{place.phase}",
+            worker=one.worker,
+            before=one.before,
+            after=one.after,
+            unit="s",
+            traces=traces_of(history, one.step) if one is worst else (),
+        )
+        for one in slow[:4]
+    ]
+    return Cause(
+        kind,
+        0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
+        words,
+        role=place.role,
+        worker=worst.worker if is_alone else None,
+        phase=place.phase,
+        since=worst.step,
+        evidence=evidence,
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -1,0 +1,157 @@
+"""Detectors of stale samples: generators that do not take up new weights."""
+
+from collections.abc import Iterator
+
+from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.semconv.spec import STEP_SPAN
+
+__all__ = ["stale_policy", "staleness"]
+
+_SETTLED = 3  # weight updates until their interval is stable
+
+
+def stale_policy(history: RunHistory) -> Iterator[Cause]:
+    """Find generators that fall behind the trainer's weights, although pulling is no slower."""
+    reported = set()
+    for cause in _behind(history):
+        reported.add(cause.role)
+        yield cause
+    for place, of in history.spans.items():
+        is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
+        if (
+            work_of(place) is Work.SYNC
+            and not is_of_steps
+            and place not in history.unspanned
+            and place.role not in reported
+        ):
+            rarer = [
+                (worker, change)
+                for worker in of
+                if (change := level(_between(history.counts[place][worker]), among=len(of)))
+                is not None
+                and change.is_rise(ratio=1.8, order=0.7)
+                and change.after - change.before >= 1
+            ]
+            if rarer:
+                reported.add(place.role)
+                yield _of_rare_pulls(place, rarer, among=len(of))
+
+
+def _behind(history: RunHistory) -> Iterator[Cause]:
+    """Find generators that are behind by their reported versions."""
+    versions: dict[str, dict[str, Track]] = {}
+    for key, worker, track in tracks_about(history, Subject.POLICY_VERSION):
+        if worker is not None:
+            versions.setdefault(key.partition("/")[0], {})[worker] = track
+    if len(versions) < 2:
+        return
+    leader = max(versions, key=lambda role: max(max(t.values) for t in versions[role].values()))
+    newest = max(versions[leader].values(), key=lambda track: len(track.values))
+    for role, of in versions.items():
+        if role == leader:
+            continue
+        behind: list[tuple[str, LevelChange]] = []
+        for worker, track in of.items():
+            change = level(_gap(newest, track), among=len(of))
+            if (
+                change is not None
+                and change.after - change.before >= 2
+                and change.change.order > 0.7
+                and change.is_clear
+            ):
+                behind.append((worker, change))
+        if not behind:
+            continue
+        worst = max(behind, key=lambda one: one[1].after)
+        one = worst[0] if len(behind) == 1 and len(of) > 1 else None
+        yield Cause(
+            Kind.STALE_POLICY,
+            0.75 + 0.02 * min(5.0, worst[1].after - worst[1].before),
+            f"{one or role} works with old weights since step {worst[1].step}: "
+            f"{worst[1].after:.2g} versions behind {leader}, {worst[1].before:.2g} before",
+            role=role,
+            worker=one,
+            since=worst[1].step,
+            evidence=[
+                Evidence("versions behind", f"{role}/policy/version", worker, c.before, c.after)
+                for worker, c in behind[:4]
+            ],
+        )
+
+
+def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, among: int) -> Cause:
+    worst, change = max(rarer, key=lambda one: one[1].after)
+    one = worst if len(rarer) == 1 < among else None
+    return Cause(
+        Kind.STALE_POLICY,
+        0.75,
+        f"{one or place.role} takes up new weights every {change.after:.2g} steps since step "
+        f"{change.step}, every {change.before:.2g} before",
+        role=place.role,
+        worker=one,
+        phase=place.phase,
+        since=change.step,
+        evidence=[
+            Evidence(
+                f"steps from one {place.phase} to the next",
+                f"phase/{place}",
+                worker,
+                c.before,
+                c.after,
+            )
+            for worker, c in rarer[:4]
+        ],
+    )
+
+
+def _between(counts: Track) -> Track:
+    """Return the steps between two events, from the number of events in each step."""
+    between = Track()
+    before = None
+    for step, time_s, count in zip(counts.steps, counts.times_s, counts.values, strict=True):
+        if before is not None and step > before and count:
+            between.add(step, time_s, (step - before) / count)
+        before = step
+    return between
+
+
+def staleness(history: RunHistory) -> Iterator[Cause]:
+    """Find samples that are used later than before, in policy versions."""
+    for key, worker, track in tracks_about(history, Subject.STALENESS):
+        change = level(track)
+        if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
+            continue
+        if change.after - change.before < 1.5:
+            continue
+        yield Cause(
+            Kind.STALENESS_GROWTH,
+            0.4,
+            f"samples are {change.after:.2g} versions old since step {change.step}, "
+            f"{change.before:.2g} before",
+            role=key.partition("/")[0],
+            since=change.step,
+            evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
+        )
+        return
+
+
+def _gap(newest: Track, own: Track) -> Track:
+    """Return by how many versions a worker is behind, at the times of its reports.
+
+    Counts from its first update on: no worker is far behind the first version.
+    """
+    gap = Track()
+    place = changes = 0
+    known = before = None
+    for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
+        while place < len(newest.times_s) and newest.times_s[place] <= time_s:
+            known = newest.values[place]
+            place += 1
+        changes += before is not None and value != before
+        before = value
+        if known is not None and changes >= _SETTLED:
+            gap.add(step, time_s, max(0.0, known - value))
+    return gap

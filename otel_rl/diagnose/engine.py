@@ -1,0 +1,300 @@
+"""Diagnosis engine: runs the detectors, drops consequences of other causes, ranks the rest."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from otel_rl.diagnose.detectors import (
+    dataflow,
+    learning,
+    processes,
+    slow_messages,
+    slow_phases,
+    stale_policy,
+)
+from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
+from otel_rl.diagnose.spans.critical_path import IDLE
+from otel_rl.diagnose.stats.levels import LevelChange, level
+
+__all__ = ["diagnose"]
+
+_DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
+    learning.not_a_number,
+    learning.wrong_rewards,
+    learning.degeneration,
+    processes.crashes,
+    processes.crash_loops,
+    processes.stalls,
+    processes.clock_skew,
+    processes.gc_pauses,
+    processes.preemptions,
+    processes.throttling,
+    slow_phases.slow_work,
+    slow_messages.slow_messages,
+    stale_policy.stale_policy,
+    dataflow.evictions,
+    stale_policy.staleness,
+    dataflow.starvation,
+)
+
+_SLOW: Final = frozenset(
+    {
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.SLOW_SYNC,
+        Kind.SLOW_PHASE,
+        Kind.STRAGGLER,
+    }
+)
+_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
+_BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
+
+# Consequences of each kind, if they began no earlier.
+_EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
+    Kind.NAN: frozenset(Kind) - {Kind.NAN, Kind.CRASH, Kind.CRASH_LOOP, Kind.CLOCK_SKEW},
+    Kind.REWARD_BUG: _LEARNING,
+    Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
+    Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
+    Kind.STALL: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
+    Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
+    Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
+    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
+    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH}),
+    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
+    Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
+}
+
+_SLACK: Final = 8  # tolerance of the first step of a change, in steps
+_AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
+_FEWEST_USUAL: Final = 3  # steps to compare with
+_MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
+_SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
+_FEWEST_OF_PART: Final = 20  # steps
+_FAILURES: Final = 8  # that are listed
+_FEW: Final = 8  # steps in which no change can be detected
+
+
+def diagnose(
+    history: RunHistory, steps: tuple[int, int] | None = None, *, passed: bool = False
+) -> Diagnosis:
+    """Diagnose a run.
+
+    Args:
+        history: History of the run.
+        steps: First and last step to explain, compared with the steps before them; None for changes
+            in the whole run.
+        passed: If the end of the run is healthy, report what had made steps longer for a while.
+    """
+    first, last = steps or (history.first, history.last)
+    part = history if steps is None else history.between(history.first, last)
+    if steps is not None and last - first < _FEW:
+        causes = _ranked(part, _of_few(part, first, last))
+    else:
+        found = (cause for detect in _DETECTORS for cause in detect(part))
+        if steps is not None:
+            found = (one for one in found if one.since is None or one.since >= first - _SLACK)
+        causes = _ranked(part, found)
+    symptoms = list(_symptoms(part))
+    if passed and steps is None and not causes:
+        causes = _passed(history)
+    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
+    failures = _failures(part, causes)
+    return Diagnosis(first, last, verdict, causes, symptoms, _bound(part, first), failures)
+
+
+def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
+    """Return the last failures of workers in words, without the one that is a cause."""
+    crashed = {(one.worker, one.since) for one in causes if one.kind is Kind.CRASH}
+    others = [one for one in history.failures if (one.worker, one.step) not in crashed]
+    words = [str(one) for one in others[-_FAILURES:]]
+    earlier = len(others) - len(words)
+    return [f"{earlier} failures of workers before these", *words] if earlier else words
+
+
+def _passed(history: RunHistory) -> list[Cause]:
+    """Return past causes of longer steps, by diagnosing the beginning of the run."""
+    for share in _SHORTER:
+        last = history.first + int(share * (history.last - history.first))
+        part = history.between(history.first, last)
+        longer = level(slow_phases.step_time(part))
+        if last - history.first < _FEWEST_OF_PART or longer is None or not _is_longer(longer):
+            continue
+        over = level(slow_phases.step_time(history.between(longer.step, history.last)))
+        if over is None or not over.is_fall(ratio=0.7):
+            continue
+        found = (cause for detect in _DETECTORS for cause in detect(part))
+        causes = _ranked(part, (one for one in found if _is_near(one.since, longer.step)))
+        if causes:
+            return [
+                replace(one, until=over.step, words=f"{one.words}; over since step {over.step}")
+                for one in causes
+            ]
+    return []
+
+
+def _is_near(since: int | None, step: int) -> bool:
+    return since is not None and abs(since - step) <= _SLACK
+
+
+def _is_longer(steps: LevelChange) -> bool:
+    return steps.is_rise(ratio=1.5, order=0.75)
+
+
+def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
+    in_order = sorted(causes, key=lambda cause: -cause.score)
+    return [_with_worker(history, cause) for cause in _unexplained(in_order)]
+
+
+def _with_worker(history: RunHistory, cause: Cause) -> Cause:
+    """Set the worker of a cause if its role has only one."""
+    if cause.worker is not None or cause.role is None:
+        return cause
+    known = (history.lags, *history.workers.values(), *history.spans.values())
+    workers = {name for of in known for name in of if name.startswith(f"{cause.role}/")}
+    return replace(cause, worker=workers.pop()) if len(workers) == 1 else cause
+
+
+def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
+    """Remove causes that follow from another one, and duplicates."""
+    seen: set[tuple[Kind, str | None, str | None]] = set()
+    for cause in causes:
+        subject = cause.kind, cause.role, cause.worker
+        if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
+            continue
+        seen.add(subject)
+        yield cause
+
+
+def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
+    if not _explains(cause, effect):
+        return False
+    return cause.score >= effect.score or not _explains(effect, cause)
+
+
+def _explains(cause: Cause, effect: Cause) -> bool:
+    if cause.kind in _SLOW and cause.since is None and effect.since is not None:
+        return False  # a constant state explains no change
+    if _is_answer_to(cause, effect):
+        return _is_before(cause, effect)
+    if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
+        return False
+    if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
+        # Work that waits for an answer is slower because of it. The answering role's work is not.
+        return effect.role not in cause.answered_by and _is_before(cause, effect)
+    if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
+        return cause.role in effect.answered_by and _is_before(cause, effect)
+    if cause.kind is Kind.GC_PAUSES and effect.kind in _SLOW and effect.role != cause.role:
+        return False
+    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
+        return effect.role == cause.role and _is_before(cause, effect)
+    return _is_before(cause, effect)
+
+
+def _is_answer_to(answer: Cause, call: Cause) -> bool:
+    """Return whether work of one role slows as much as the part of another role's that calls it.
+
+    Not for two weight phases: both wait for the transfer, whichever side starts it.
+    """
+    kinds = {answer.kind, call.kind}
+    if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
+        return False
+    (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
+    is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
+    return is_as_much and before_s < call_before_s
+
+
+def _slower_by(cause: Cause) -> tuple[float, float]:
+    """Return (seconds before, added seconds) of the largest slowdown."""
+    before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
+    return before, after - before
+
+
+def _is_before(cause: Cause, effect: Cause) -> bool:
+    return cause.since is None or effect.since is None or cause.since <= effect.since + _SLACK
+
+
+def _symptoms(history: RunHistory) -> Iterator[str]:
+    steps = level(slow_phases.step_time(history))
+    if steps is not None and _is_longer(steps):
+        yield (
+            f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
+            f"{steps.before:.3g} s before, {steps.after:.3g} s now"
+        )
+
+
+def _bound(history: RunHistory, first: int) -> tuple[str, str, float] | None:
+    took: dict[PhaseKey, float] = defaultdict(float)
+    for step in history.steps:
+        if step.step >= first:
+            for place, seconds in _by_place(step).items():
+                took[place] += seconds
+    if not took:
+        return None
+    (role, phase), most = max(took.items(), key=lambda one: one[1])
+    return role, phase, most / (sum(took.values()) or 1)
+
+
+def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:
+    """Find phases that took longer than usual in these steps, on their critical path."""
+    asked = [step for step in history.steps if first <= step.step <= last]
+    usual = [step for step in history.steps if not first <= step.step <= last]
+    if not asked or len(usual) < _FEWEST_USUAL:
+        return
+    whole = median(sum(_by_place(step).values()) for step in usual)
+    for place in sorted({place for step in asked for place in _by_place(step)}):
+        now = median(_by_place(step).get(place, 0.0) for step in asked)
+        before = median(_by_place(step).get(place, 0.0) for step in usual)
+        if now - before < _MIN_PART * whole or place.phase == IDLE:
+            continue
+        worker = _who_took_most(asked, place)
+        yield Cause(
+            slow_phases.slow_kind(place),
+            min(0.9, 0.4 + 0.5 * (now - before) / (whole or 1)),
+            f"{place.phase} of {worker} decided {now:.3g} s of the step, usually {before:.3g} s",
+            role=place.role,
+            worker=worker,
+            phase=place.phase,
+            since=first,
+            evidence=[
+                Evidence(
+                    f"{place.phase} on the critical path",
+                    f"critical_path/{place}",
+                    worker,
+                    before,
+                    now,
+                    "s",
+                    [step.trace_id for step in asked],
+                )
+            ],
+        )
+
+
+def _by_place(step: StepFacts) -> Mapping[PhaseKey, float]:
+    """Return seconds on the critical path, by role and phase."""
+    took: dict[PhaseKey, float] = defaultdict(float)
+    for role, phase, _, seconds in step.path:
+        took[PhaseKey(role, phase)] += seconds
+    return took
+
+
+def _who_took_most(steps: Iterable[StepFacts], place: PhaseKey) -> str:
+    workers: dict[str, float] = defaultdict(float)
+    for step in steps:
+        for role, phase, worker, seconds in step.path:
+            if (role, phase) == place:
+                workers[worker] += seconds
+    return max(workers, key=lambda worker: workers[worker])

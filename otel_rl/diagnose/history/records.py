@@ -1,0 +1,146 @@
+"""Records for a diagnosis, as the bridge stores them beside the rows of a run.
+
+Rows are reduced over workers, and leave the journal once a tracker has them. Finding a faulty
+worker, and the first faulty step, needs the parts: so a bounded history of them stays in the
+journal, during the run and after it.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import NamedTuple, Self
+
+from otel_rl.records import WorkerFailure
+
+__all__ = ["Facts", "RowFacts", "SpanFacts", "StepFacts", "WorkerFacts"]
+
+
+class RowFacts(NamedTuple):
+    """Row of the run.
+
+    Attributes:
+        step: Step of the row.
+        time_ns: Time of the row.
+        values: Tracker key to value; none of the keys of single workers.
+    """
+
+    step: int
+    time_ns: int
+    values: Mapping[str, float]
+
+
+class StepFacts(NamedTuple):
+    """Critical path and other facts of a step.
+
+    Attributes:
+        step: The step.
+        end_ns: Its end on the last rank.
+        path: (role, phase, worker, seconds on the critical path).
+        busy: (role, phase, worker, seconds of the step's time), also off the path.
+        clocks: (worker, seconds by which the clock of its host was ahead).
+        trace_id: Of the step, in hexadecimal digits.
+    """
+
+    step: int
+    end_ns: int
+    path: Sequence[tuple[str, str, str, float]]
+    busy: Sequence[tuple[str, str, str, float]]
+    clocks: Sequence[tuple[str, float]]
+    trace_id: str
+
+
+class WorkerFacts(NamedTuple):
+    """New measurements of one key by one worker.
+
+    Attributes:
+        worker: ``<role>/<index>``.
+        step: Their step; None without one.
+        measurements: Number of finite ones.
+        total: Their sum; of a counter, its increase.
+        oddities: Number of NaN or infinite ones.
+    """
+
+    worker: str
+    step: int | None
+    measurements: int
+    total: float
+    oddities: int
+
+
+class SpanFacts(NamedTuple):
+    """New spans of one phase of one worker.
+
+    Attributes:
+        step: In progress when they ended.
+        role: Of the worker.
+        phase: ``rl.phase``, or the span's name.
+        worker: ``<role>/<index>``.
+        is_wait: Whether the phase only waits.
+        spans: Number of spans.
+        total_s: Their time, without that of nested spans.
+        longest_s: The longest of them.
+        failed: Number of failed ones.
+    """
+
+    step: int
+    role: str
+    phase: str
+    worker: str
+    is_wait: bool
+    spans: int
+    total_s: float
+    longest_s: float
+    failed: int
+
+
+class Facts(NamedTuple):
+    """Snapshot: new facts of a run in about a second.
+
+    Attributes:
+        time_ns: Time by the bridge's clock. It grows.
+        step: Step in progress.
+        rows: Closed rows.
+        steps: Explained steps.
+        workers: By tracker key: measurements of each of several workers.
+        spans: By step, phase and worker.
+        lags: (worker, least time from an export by its clock to its arrival, in s).
+        lost: Workers whose lease has expired without a reported end, or that reported a failure.
+        failures: The same with their causes, new or changed.
+        status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
+    """
+
+    time_ns: int
+    step: int
+    rows: Sequence[RowFacts] = ()
+    steps: Sequence[StepFacts] = ()
+    workers: Mapping[str, Sequence[WorkerFacts]] = {}
+    spans: Sequence[SpanFacts] = ()
+    lags: Sequence[tuple[str, float]] = ()
+    lost: Sequence[str] = ()
+    failures: Sequence[WorkerFailure] = ()
+    status: str = ""
+
+    def encode(self) -> bytes:
+        """Encode as compressed JSON, in which NaN and infinities are strings."""
+        fields = self._replace(failures=[astuple(one) for one in self.failures])  # type: ignore[misc]  # for JSON
+        return zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), level=1)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Decode the result of ``encode``."""
+        time_ns, step, rows, steps, workers, spans, lags, lost, failures, status = json.loads(
+            zlib.decompress(body)
+        )
+        return cls(
+            time_ns,
+            step,
+            [RowFacts(*row) for row in rows],
+            [StepFacts(*explained) for explained in steps],
+            {key: [WorkerFacts(*one) for one in some] for key, some in workers.items()},
+            [SpanFacts(*span) for span in spans],
+            [(worker, lag_s) for worker, lag_s in lags],
+            lost,
+            [WorkerFailure(*one) for one in failures],
+            status,
+        )

@@ -1,0 +1,243 @@
+"""History of a run: its records as series over its steps."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from otel_rl.diagnose.history.records import Facts, StepFacts
+from otel_rl.records import WorkerFailure
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import AWAITING
+
+__all__ = ["Loss", "PhaseKey", "RunHistory", "Track"]
+
+
+@dataclass(slots=True)
+class Track:
+    """One series. The columns have one length.
+
+    Attributes:
+        steps: Step in progress at each value.
+        times_s: Since the first record of the run.
+        values: May hold NaN and infinities.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, step: int, time_s: float, value: float) -> None:
+        """Append a value."""
+        self.steps.append(step)
+        self.times_s.append(time_s)
+        self.values.append(value)
+
+    def finite(self) -> "Track":
+        """Return the finite values."""
+        if all(map(math.isfinite, self.values)):
+            return self
+        columns = zip(self.steps, self.times_s, self.values, strict=True)
+        kept = [column for column in columns if math.isfinite(column[2])]
+        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
+
+    def between(self, first: int, last: int) -> "Track":
+        """Return the values of these steps, inclusive."""
+        columns = zip(self.steps, self.times_s, self.values, strict=True)
+        kept = [column for column in columns if first <= column[0] <= last]
+        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
+
+
+class PhaseKey(NamedTuple):
+    """Role and phase of a span.
+
+    Attributes:
+        role: Of the worker.
+        phase: ``rl.phase``, or the span's name.
+    """
+
+    role: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.phase}"
+
+
+class Loss(NamedTuple):
+    """Loss of a worker.
+
+    Attributes:
+        step: In progress when it was detected.
+        time_s: Since the first record.
+        worker: ``<role>/<index>``.
+    """
+
+    step: int
+    time_s: float
+    worker: str
+
+
+class RunHistory:
+    """History of some steps of a run.
+
+    Attributes:
+        first: The first of the steps.
+        last: The last of the steps.
+        ends_s: Time of the last record, since the first one.
+        begun_s: First time of each step, since the first record.
+        rows: By tracker key, the values of the rows.
+        workers: By tracker key and worker, the mean of its measurements in each snapshot.
+        measurements: By tracker key and worker, their number in each snapshot.
+        oddities: By tracker key and worker, how many measurements were NaN or infinite.
+        spans: By phase and worker, the mean duration of its spans in each snapshot, in s.
+        counts: By phase and worker, how many spans ended in each snapshot.
+        unspanned: Phases without spans: they were measured, as often as reported.
+        waits: Phases that only wait.
+        steps: Critical path of each step, in order.
+        lags: By worker, the delay from its own clock to the arrival, in s.
+        losses: In order of time.
+        failures: Of workers, with their causes, in order of time.
+        status: Of the run by its workers at its last record.
+    """
+
+    def __init__(self, facts: Iterable[Facts]) -> None:
+        self.first = self.last = 0
+        self.ends_s = 0.0
+        self.begun_s: dict[int, float] = {}
+        self.rows: dict[str, Track] = defaultdict(Track)
+        self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.unspanned: set[PhaseKey] = set()
+        self.waits: set[PhaseKey] = set()
+        self.steps: list[StepFacts] = []
+        self.lags: dict[str, Track] = defaultdict(Track)
+        self.losses: list[Loss] = []
+        self.failures: list[WorkerFailure] = []
+        self.status = ""
+        begun_ns = 0
+        for one in facts:
+            begun_ns = begun_ns or one.time_ns
+            self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
+        self.steps.sort(key=lambda step: step.step)
+        for key, track in self.rows.items():
+            self.rows[key] = _in_order(track, by_step=False)
+        self._add_phases_without_spans()
+        for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
+            for worker, track in several.items():
+                several[worker] = _in_order(track, by_step=True)
+
+    def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
+        step = facts.step
+        self.last = max(self.last, step)
+        self.ends_s = max(self.ends_s, time_s)
+        if step not in self.begun_s:
+            self.begun_s[step] = time_s
+        for row in facts.rows:
+            for key, value in row.values.items():
+                self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
+        self.steps.extend(facts.steps)
+        for key, some in facts.workers.items():
+            for worker, of_step, measurements, total, oddities in some:
+                at = step if of_step is None else of_step
+                if measurements:
+                    self.workers[key][worker].add(at, time_s, total / measurements)
+                    self.measurements[key][worker].add(at, time_s, measurements)
+                if oddities:
+                    self.oddities[key][worker].add(at, time_s, oddities)
+        for span in facts.spans:
+            phase = PhaseKey(span.role, span.phase)
+            self.spans[phase][span.worker].add(span.step, time_s, span.total_s / span.spans)
+            self.counts[phase][span.worker].add(span.step, time_s, span.spans)
+            if span.is_wait:
+                self.waits.add(phase)
+        for worker, lag_s in facts.lags:
+            self.lags[worker].add(step, time_s, lag_s)
+        self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
+        self.status = facts.status or self.status
+        self._add_failures(facts.failures)
+
+    def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
+        """Add failures; a known one has changed, because its worker was replaced."""
+        places = {(one.worker, one.time_ns): n for n, one in enumerate(self.failures)}
+        for failure in failures:
+            place = places.get((failure.worker, failure.time_ns))
+            if place is None:
+                self.failures.append(failure)
+            else:
+                self.failures[place] = failure
+
+    def _add_phases_without_spans(self) -> None:
+        """Add phases that were measured without spans."""
+        for key in [*self.workers]:
+            kind, _, place = key.partition("/")
+            role, _, name = place.partition("/")
+            phase = PhaseKey(role, name)
+            if kind != "phase" or "/" in name or phase in self.spans:
+                continue
+            spec = names.PHASES.get(name)
+            if spec is not None and spec.phase_class in AWAITING:
+                self.waits.add(phase)
+            self.unspanned.add(phase)
+            self.spans[phase].update(_copied(self.workers[key]))
+            self.counts[phase].update(_copied(self.measurements[key]))
+
+    def between(self, first: int, last: int) -> "RunHistory":
+        """Return the history of these steps, inclusive."""
+        part = RunHistory(())
+        part.first, part.last = max(first, self.first), min(last, self.last)
+        part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
+        part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
+        part.rows = _of_steps(self.rows, first, last)
+        for mine, theirs in (
+            (part.workers, self.workers),
+            (part.measurements, self.measurements),
+            (part.oddities, self.oddities),
+        ):
+            for key, of in theirs.items():
+                mine[key].update(_of_steps(of, first, last))
+        for into, source in ((part.spans, self.spans), (part.counts, self.counts)):
+            for phase, tracks in source.items():
+                into[phase].update(_of_steps(tracks, first, last))
+        part.unspanned, part.waits = self.unspanned, self.waits
+        part.steps = [step for step in self.steps if first <= step.step <= last]
+        part.lags = _of_steps(self.lags, first, last)
+        part.losses = [loss for loss in self.losses if first <= loss.step <= last]
+        is_end = last >= self.last
+        part.failures = [
+            one
+            for one in self.failures
+            if (is_end if one.step is None else first <= one.step <= last)
+        ]
+        part.status = self.status if is_end else ""
+        return part
+
+
+def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:
+    return {
+        worker: Track([*track.steps], [*track.times_s], [*track.values])
+        for worker, track in tracks.items()
+    }
+
+
+def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, Track]:
+    parts = {key: track.between(first, last) for key, track in tracks.items()}
+    kept: dict[str, Track] = defaultdict(Track)
+    kept.update({key: part for key, part in parts.items() if part.values})
+    return kept
+
+
+def _in_order(track: Track, *, by_step: bool) -> Track:
+    marks: Sequence[float] = track.steps if by_step else track.times_s
+    if all(one <= other for one, other in pairwise(marks)):
+        return track
+    order = sorted(range(len(marks)), key=marks.__getitem__)
+    return Track(
+        [track.steps[place] for place in order],
+        [track.times_s[place] for place in order],
+        [track.values[place] for place in order],
+    )

@@ -1,0 +1,119 @@
+"""Result of a diagnosis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
+
+
+class Kind(StrEnum):
+    """Kind of fault."""
+
+    SLOW_GENERATION = "slow_generation"
+    SLOW_REWARD = "slow_reward"
+    SLOW_TRAINING = "slow_training"
+    SLOW_SYNC = "slow_sync"
+    SLOW_PHASE = "slow_phase"
+    STRAGGLER = "straggler"
+    STARVATION = "starvation"
+    EVICTION = "eviction"
+    STALE_POLICY = "stale_policy"
+    STALENESS_GROWTH = "staleness_growth"
+    CRASH = "crash"
+    CRASH_LOOP = "crash_loop"
+    KV_THRASH = "kv_thrash"
+    GC_PAUSES = "gc_pauses"
+    NETWORK_DELAY = "network_delay"
+    THROTTLED = "throttled"
+    STALL = "stall"
+    CLOCK_SKEW = "clock_skew"
+    NAN = "nan"
+    REWARD_BUG = "reward_bug"
+    REWARD_DROP = "reward_drop"
+    ENTROPY_COLLAPSE = "entropy_collapse"
+    KL_GROWTH = "kl_growth"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One finding that supports a cause.
+
+    Attributes:
+        what: In words.
+        key: Tracker key that shows it, if there is one.
+        worker: ``<role>/<index>``, if it is about one.
+        before: Level before.
+        after: Level after.
+        unit: Of the levels.
+        traces: Ids of traces that show it, in hexadecimal digits.
+    """
+
+    what: str
+    key: str | None = None
+    worker: str | None = None
+    before: float | None = None
+    after: float | None = None
+    unit: str = ""
+    traces: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Fault of a run, and its evidence.
+
+    Attributes:
+        kind: The kind.
+        score: Weight of the evidence, from 0 to 1; causes are ranked by it.
+        words: One sentence.
+        role: Affected role, if there is one.
+        worker: ``<role>/<index>``, if one is at fault and not its peers.
+        phase: Affected phase, if there is one.
+        since: Approximate first step; None if it was so from the beginning.
+        until: Approximate last step; None if it goes on.
+        answered_by: For late calls, the roles that answer them.
+        evidence: The strongest first.
+    """
+
+    kind: Kind
+    score: float
+    words: str
+    role: str | None = None
+    worker: str | None = None
+    phase: str | None = None
+    since: int | None = None
+    until: int | None = None
+    answered_by: frozenset[str] = frozenset()
+    evidence: Sequence[Evidence] = ()
+
+
+class Verdict(StrEnum):
+    """Verdict of a diagnosis."""
+
+    CAUSE = "cause"
+    NO_CLEAR_CAUSE = "no clear cause"
+    HEALTHY = "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Diagnosis of some steps of a run.
+
+    Attributes:
+        first: The first step of the question.
+        last: The last step of the question.
+        verdict: The verdict.
+        causes: Ranked; none if there is nothing to explain, or no explanation.
+        symptoms: Changes in words, with or without a cause.
+        bound: (role, phase, share) of the phase with most of the time of these steps; None if no
+            step was explained.
+        failures: Of workers, in words, the last ones; those of a cause left out.
+    """
+
+    first: int
+    last: int
+    verdict: Verdict
+    causes: Sequence[Cause]
+    symptoms: Sequence[str]
+    bound: tuple[str, str, float] | None
+    failures: Sequence[str] = ()

@@ -1,0 +1,1 @@
+"""Span analysis: the critical path, idle time, slack, clock offsets."""

@@ -1,0 +1,232 @@
+"""Spans of some processes, indexed for a walk back in time.
+
+A walk needs three queries: the last child of a span that ended before a moment; the last span of
+the process before a span; and the spans of other processes that a span depends on. Each is one
+bisection.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from otel_rl.records import SpanRecord
+from otel_rl.semconv.names import RlPhaseValues
+
+__all__ = ["UNACCOUNTED", "ByEnd", "Forest"]
+
+UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
+"""Phase of the part of a step that is in none of its phases."""
+
+_MAX_OUTLASTING: Final = 256
+"""Bound on work begun by one span and ended later, mostly the last to end. One sample needs no
+more.
+"""
+
+_BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
+
+
+class ByEnd:
+    """Spans by the time of their end.
+
+    Args:
+        spans: In any order.
+    """
+
+    __slots__ = ("_ends", "_spans")
+
+    def __init__(self, spans: Iterable[SpanRecord]) -> None:
+        self._spans = sorted(spans, key=lambda span: (span.end_ns, span.start_ns))
+        self._ends = [span.end_ns for span in self._spans]
+
+    def between(self, after_ns: int | None, through_ns: int | None) -> Iterable[SpanRecord]:
+        """Return the spans that end in (``after_ns``, ``through_ns``], last first; None is open."""
+        first = 0 if after_ns is None else bisect_right(self._ends, after_ns)
+        end = len(self._ends) if through_ns is None else bisect_right(self._ends, through_ns)
+        for place in range(end - 1, first - 1, -1):
+            yield self._spans[place]
+
+
+_NONE = ByEnd(())
+
+
+class Forest:
+    """Spans of a run, or of a part of it.
+
+    Spans whose parent is unknown, because it was lost or its process does not report, are roots. A
+    child may begin or end outside of its parent, as one of another process does.
+
+    Args:
+        spans: In any order. Of two with one id the first counts: a span may come twice.
+    """
+
+    def __init__(self, spans: Iterable[SpanRecord]) -> None:
+        self._by_id: dict[bytes, SpanRecord] = {}
+        for span in spans:
+            self._by_id.setdefault(span.span_id, span)
+        children: dict[bytes, list[SpanRecord]] = defaultdict(list)
+        tops: dict[str, list[SpanRecord]] = defaultdict(list)
+        collectives: dict[tuple[str, int, str], list[SpanRecord]] = defaultdict(list)
+        for span in self._by_id.values():
+            parent = self.parent(span)
+            if parent is not None:
+                children[parent.span_id].append(span)
+            if parent is None or parent.worker != span.worker or span.start_ns >= parent.end_ns:
+                tops[span.worker].append(span)
+            if _is_collective(span) and span.step is not None:
+                collectives[span.role, span.step, span.phase].append(span)
+        self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
+        self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
+        self._around: dict[bytes, SpanRecord | None] = {}
+        self._used: dict[bytes, ByEnd] = {}
+        self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
+
+    @property
+    def spans(self) -> Iterable[SpanRecord]:
+        """Return all of them."""
+        return self._by_id.values()
+
+    def get(self, span_id: bytes) -> SpanRecord | None:
+        """Return the span of this id, or None."""
+        return self._by_id.get(span_id)
+
+    def parent(self, span: SpanRecord) -> SpanRecord | None:
+        """Return its parent, or None."""
+        return self._by_id.get(span.parent_id) if span.parent_id is not None else None
+
+    def children(self, span: SpanRecord, through_ns: int) -> Iterable[SpanRecord]:
+        """Return the children that ended within the span by ``through_ns``, last first."""
+        return self._children.get(span.span_id, _NONE).between(span.start_ns, through_ns)
+
+    def phase(self, span: SpanRecord) -> str:
+        """Return the phase of a span or around it, else its name."""
+        if span.phase:
+            return span.phase
+        around = self._phase_around(span)
+        if around is not None:
+            return around.phase
+        return span.name if span.step is None else UNACCOUNTED
+
+    def phase_class(self, span: SpanRecord) -> str:
+        """Return the class of that phase; empty without one."""
+        if span.phase_class:
+            return span.phase_class
+        around = self._phase_around(span)
+        return "" if around is None else around.phase_class
+
+    def is_wait(self, span: SpanRecord) -> bool:
+        """Return whether another process decides its end; also for a plain span within a wait."""
+        around = self._phase_around(span)
+        return span.is_wait or (around is not None and around.is_wait)
+
+    def before(self, span: SpanRecord) -> Iterable[SpanRecord]:
+        """Return the top-level spans that the process had ended before the span, last first."""
+        return self._tops.get(span.worker, _NONE).between(None, span.start_ns)
+
+    def linked(self, span: SpanRecord) -> Iterable[SpanRecord]:
+        """Return the known spans that it links to."""
+        for link in span.links:
+            found = self._by_id.get(link)
+            if found is not None:
+                yield found
+
+    def _phase_around(self, span: SpanRecord) -> SpanRecord | None:
+        """Return the phase of its process around a span that is none itself."""
+        above: SpanRecord | None = span
+        found = None
+        climbed: list[bytes] = []
+        while above is not None and above.worker == span.worker:
+            if above.phase:
+                found = above if climbed else None
+                break
+            if above.span_id in self._around:
+                found = self._around[above.span_id]
+                break
+            # Parents may form a cycle.
+            self._around[above.span_id] = None
+            climbed.append(above.span_id)
+            above = self.parent(above)
+        for span_id in climbed:
+            self._around[span_id] = found
+        return found
+
+    def used_around(self, span: SpanRecord) -> ByEnd:
+        """Return the spans linked by the span, its ancestors in the process and their children.
+
+        A wait seldom links to the awaited span: the sample is known by its stamp when the step
+        takes it out of the buffer, and the link is set there. Later work of other roles on a sample
+        is included: the sample was there when the last of it was done.
+        """
+        top = self._top(span)
+        found = self._used.get(top.span_id)
+        if found is None:
+            found = self._used[top.span_id] = ByEnd(self._used_within(top))
+        return found
+
+    def _top(self, span: SpanRecord) -> SpanRecord:
+        seen = {span.span_id}
+        while (parent := self.parent(span)) is not None:
+            if parent.worker != span.worker or parent.span_id in seen:
+                break
+            span = parent
+            seen.add(span.span_id)
+        return span
+
+    def _used_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
+        linked = {found.span_id: found for found in self._linked_within(top)}
+        yield from linked.values()
+        known = set(linked)
+        for found in linked.values():
+            yield from (one for one in self._outlasting(found, known) if one.role != top.role)
+
+    def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
+        waiting, seen = [top], {top.span_id}
+        while waiting:
+            span = waiting.pop()
+            yield from self.linked(span)
+            for child in self.children(span, top.end_ns):
+                if child.worker == top.worker and child.span_id not in seen:
+                    seen.add(child.span_id)
+                    waiting.append(child)
+
+    def _outlasting(self, span: SpanRecord, known: set[bytes]) -> Iterator[SpanRecord]:
+        """Yield work that a span began and that ended after it, such as a consumer's."""
+        waiting, left = [span], _MAX_OUTLASTING
+        while waiting:
+            parent = waiting.pop()
+            for child in self._children.get(parent.span_id, _NONE).between(parent.end_ns, None):
+                left -= 1
+                if left < 0:
+                    return
+                if child.span_id not in known:
+                    known.add(child.span_id)
+                    waiting.append(child)
+                    yield child
+
+    def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
+        """Return the span of the last rank to arrive at a collective, if it was another one."""
+        if span.step is None or not _is_collective(span):
+            return None
+        collective = self._collectives[span.role, span.step, span.phase]
+        return collective.last_to_arrive(span, through_ns)
+
+
+def _is_collective(span: SpanRecord) -> bool:
+    """Return whether all ranks have to arrive before any can go on: a barrier, an all-reduce."""
+    return span.phase == _BARRIER or span.phase_class == "sync"
+
+
+class _Collective:
+    """Spans of all ranks of a role in one collective of a step, by their arrival."""
+
+    def __init__(self, spans: Sequence[SpanRecord]) -> None:
+        self._spans = sorted(spans, key=lambda span: span.start_ns)
+        self._starts = [span.start_ns for span in self._spans]
+
+    def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
+        first = bisect_right(self._starts, span.start_ns)
+        for place in range(bisect_left(self._starts, through_ns) - 1, first - 1, -1):
+            other = self._spans[place]
+            if other.worker != span.worker:
+                return other
+        return None

@@ -1,0 +1,1 @@
+"""Statistics: detection of level changes and trends in series."""

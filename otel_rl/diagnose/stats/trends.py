@@ -1,0 +1,139 @@
+"""Detects departures from a trend, for series that change all the time.
+
+An entropy falls and a KL grows in every run that learns. A fault is a sudden departure from both
+the straight line and the exponential of the values so far.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
+from typing import NamedTuple
+
+from otel_rl.diagnose.history.run_history import Track
+
+__all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure"]
+
+_FEWEST_BEFORE = 10
+_FEWEST_AFTER = 6
+
+_MOST = 700.0  # up to which the exponential is finite
+
+
+class TrendWindow(NamedTuple):
+    """Window of values since a departure.
+
+    Attributes:
+        expected: Extrapolations of the straight line and of the exponential through the values
+            before; equal if some of these are not positive.
+        found: Their median.
+    """
+
+    expected: tuple[float, float]
+    found: float
+
+
+class TrendDeparture(NamedTuple):
+    """Departure of a series from its trend.
+
+    Attributes:
+        step: The first step that is off.
+        before: The last value by the trend before it.
+        after: The median of the last half of the values since then.
+        windows: All values since then, in parts: an extrapolation loses precision with distance.
+        is_sure: Whether two lines fit the series much better than one.
+    """
+
+    step: int
+    before: float
+    after: float
+    windows: tuple[TrendWindow, ...]
+    is_sure: bool
+
+
+class _Line(NamedTuple):
+    """Straight line through points, and the sum of its squared residuals."""
+
+    offset: float
+    slope: float
+    missed: float
+
+    def at(self, place: float) -> float:
+        return self.offset + self.slope * place
+
+
+def departure(track: Track) -> TrendDeparture | None:
+    """Find the clearest departure of a series; None if it is too short.
+
+    Args:
+        track: Finite, in order of its steps.
+    """
+    values, n = track.values, len(track.values)
+    if n < _FEWEST_BEFORE + _FEWEST_AFTER:
+        return None
+    is_positive = min(values) > 0
+    # On a logarithmic scale if possible: a collapse ends in a flat line near 0.
+    scaled = [math.log(value) for value in values] if is_positive else values
+    lines = _Lines(scaled)
+    place = min(
+        range(_FEWEST_BEFORE, n - _FEWEST_AFTER + 1),
+        key=lambda cut: lines.through(0, cut).missed + lines.through(cut, n).missed,
+    )
+    parted = lines.through(0, place).missed + lines.through(place, n).missed
+    straight, curved = _Lines(values).through(0, place), lines.through(0, place)
+
+    def window(first: int, end: int) -> TrendWindow:
+        middle = (first + end - 1) / 2
+        line = straight.at(middle)
+        # Far ahead, an exponential soon exceeds a float.
+        curve = math.exp(min(curved.at(middle), _MOST)) if is_positive else line
+        return TrendWindow((line, curve), median(values[first:end]))
+
+    return TrendDeparture(
+        track.steps[place],
+        straight.at(place - 1),
+        median(values[(place + n) // 2 :]),
+        tuple(
+            window(first, first + _FEWEST_AFTER)
+            for first in range(place, n - _FEWEST_AFTER + 1, _FEWEST_AFTER)
+        ),
+        parted < 0.5 * lines.through(0, n).missed,
+    )
+
+
+def beyond_trend(track: Track, step: int) -> float | None:
+    """Return how far the values since a step are above the trend before it, in units of its noise.
+
+    None if there are too few of either.
+    """
+    place = next((place for place, at in enumerate(track.steps) if at >= step), len(track.steps))
+    n = len(track.values)
+    if place < _FEWEST_BEFORE or n - place < _FEWEST_AFTER:
+        return None
+    line = _Lines(track.values).through(0, place)
+    since = (place + n) // 2
+    found = sum(track.values[at] - line.at(at) for at in range(since, n)) / (n - since)
+    noise = math.sqrt(line.missed / place)
+    return found / max(noise, 1e-9 + 1e-3 * max(map(abs, track.values)))
+
+
+class _Lines:
+    """Least squares over any part of a series, each in constant time."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        # Centred, so that squares lose no precision.
+        self._center = sum(values) / len(values)
+        centered = [value - self._center for value in values]
+        self._y = [0.0, *accumulate(centered)]
+        self._xy = [0.0, *accumulate(place * y for place, y in enumerate(centered))]
+        self._yy = [0.0, *accumulate(y * y for y in centered)]
+
+    def through(self, first: int, end: int) -> _Line:
+        n = end - first
+        mean_x = (first + end - 1) / 2
+        y, xy, yy = (sums[end] - sums[first] for sums in (self._y, self._xy, self._yy))
+        spread_x = n * (n * n - 1) / 12
+        together = xy - mean_x * y
+        slope = together / spread_x if spread_x else 0.0
+        missed = max(0.0, yy - y * y / n - slope * together)
+        return _Line(self._center + y / n - slope * mean_x, slope, missed)

@@ -1,0 +1,138 @@
+"""Interface of the drop-in to the worker: all uses of otel_rl are here."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Final, SupportsFloat, cast
+
+import otel_rl
+from otel_rl.integrations.wandb._rows import Row
+from otel_rl.integrations.wandb._run_metadata import About
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.exit_status import Failure
+from otel_rl.worker.events.run_metadata import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
+from otel_rl.worker.identity.launcher import process_name
+from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.worker.otlp.anyvalue import label
+from otel_rl.worker.session import GUARD, Session, running
+
+__all__ = [
+    "DropReason",
+    "add_config",
+    "guard",
+    "join",
+    "process_name",
+    "record",
+    "record_at",
+    "record_summary",
+    "report_metadata",
+    "set_failure",
+    "wait",
+]
+
+guard: Final = GUARD
+"""Catches and counts errors before they reach training code."""
+
+_FINISH_TIMEOUT_S: Final = 5.0
+"""Maximum time that ``finish`` waits for the endpoint: as at the end of a process."""
+
+# The session that the drop-in has started, and its names.
+_started: tuple[Session, WorkerNames] | None = None
+
+
+def join(worker: WorkerNames, about: About) -> None:
+    """Start ``worker``, unless the program has called ``otel_rl.init`` itself.
+
+    Args:
+        worker: Names of the worker.
+        about: Metadata of the run.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+    global _started  # one worker per process
+    session = running()
+    if session is not None and not session.is_guess:
+        if _started is None or _started[0] is not session:
+            report_metadata(about)
+            return
+        if _started[1] != worker:
+            otel_rl.shutdown(timeout_s=_FINISH_TIMEOUT_S)
+    otel_rl.init(
+        **asdict(worker),
+        notes=about.notes,
+        tags=_words(about.tags),
+        group=_word(about.group),
+        job_type=_word(about.job_type),
+    )
+    session = running()
+    _started = None if session is None else (session, worker)
+
+
+def record(row: Row) -> None:
+    """Send one row, with the time at which it was logged."""
+    record_at(row, row.step)
+
+
+def record_at(row: Row, step: object) -> None:
+    """Send one row at any step, independent of the run's own rows.
+
+    Args:
+        row: Its own step is ignored.
+        step: As given by the program, or None for no step. An invalid step is counted.
+    """
+    at = cast("int | None", step)
+    for reduce, values in ((None, row.values), *row.extremes.items()):
+        if values:
+            otel_rl.mlogger.log(_numbers(values), at, reduce, at_ns=row.time_ns)
+    for name, samples in row.tables.items():
+        otel_rl.mlogger.log_samples(samples, at, name)
+
+
+def record_summary(row: Row) -> None:
+    """Send values that a program wrote into the summary: without step, last writer wins."""
+    otel_rl.mlogger.log(_numbers(row.values), None, "last", at_ns=row.time_ns)
+
+
+def add_config(config: Mapping[str, object]) -> None:
+    """Add to the config of the run."""
+    otel_rl.mlogger.log_config(config)
+
+
+def report_metadata(about: About) -> None:
+    """Set the given notes, tags, group and job type of the run."""
+    session = running()
+    if session is not None:
+        metadata = validated_metadata(
+            guard,
+            notes=about.notes,
+            tags=_words(about.tags),
+            group=_word(about.group),
+            job_type=_word(about.job_type),
+        )
+        if metadata:
+            session.report_start(metadata)
+
+
+def set_failure(error: str | None) -> None:
+    """Set or clear the failure that the worker reports at its end."""
+    session = running()
+    if session is not None:
+        session.failure = None if error is None else Failure(error)
+
+
+def wait() -> bool:
+    """Wait for delivery, at most as long as at the end of a process."""
+    return otel_rl.flush(timeout_s=_FINISH_TIMEOUT_S)
+
+
+def _words(tags: Iterable[object]) -> list[str]:
+    return [_word(tag) for tag in tags if tag][:MAX_TAGS]
+
+
+def _word(given: object) -> str:
+    """Convert text to the form of ``init``: no run may fail for its tags or its group."""
+    return label(given, MAX_WORD_CHARS) if given else ""
+
+
+def _numbers(values: Mapping[str, object]) -> Mapping[str, SupportsFloat]:
+    return cast("Mapping[str, SupportsFloat]", values)  # flat_row let nothing else through

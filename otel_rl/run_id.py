@@ -1,0 +1,30 @@
+"""Stable id of a run, equal in every worker and in the bridge."""
+
+import base64
+import hashlib
+from functools import lru_cache
+
+__all__ = ["run_id"]
+
+_LENGTH = 16
+"""80 bits: a billion runs of one project collide with a chance of one in two million."""
+
+_MAX_CACHED = 1024  # default limit of experiments in a bridge; called per batch
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def run_id(experiment: str, trial: str) -> str:
+    """Digest of (experiment, trial) in ``[a-z2-7]{16}``: safe in paths, URLs and tracker ids.
+
+    A length precedes each name, so that ("a", "bc") and ("ab", "c") differ.
+
+    Args:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+    """
+    digest = hashlib.sha256()
+    for name in (experiment, trial):
+        encoded = name.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
+    return base64.b32encode(digest.digest()).decode("ascii").lower()[:_LENGTH]

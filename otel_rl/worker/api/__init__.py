@@ -1,0 +1,1 @@
+"""Public functions of a worker, as exported by ``otel_rl``."""

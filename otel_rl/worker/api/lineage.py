@@ -1,0 +1,463 @@
+"""Links samples to the spans that generated them, from the generator to the trainer.
+
+    generator                     buffer                       trainer
+    lineage.inject(sample)  -->   {"tokens": ..., "otel_rl": stamp}  -->   lineage.link(batch)
+                  lineage.score(sample, reward=...)
+
+Minutes in a replay buffer separate the two, so training is not a part of the span that generated
+the sample: its span *links* to it. A stamp is one line of text, W3C trace context first:
+
+    00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01;v=7;s=411;t=1700000000000000000
+
+with the policy version, the step and the time (ns since the Unix epoch); a sample that was scored
+adds its reward and its length: ``;r=0.5;n=312``. It fits wherever text does: a column of an array,
+a field of a message, a header.
+
+``score`` sees every sample that is produced, ``link`` only those that are trained on, so the run
+shows both, and what lies between: filters, staleness limits, a full buffer.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from time import time_ns
+from typing import Final, NamedTuple, TypeVar, cast
+
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
+
+from otel_rl.semconv import instruments, names
+from otel_rl.version import __version__
+from otel_rl.worker import served_policy, session
+from otel_rl.worker.api.remote_context import sends_context, takes_context
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.phases import control_flows
+from otel_rl.worker.tensors import NotANumber, as_step, hold, number
+
+__all__ = [
+    "KEY",
+    "MAX_LINKS",
+    "MAX_SAMPLES",
+    "Origin",
+    "inject",
+    "link",
+    "link_weights",
+    "read",
+    "score",
+    "sends_context",
+    "stamp",
+    "takes_context",
+]
+
+KEY: Final = "otel_rl"
+"""Key or attribute that holds the stamp of a sample."""
+
+MAX_LINKS: Final = 64
+"""Per call. The SDK keeps 128 links of a span, and a person reads fewer."""
+
+MAX_SAMPLES: Final = 65_536
+"""Per call; further samples are counted as dropped."""
+
+_SCOPE: Final = "otel_rl.carrier"
+
+_NS_PER_S: Final = 1_000_000_000
+
+_STAMP: Final = re.compile(
+    r"(?:00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}))?"
+    r"(?:;v=(-?\d{1,19}))?(?:;s=(-?\d{1,19}))?(?:;t=(\d{1,19}))?"
+    r"(?:;r=(-?\d[\d.e+-]{0,30}|-?inf|nan))?(?:;n=(\d{1,19}))?"
+    r"(?:;[a-z]+=[^;]{0,64})*"  # parts of later versions
+)
+
+_OUTCOME: Final = re.compile(r";[rn]=[^;]*")
+
+_TEXT_KINDS: Final = "OSUTV"  # objects, bytes, text and records, as numpy has them
+
+_Item = TypeVar("_Item")
+
+
+class Origin(NamedTuple):
+    """Content of a stamp; None for missing parts.
+
+    Attributes:
+        span: (trace id, span id, trace flags) of the span that generated the sample.
+        version: The policy version that generated it.
+        step: The training step in which it was generated.
+        time_ns: Time of the stamp, since the Unix epoch.
+        reward: Of the sample.
+        length: Of the sample, in tokens or actions.
+    """
+
+    span: tuple[int, int, int] | None
+    version: int | None
+    step: int | None
+    time_ns: int | None
+    reward: float | None = None
+    length: int | None = None
+
+
+def stamp(*, policy_version: int | None = None, step: int | None = None) -> str:
+    """Return the current span, policy version, step and time as one line of text. Never raises.
+
+    Args:
+        policy_version: Of the policy that generates the sample, or of the weights that are sent;
+            default that of the latest ``link_weights``. The current span gets it.
+        step: The training step; default the caller's current one.
+    """
+    with session.GUARD:
+        span = get_current_span()
+        context = span.get_span_context()
+        version, number = as_step(policy_version), as_step(_step(step))
+        if version is not None:
+            span.set_attribute(names.RL_POLICY_VERSION, version)
+        elif (weights := served_policy.served()) is not None:
+            version = weights.version
+        return "".join(
+            (
+                f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+                if context.is_valid
+                else "",
+                "" if version is None else f";v={version}",
+                "" if number is None else f";s={number}",
+                f";t={time_ns()}",
+            )
+        )
+    return ""
+
+
+def score(item: _Item, *, reward: object = None, length: object = None) -> _Item:
+    """Add reward and length to the stamp of a sample that was just scored. Never raises.
+
+    Records ``rl.sample.reward`` and ``rl.sample.length``: those of all samples, whether or not
+    they are trained on. ``link`` records those that are. Call it once per sample.
+
+    Args:
+        item: A sample, stamped or not, or the text of a stamp.
+        reward: A number, or a tensor of one element. One on a device is waited for.
+        length: In tokens or actions.
+
+    Returns:
+        The item; of a text the longer text.
+    """
+    with session.GUARD:
+        outcome = _outcome(reward, length)
+        found = item if isinstance(item, str) else next(_stamps(item), None)
+        text = stamp() if found is None or _parse(found) is None else found.strip()
+        text = _OUTCOME.sub("", text) + outcome.text()
+        _produced(outcome)
+        if isinstance(item, str):
+            return cast("_Item", text)
+        _write(item, text, "score")
+    return item
+
+
+class _Outcome(NamedTuple):
+    """Outcome of a sample; None for what is not known."""
+
+    reward: float | None
+    length: int | None
+
+    def text(self) -> str:
+        """Return the end of a stamp."""
+        return ("" if self.reward is None else f";r={self.reward!r}") + (
+            "" if self.length is None else f";n={self.length}"
+        )
+
+
+def _outcome(reward: object, length: object) -> _Outcome:
+    value = None if reward is None else number(hold(reward))
+    if isinstance(value, NotANumber):
+        session.GUARD.drop(
+            DropReason.NOT_A_NUMBER, f"lineage.score: a reward is a {value.description}."
+        )
+        value = None
+    tokens = as_step(length)
+    return _Outcome(
+        None if value is None else float(value),
+        None if tokens is None or tokens < 0 else tokens,
+    )
+
+
+def inject(item: _Item, *, policy_version: int | None = None, step: int | None = None) -> _Item:
+    """Write a ``stamp`` into a sample. Never raises.
+
+    Args:
+        item: A mutable mapping, which gets the key ``otel_rl``; or an object, which gets the
+            attribute. An item that accepts neither stays unchanged and is counted: keep a ``stamp``
+            beside it.
+        policy_version: See ``stamp``.
+        step: See ``stamp``.
+
+    Returns:
+        The item.
+    """
+    with session.GUARD:
+        _write(item, stamp(policy_version=policy_version, step=step), "inject")
+    return item
+
+
+def _write(item: object, text: str, caller: str) -> None:
+    try:
+        if isinstance(item, Mapping):
+            item[KEY] = text  # type: ignore[index]  # or a TypeError
+        else:
+            setattr(item, KEY, text)
+    except (TypeError, AttributeError):
+        session.GUARD.drop(
+            DropReason.NO_STAMP,
+            f"lineage.{caller}: a {type(item).__name__} accepts no stamp. Keep the result of "
+            "lineage.stamp() beside it.",
+        )
+
+
+def link(items: object, *, policy_version: int | None = None, step: int | None = None) -> None:
+    """Link the current span to the spans that generated the samples, and measure the samples' age.
+
+    Call it where the samples are used, within the span of the step or phase. Never raises. Of more
+    than 64 different spans, 64 are linked: the latest 32, which the work may have waited for, and
+    others evenly spaced over the rest; the span records the total.
+
+    Records ``rl.sample.age.duration``, and ``.versions`` and ``.steps`` where both sides know them,
+    each as mean, min, max, p50 and p99 over the samples; ``rl.policy.staleness`` of each sample
+    whose version is known; and of samples with ``score``, mean, min, max and standard deviation of
+    the reward as ``rl.reward.*`` and the mean length as ``rl.episode.length``.
+
+    Args:
+        items: Samples with a stamp, stamps, or any nesting of sequences and arrays of them.
+        policy_version: The version that is trained now.
+        step: The training step; default the caller's current one.
+    """
+    with session.GUARD:
+        number = as_step(_step(step))
+        texts = list(islice(_stamps(items), MAX_SAMPLES + 1))
+        if len(texts) > MAX_SAMPLES:
+            session.GUARD.drop(
+                DropReason.TOO_MANY_SAMPLES,
+                f"lineage.link: more than {MAX_SAMPLES} samples in one call; the rest is dropped.",
+            )
+            texts.pop()
+        # Samples of one generation mostly share a span and a stamp.
+        marks = [(mark, n) for text, n in Counter(texts).items() if (mark := _parse(text))]
+        _link([mark for mark, _ in marks], sum(n for _, n in marks))
+        _measure(marks, as_step(policy_version), number)
+
+
+def link_weights(weights: object, *, policy_version: int | None = None) -> None:
+    """Link the current span, which received weights, to the span that sent them.
+
+    Later spans of the phase ``generate``, in all threads, link to the current span. Call it within
+    the span of ``weight_sync`` or ``weight_pull``, with the stamp of the weights. Never raises.
+
+    Args:
+        weights: A ``stamp``, or an object that has one.
+        policy_version: Of the weights; default that of the stamp.
+    """
+    with session.GUARD:
+        span = get_current_span()
+        mark = next((mark for text in _stamps(weights) if (mark := _parse(text))), None)
+        version = as_step(policy_version)
+        if mark is not None:
+            if version is None:
+                version = _integer(mark.version)
+            place = _place(mark)
+            if place is not None:
+                span.add_link(_context(place))
+        if version is not None:
+            span.set_attribute(names.RL_POLICY_VERSION, version)
+        served_policy.serve(served_policy.ServedPolicy(span.get_span_context(), version))
+
+
+def _step(given: int | None) -> int | None:
+    return control_flows.current().step_number if given is None else given
+
+
+def _stamps(items: object) -> Iterator[str]:
+    """Yield the stamps of any container. Iterative: a batch may be nested to any depth."""
+    waiting: list[Iterator[object]] = [iter((items,))]
+    while waiting:
+        item = next(waiting[-1], waiting)
+        if item is waiting:
+            waiting.pop()
+        elif isinstance(item, str):
+            yield item
+        elif isinstance(item, bytes):
+            yield item.decode("ascii", "replace")
+        elif isinstance(item, Mapping):
+            waiting.append(iter((item[KEY],) if KEY in item else ()))
+        elif hasattr(item, KEY):
+            waiting.append(iter((getattr(item, KEY),)))
+        elif hasattr(item, "tolist"):
+            if _may_hold_text(item):
+                waiting.append(iter((item.tolist(),)))
+        elif isinstance(item, Iterable):
+            waiting.append(iter(item))
+
+
+def _may_hold_text(array: object) -> bool:
+    """Report whether an array may hold stamps. Never reads a tensor, which may block."""
+    kind = getattr(getattr(array, "dtype", None), "kind", None)
+    if isinstance(kind, str):
+        return kind in _TEXT_KINDS
+    return not hasattr(array, "device")  # torch has no tensors of text
+
+
+def read(text: str) -> Origin | None:
+    """Parse a ``stamp``; None if ``text`` is not one."""
+    mark = _parse(text)
+    if mark is None:
+        return None
+    trace_id, span_id, flags = mark.trace_id, mark.span_id, mark.flags
+    version, step, time = map(_integer, (mark.version, mark.step, mark.time))
+    span = None
+    if trace_id and span_id and flags and int(trace_id, 16) and int(span_id, 16):
+        span = int(trace_id, 16), int(span_id, 16), int(flags, 16)
+    return Origin(span, version, step, time, _real(mark.reward), _integer(mark.length))
+
+
+def _parse(text: str) -> "_Mark | None":
+    """Split a stamp into its parts as text: most of them are not needed as numbers."""
+    match = _STAMP.fullmatch(text.strip())
+    return _Mark(*match.groups()) if match is not None and match[0] else None
+
+
+class _Mark(NamedTuple):
+    """Parts of a stamp; None for missing ones."""
+
+    trace_id: str | None
+    span_id: str | None
+    flags: str | None
+    version: str | None
+    step: str | None
+    time: str | None
+    reward: str | None
+    length: str | None
+
+
+def _integer(written: str | None) -> int | None:
+    return None if written is None else int(written)
+
+
+def _real(written: str | None) -> float | None:
+    try:
+        return None if written is None else float(written)
+    except ValueError:  # such as 1e-
+        return None
+
+
+def _link(marks: Iterable[_Mark], samples: int) -> None:
+    span = get_current_span()
+    if not span.is_recording():
+        return
+    latest: dict[tuple[str, str, str], int] = {}
+    for mark in marks:
+        place = _place(mark)
+        if place is not None:
+            latest[place] = max(latest.get(place, 0), int(mark.time or 0))
+    for place in _chosen(sorted(latest, key=lambda one: latest[one])):
+        span.add_link(_context(place))
+    span.set_attribute(names.RL_SAMPLE_COUNT, samples)
+    span.set_attribute(names.RL_SAMPLE_ORIGINS, len(latest))
+
+
+def _place(mark: _Mark) -> tuple[str, str, str] | None:
+    """Return (trace id, span id, flags) as text, if present."""
+    if mark.trace_id and mark.span_id and mark.flags:
+        return mark.trace_id, mark.span_id, mark.flags
+    return None
+
+
+def _context(place: tuple[str, str, str]) -> SpanContext:
+    trace, own, sampled = (int(part, 16) for part in place)
+    return SpanContext(trace, own, is_remote=True, trace_flags=TraceFlags(sampled))
+
+
+def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
+    """Select at most ``MAX_LINKS``, in their order."""
+    if len(spans) <= MAX_LINKS:
+        return spans
+    half = MAX_LINKS // 2
+    others, latest = spans[:-half], spans[-half:]
+    return [*(others[place * len(others) // half] for place in range(half)), *latest]
+
+
+def _measure(marks: Sequence[tuple[_Mark, int]], version: int | None, step: int | None) -> None:
+    current = session.running() or session.start_from_environment()
+    if current is None:
+        return
+    meter = current.providers.meter.get_meter(_SCOPE, __version__)
+    at_step: dict[str, str | int] = {} if step is None else {names.RL_LOOP_ITERATION: step}
+    ages = _ages(marks, version, step)
+    for name, values in ages.items():
+        for statistic, value in _statistics(values):
+            _set(meter, name, value, {names.RL_STATISTIC: statistic, **at_step})
+    if stale := [age for age in ages.get(names.RL_SAMPLE_AGE_VERSIONS, ()) if age >= 0]:
+        staleness = instruments.create_rl_policy_staleness(meter)
+        for age in stale:
+            staleness.record(age, at_step)
+    known = [(reward, n) for mark, n in marks if (reward := _real(mark.reward)) is not None]
+    if known:
+        for name, value in _of_rewards([reward for reward, n in known for _ in range(n)]):
+            _set(meter, name, value, at_step)
+    lengths = [int(mark.length) for mark, n in marks if mark.length is not None for _ in range(n)]
+    if lengths:
+        _set(meter, names.RL_EPISODE_LENGTH, sum(lengths) / len(lengths), at_step)
+
+
+def _set(meter: Meter, name: str, value: float, attributes: Mapping[str, str | int]) -> None:
+    spec = names.METRICS[name]
+    meter.create_gauge(name, spec.unit, spec.brief).set(value, attributes)
+
+
+def _ages(
+    marks: Sequence[tuple[_Mark, int]], version: int | None, step: int | None
+) -> Mapping[str, list[float]]:
+    """Return the age of each sample, by metric, where both sides know it."""
+    now_ns = time_ns()
+    ages: defaultdict[str, list[float]] = defaultdict(list)
+    for mark, n in marks:
+        if mark.time is not None:
+            age_s = (now_ns - int(mark.time)) / _NS_PER_S
+            ages[names.RL_SAMPLE_AGE_DURATION].extend([age_s] * n)
+        if version is not None and mark.version is not None:
+            ages[names.RL_SAMPLE_AGE_VERSIONS].extend([version - int(mark.version)] * n)
+        if step is not None and mark.step is not None:
+            ages[names.RL_SAMPLE_AGE_STEPS].extend([step - int(mark.step)] * n)
+    return ages
+
+
+def _produced(outcome: _Outcome) -> None:
+    current = session.running() or session.start_from_environment()
+    if current is None:
+        return
+    meter = current.providers.meter.get_meter(_SCOPE, __version__)
+    step = _step(None)
+    at_step = {} if step is None else {names.RL_LOOP_ITERATION: step}
+    if outcome.reward is not None:
+        instruments.create_rl_sample_reward(meter).set(outcome.reward, at_step)
+    if outcome.length is not None:
+        instruments.create_rl_sample_length(meter).record(outcome.length, at_step)
+
+
+def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """Yield name and value of each figure. NaN is data: with one of them all are NaN."""
+    mean = sum(rewards) / len(rewards)
+    unknown = math.isnan(mean)
+    yield names.RL_REWARD_MEAN, mean
+    yield names.RL_REWARD_MIN, mean if unknown else min(rewards)
+    yield names.RL_REWARD_MAX, mean if unknown else max(rewards)
+    yield (
+        names.RL_REWARD_STD,
+        math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)),
+    )
+
+
+def _statistics(values: list[float]) -> Iterator[tuple[str, float]]:
+    values.sort()
+    last = len(values) - 1
+    yield "mean", sum(values) / len(values)
+    yield "min", values[0]
+    yield "max", values[-1]
+    yield "p50", values[round(0.50 * last)]
+    yield "p99", values[round(0.99 * last)]

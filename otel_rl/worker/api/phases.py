@@ -1,0 +1,332 @@
+"""Measures the exclusive time of steps and phases.
+
+A phase in the control flow (thread or asyncio task) of its step counts in the step. A phase in
+another flow runs beside it: it takes no time from the step's phases, and is measured separately.
+"""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, ParamSpec, Self, TypeVar
+
+from opentelemetry.metrics import _Gauge as Gauge
+
+from otel_rl.semconv.instruments import (
+    create_rl_iteration_duration,
+    create_rl_phase_duration,
+    create_rl_train_mfu,
+)
+from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS, RL_TRAIN_TOKENS
+from otel_rl.version import __version__
+from otel_rl.worker import session
+from otel_rl.worker.api.decorator import timed
+from otel_rl.worker.api.phase_spans import (
+    SCOPE_NAME,
+    begin_phase_span,
+    begin_step_span,
+    end_span,
+    tracer,
+)
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.exit_status import mark_step
+from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.phases import control_flows, exclusive_time
+from otel_rl.worker.phases.exclusive_time import Refused, Timeline
+from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
+from otel_rl.worker.tensors import as_step
+
+__all__ = ["phase", "step"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WHY: Final = {
+    Refused.TOO_DEEP: (
+        DropReason.UNCLOSED_PHASE,
+        (
+            f"More than {exclusive_time.MAX_DEPTH} steps and phases are nested; the "
+            "innermost are not measured. Use them in with statements, or close them."
+        ),
+    ),
+    Refused.TOO_MANY_PHASES: (
+        DropReason.TOO_MANY_PHASES,
+        (
+            f"The steps have more than {exclusive_time.MAX_PHASES} different phases; further ones "
+            "are not measured. Phase names should not contain ids or numbers."
+        ),
+    ),
+}
+
+
+class _Block:
+    """``with`` or ``async with`` block that never raises. Reentrant."""
+
+    __slots__ = ("__weakref__",)
+
+    def __enter__(self) -> Self:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            flow = control_flows.current()
+            if flow.refused is not None and flow.ends_refused(self):
+                return
+            frame = flow.close(self)
+            if frame is None:
+                # A generator closed by another thread or task; or a frame of the parent, after a
+                # fork.
+                elsewhere = control_flows.abandon_elsewhere(self)
+                if elsewhere is None:
+                    return
+                flow, frame = elsewhere
+            if error is not None and isinstance(frame, StepFrame):
+                mark_step(error, frame.number)
+                current = session.running()
+                if current is not None:
+                    current.report_error(error)
+            try:
+                if frame.step is None:
+                    self._report(flow, frame)
+            finally:
+                if frame.span is not None:
+                    end_span(flow, frame, error)
+        except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
+            session.GUARD.caught(failure)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def _report(self, flow: Timeline, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, flow: Timeline, why: Refused) -> None:
+        flow.refuse(self)
+        if why is Refused.WITHIN_A_STEP:
+            session.GUARD.warn(
+                "step_within_a_step",
+                "A step was opened within a step, and is a part of the outer one. Close each "
+                "step before the next one; otel_rl.phase() measures parts of it.",
+            )
+        else:
+            session.GUARD.drop(*_WHY[why])
+
+
+class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
+    """Training step, as a ``with`` or ``async with`` block. Never raises, never waits.
+
+    At its end it reports ``rl.iteration.duration``, and the exclusive ``rl.phase.duration`` of each
+    phase, summed over its entries. Time in no phase is ``unaccounted``, so that the phases add up
+    to the iteration. A phase from an earlier step of this thread or task is 0 if it does not occur.
+    What counters and histograms of the process count meanwhile is in the step's row. The block is a
+    span, ``rl.loop``.
+
+    Args:
+        number: The training step, any integer.
+        phases: Reported from the first step on, as 0 until they occur. Name those that occur only
+            on several devices, so that one device reports the same phases.
+    """
+
+    __slots__ = ("_phases", "number")
+
+    def __init__(self, number: int, *, phases: Iterable[str] = ()) -> None:
+        self._phases = (phases,) if isinstance(phases, str) else phases
+        self.number = number
+        """The training step."""
+
+    def __enter__(self) -> Self:
+        try:
+            number = as_step(self.number)
+            if number is None:
+                control_flows.current().refuse(self)
+                session.GUARD.drop(
+                    DropReason.BAD_STEP,
+                    "otel_rl.step: the number must be an integer of 64 bits (got "
+                    f"{str(self.number)[:80]!r}). The step is not measured.",
+                )
+                return self
+            found = tracer()
+            flow = control_flows.current()
+            frame = flow.open_step(self, number)
+            if isinstance(frame, Refused):
+                self._refuse(flow, frame)
+                return self
+            current = session.running()
+            flow.report_as(current)
+            if current is not None:
+                frame.end_counts = current.providers.meter.steps.open(
+                    number, frame.begun_ns + flow.wall_ns, self
+                )
+            if self._phases and not flow.report(filter(_is_name, self._phases)):
+                session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
+            if found is not None:
+                begin_step_span(found, flow, frame)
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            session.GUARD.caught(error)
+        return self
+
+    def _report(self, flow: Timeline, frame: Frame) -> None:
+        if not isinstance(frame, StepFrame):
+            return
+        current, tokens = session.running(), None
+        if frame.end_counts is not None:
+            has_mfu = current is not None and current.model_flops.is_known
+            tokens = frame.end_counts(
+                frame.ended_ns + flow.wall_ns, RL_TRAIN_TOKENS if has_mfu else None
+            )
+        if frame.is_abandoned:
+            session.GUARD.drop(
+                DropReason.UNCLOSED_PHASE,
+                f"Step {frame.number} was opened and closed by different threads or tasks, "
+                "and is not measured.",
+            )
+            return
+        durations_ns = frame.durations_ns
+        gauges = _gauges(len(durations_ns) + 1)
+        if gauges is None:
+            return
+        number = frame.number
+        for name, phase_class in flow.phases.items():
+            gauges.record_phase(name, durations_ns.get(name, 0), phase_class, number)
+        gauges.record_phase(UNACCOUNTED, durations_ns[UNACCOUNTED], None, number)
+        gauges.record_iteration(frame.ended_ns - frame.begun_ns, number)
+        if tokens is not None and current is not None:
+            duration_s = (frame.ended_ns - frame.begun_ns) / 1e9
+            mfu = current.model_flops.utilization(tokens, duration_s)
+            if mfu is not None:
+                gauges.record_mfu(mfu, number)
+
+
+class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
+    """Part of a step, as a ``with`` or ``async with`` block or as decorator. Never raises.
+
+    Its time is exclusive: nested phases are subtracted. Outside a step it is reported at each end.
+    Reentrant, in any thread or task.
+
+    Args:
+        name: A value of ``rl.phase``, or any text; each name is a series of its own.
+        phase_class: Class of its time, for a phase that is not in the registry.
+        span: True also records a span for each entry, at ten times the cost.
+    """
+
+    __slots__ = ("_name", "_phase_class", "_span")
+
+    def __init__(self, name: str, *, phase_class: str | None = None, span: bool = True) -> None:
+        self._name = name
+        # Converts a StrEnum: span processors receive plain text.
+        self._phase_class = None if phase_class is None else str(phase_class)
+        self._span = span
+
+    def __enter__(self) -> Self:
+        try:
+            if not _is_name(self._name):
+                control_flows.current().refuse(self)
+                return self
+            flow = control_flows.current()
+            frame = flow.open_phase(self, self._name, self._phase_class)
+            if isinstance(frame, Refused):
+                self._refuse(flow, frame)
+            elif self._span:
+                found = tracer()
+                if found is not None:
+                    begin_phase_span(found, flow, frame, self._phase_class)
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            session.GUARD.caught(error)
+        return self
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function, also an ``async`` one or a generator: each call is the phase.
+
+        A generator is in the phase while it runs, not while it is suspended.
+        """
+        return timed(function, self._again)
+
+    def _again(self) -> "phase":
+        return phase(self._name, phase_class=self._phase_class, span=self._span)
+
+    def _report(self, flow: Timeline, frame: Frame) -> None:
+        gauges = _gauges(1)
+        if gauges is None:
+            return
+        gauges.record_phase(frame.name, frame.charged_ns, self._phase_class)
+        whole = WHOLES.get(frame.name)
+        if whole is not None and not flow.credit(whole, frame.charged_ns):
+            gauges.record_phase(whole, frame.charged_ns)
+
+
+def _is_name(name: object) -> bool:
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH:
+        return True
+    session.GUARD.drop(
+        DropReason.BAD_NAME,
+        f"otel_rl.phase: a phase's name must be text of 1 to {MAX_NAME_LENGTH} characters "
+        f"(got {str(name)[:80]!r}). It is not measured.",
+    )
+    return False
+
+
+class _Gauges:
+    """Phase instruments of a provider."""
+
+    __slots__ = ("_iteration", "_mfu", "_phase", "provider")
+
+    def __init__(self, provider: BufferedMeterProvider) -> None:
+        meter = provider.get_meter(SCOPE_NAME, __version__)
+        self.provider = provider
+        self._phase: Gauge = create_rl_phase_duration(meter)
+        self._iteration: Gauge = create_rl_iteration_duration(meter)
+        self._mfu: Gauge = create_rl_train_mfu(meter)
+
+    def record_phase(
+        self,
+        name: str,
+        duration_ns: int,
+        phase_class: str | None = None,
+        number: int | None = None,
+    ) -> None:
+        attributes: dict[str, str | int] = {RL_PHASE: name}
+        if number is not None:
+            attributes[RL_LOOP_ITERATION] = number
+        if phase_class is not None:
+            attributes[RL_PHASE_CLASS] = phase_class
+        self._phase.set(duration_ns / 1e9, attributes)
+
+    def record_mfu(self, mfu: float, number: int) -> None:
+        self._mfu.set(mfu, {RL_LOOP_ITERATION: number})
+
+    def record_iteration(self, duration_ns: int, number: int) -> None:
+        self._iteration.set(duration_ns / 1e9, {RL_LOOP_ITERATION: number})
+
+
+_made: _Gauges | None = None
+
+
+def _gauges(measurements: int) -> _Gauges | None:
+    """Return the instruments. None, with so many drops counted, if there is no session."""
+    global _made  # a cache: there is one provider in a process
+    current = session.running() or session.start_from_environment()
+    if current is None:
+        if not session.is_disabled():
+            session.GUARD.drop(
+                DropReason.NOT_STARTED,
+                "A step or phase ended before otel_rl.init() or after otel_rl.shutdown(), and is "
+                'not measured. Call otel_rl.init(experiment="...", role="...") first, or set '
+                "OTEL_RL_EXPERIMENT.",
+                measurements,
+            )
+        return None
+    if _made is None or _made.provider is not current.providers.meter:
+        _made = _Gauges(current.providers.meter)
+    return _made

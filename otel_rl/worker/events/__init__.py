@@ -1,0 +1,1 @@
+"""Events of a run: its metadata, its samples, and how a process ended."""

@@ -1,0 +1,1 @@
+"""Exporter thread, with its send queues and its connections."""

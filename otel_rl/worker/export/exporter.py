@@ -1,0 +1,375 @@
+"""Exporter thread: at every interval it collects, queues and sends requests.
+
+    collect() -> send queues -> endpoints
+                 bounded, oldest out first
+
+It owns the send queues and their transports. Training threads only set flags under the condition,
+so they wait no longer than the timeout that they pass to ``flush`` or ``shutdown``.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Condition, Thread, current_thread
+from typing import Final
+
+from opentelemetry import context
+
+from otel_rl.records import Signal
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.export.queues import MAX_QUEUE_BYTES, SendQueue, SendQueues
+from otel_rl.worker.export.sender import Sender
+from otel_rl.worker.export.transport import Transport
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.otlp.request_packer import Request
+
+__all__ = ["Exporter", "Source"]
+
+THREAD_NAME: Final = "otel-rl-export"
+
+_LOST: Final = {
+    Signal.METRICS: "measurements and events, and the latest totals of counters",
+    Signal.TRACES: "spans",
+}
+_BEAT_EVERY_S: Final = 0.5
+"""Heartbeat period of an idle worker, if the export interval is shorter. The bridge's worker
+timeout is 15 s."""
+
+_LOOK_EVERY_S: Final = 1.0
+"""Period of checks of the buffer's fill, if the export interval is longer."""
+
+_FIRST_LOOK_S: Final = 0.1
+"""The same before the first collection. A receiver waits for the workers that it knows, so first
+measurements must not wait long."""
+
+_HURRIES: Final = 4
+"""Maximum number of early exports per interval; further requests wait for the rest of it."""
+
+_MAX_HURRY_S: Final = 4.0
+"""Upper limit of that interval."""
+
+_URGENT_BACKOFF_S: Final = 0.25
+"""Pause between attempts while ``flush`` or ``shutdown`` waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Callbacks of an exporter. All but ``abandon`` are called on the exporter thread.
+
+    Attributes:
+        collect: Returns the records since the last call.
+        abandon: Discards them, and returns the number of lost measurements.
+        is_crowded: True triggers an early collection.
+        flush_beside: Flushes another exporter once all awaited requests are delivered, before
+            ``last``. Gets half of the remaining seconds, so that time remains for ``last`` even if
+            the other endpoint is unreachable.
+        close: Called once, last.
+        heartbeat: Request to send if nothing was collected; None for none.
+        first: Requests to send first.
+        last: Last request, sent after everything else has been delivered.
+    """
+
+    collect: Callable[[], list[Request]]
+    abandon: Callable[[], int]
+    is_crowded: Callable[[], bool]
+    flush_beside: Callable[[float], object] = lambda _timeout_s: None
+    close: Callable[[], None] = lambda: None
+    heartbeat: Callable[[], Request | None] = lambda: None
+    first: Callable[[], list[Request]] = list
+    last: Callable[[], Request | None] = lambda: None
+
+
+class Exporter:
+    """Runs one daemon thread. Any other thread may call ``flush`` and ``shutdown``.
+
+    Args:
+        source: Provides the requests.
+        open_transport: Called on the exporter thread, once per used signal, and again after a fork.
+            See ``SendQueues``.
+        interval_s: Between two collections.
+        guard: Counts losses.
+        max_queue_bytes: Per signal, of bodies that wait for its endpoint.
+        main: Main signal: measurements or spans.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        open_transport: Callable[[Signal, Transport | None], Transport],
+        interval_s: float,
+        guard: Guard,
+        max_queue_bytes: Mapping[Signal, int] = MAX_QUEUE_BYTES,
+        main: Signal = Signal.METRICS,
+    ) -> None:
+        self._main = main
+        self._source = source
+        self._open_transport = open_transport
+        self._interval_s = interval_s
+        self._guard = guard
+        self._max_queue_bytes = max_queue_bytes
+        self._abandoned: list[Transport] = []
+        self._reset(is_reached=False)
+
+    def _reset(self, *, is_reached: bool) -> None:
+        # _condition guards the nine below; everything after them belongs to the thread.
+        self._condition = Condition()
+        self._is_hurried = False
+        self._flush_wanted = 0
+        self._flush_done = 0
+        self._flush_delivered = 0
+        self._flush_until_s = 0.0
+        self._stop_at_s: float | None = None
+        self._stop_unreached_at_s = 0.0
+        self._has_delivered = False
+        self._has_ended = False
+        self._queues = SendQueues(self._open_transport, self._max_queue_bytes, self._main)
+        self._sender = Sender(self._queues, self._guard, is_reached=is_reached)
+        self._next_collect_s = 0.0
+        self._collected_s: deque[float] = deque([0.0] * _HURRIES, _HURRIES)  # the last times
+        self._next_beat_s = 0.0
+        is_waited_for = self._main is Signal.METRICS
+        self._look_every_s = _FIRST_LOOK_S if is_waited_for else _LOOK_EVERY_S
+        self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def restart_after_fork(self) -> None:
+        """Start the child's own thread with empty queues: the parent sends the rest."""
+        # The transports are kept alive: closing them would write to the parent's connections.
+        self._abandoned += self._queues.opened()
+        was_stopping = self._stop_at_s is not None
+        self._reset(is_reached=self._sender.is_reached)
+        if not was_stopping:
+            self.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send everything recorded before the call.
+
+        Returns:
+            True once the endpoint has answered for it, False if ``timeout_s`` passed first.
+        """
+        with self._condition:
+            if not self._is_waitable():
+                return False
+            self._flush_wanted += 1
+            ticket = self._flush_wanted
+            self._flush_until_s = max(self._flush_until_s, time.monotonic() + timeout_s)
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._flush_done >= ticket, timeout_s)
+            return self._flush_delivered >= ticket
+
+    def hurry(self) -> None:
+        """Request an export without waiting: immediately, unless there were many such requests.
+
+        For a process that may end soon without a chance to flush.
+        """
+        with self._condition:
+            if not self._is_hurried:
+                self._is_hurried = True
+                self._condition.notify_all()
+
+    def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
+        """Send everything and end the thread. Idempotent.
+
+        Args:
+            timeout_s: Maximum blocking time.
+            unreached_timeout_s: The same for an endpoint that never answered; default
+                ``timeout_s``.
+
+        Returns:
+            True if everything was delivered in time. Losses are counted and logged.
+        """
+        with self._condition:
+            first = self._stop_at_s is None
+            if first:
+                now_s = time.monotonic()
+                unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
+                self._stop_at_s = now_s + timeout_s
+                self._stop_unreached_at_s = now_s + min(timeout_s, unreached_s)
+            self._condition.notify_all()
+            if self._is_waitable():
+                self._condition.wait_for(lambda: self._has_ended, timeout_s)
+        lost = self._queues.waiting() + self._source.abandon()
+        delivered = self._has_delivered and not lost
+        # The latest totals of counters may be lost without being counted.
+        if first and not delivered and (lost or self._main is Signal.METRICS):
+            self._guard.drop(
+                DropReason.SHUTDOWN,
+                "The endpoint did not accept the last records of the process; lost are "
+                f"{lost} {_LOST[self._main]} ({self._sender.last_failure}).",
+                lost,
+            )
+        return delivered
+
+    def _is_waitable(self) -> bool:
+        """Report whether the caller may wait for the thread."""
+        is_other = current_thread() is not self._thread
+        return is_other and self._thread.is_alive() and not self._has_ended
+
+    def _run(self) -> None:
+        # HTTP instrumentation must not trace or measure the exporter's own requests, and the thread
+        # must not inherit the span of its starter.
+        context.attach(
+            context.set_value("suppress_instrumentation", value=True, context=context.Context())
+        )
+        self._next_collect_s = time.monotonic() + self._interval_s
+        with self._guard:
+            self._send_first()
+            self._beat()  # from now on the receiver waits for this worker
+        while True:
+            ticket, stopping = self._wait()
+            if ticket or stopping:
+                delivered = False
+                with self._guard:
+                    delivered = self._deliver_all(report_losses=stopping)
+                self._answer_flush(ticket, delivered=delivered)
+            else:
+                with self._guard:
+                    self._collect_if_due()
+                    self._send_queued()
+            if stopping:
+                if delivered:
+                    with self._guard:
+                        self._send_last()
+                else:
+                    self._end()  # closing may be slow, and the outcome is known
+                for transport in self._queues.opened():
+                    with self._guard:
+                        transport.close()
+                with self._guard:
+                    self._source.close()
+                self._end()
+                return
+
+    def _send_first(self) -> None:
+        for request in self._source.first():
+            self._sender.put(request)
+        self._send_queued()
+
+    def _end(self) -> None:
+        with self._condition:
+            self._has_ended = True
+            self._condition.notify_all()
+
+    def _wait(self) -> tuple[int, bool]:
+        """Sleep until there is work. Returns (flush ticket or 0, stopping)."""
+        with self._condition:
+            wake_s = min(self._next_collect_s, time.monotonic() + self._look_every_s)
+            wake_s = min(wake_s, self._queues.wake_s())
+            self._condition.wait_for(self._is_wanted, max(0.0, wake_s - time.monotonic()))
+            if self._is_hurried:
+                self._is_hurried = False
+                may_hurry_s = self._collected_s[0] + min(self._interval_s, _MAX_HURRY_S)
+                self._next_collect_s = min(self._next_collect_s, may_hurry_s)
+            wanted = self._flush_wanted
+            return wanted if wanted > self._flush_done else 0, self._stop_at_s is not None
+
+    def _is_wanted(self) -> bool:
+        return self._is_hurried or self._is_urgent()
+
+    def _is_urgent(self) -> bool:
+        return self._stop_at_s is not None or self._flush_wanted > self._flush_done
+
+    def _collect_if_due(self) -> None:
+        is_due = time.monotonic() >= self._next_collect_s
+        if is_due or self._source.is_crowded():
+            self._collect()
+        if is_due and not self._queues:
+            self._beat()
+
+    def _collect(self) -> None:
+        now_s = time.monotonic()
+        self._next_collect_s = now_s + self._interval_s
+        self._collected_s.append(now_s)
+        failure: Exception | None = None
+        for request in self._source.collect():
+            self._look_every_s = _LOOK_EVERY_S
+            try:
+                self._sender.put(request)
+            except Exception as error:  # noqa: BLE001  # a failing signal must not affect the other
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _beat(self) -> None:
+        """Send a heartbeat of an idle worker.
+
+        Never queued: the next one replaces it.
+        """
+        now_s = time.monotonic()
+        queue = self._queues.main
+        if now_s < max(self._next_beat_s, queue.not_before_s):
+            return
+        request = self._source.heartbeat()
+        if request is None:
+            return
+        self._next_beat_s = now_s + _BEAT_EVERY_S
+        self._sender.send_alone(request)
+
+    def _send_queued(self) -> None:
+        """Send until no queue is ready, or another task is due."""
+        while not self._is_urgent() and time.monotonic() < self._next_collect_s:
+            queue = self._queues.next(lambda queue: time.monotonic() >= queue.not_before_s)
+            if queue is None:
+                return
+            self._sender.send_oldest(queue)
+
+    def _deliver_all(self, *, report_losses: bool) -> bool:
+        """Collect and send everything until the deadline. False on timeout.
+
+        Args:
+            report_losses: True also sends the losses counted meanwhile, for the last export.
+        """
+        if time.monotonic() >= self._deadline_s():
+            return False  # later records belong to another session
+        known_losses = self._guard.drops.counts()
+        self._collect()
+        delivered = self._send_all()
+        if delivered and report_losses and self._guard.drops.counts() != known_losses:
+            self._collect()
+            delivered = self._send_all()
+        remaining_s = self._deadline_s() - time.monotonic()
+        if remaining_s > 0:
+            self._source.flush_beside(remaining_s / 2)
+        return delivered
+
+    def _send_all(self) -> bool:
+        """Send until the queues are empty or the deadline passes."""
+        failed: list[SendQueue] = []
+        while self._queues and time.monotonic() < self._deadline_s():
+            queue = self._queues.next(lambda queue: queue not in failed)
+            if queue is not None:
+                if not self._sender.send_oldest(queue):
+                    failed.append(queue)
+                continue
+            failed.clear()
+            if self._source.is_crowded():
+                self._collect()
+            with self._condition:
+                remaining_s = self._deadline_s() - time.monotonic()
+                self._condition.wait(max(0.0, min(_URGENT_BACKOFF_S, remaining_s)))
+        return not self._queues
+
+    def _send_last(self) -> None:
+        """Send the last request. Everything else is delivered, whatever its result."""
+        with self._condition:
+            self._has_delivered = True
+        request = self._source.last()
+        if request is not None:
+            self._sender.put(request)
+            self._send_all()
+
+    def _deadline_s(self) -> float:
+        if self._stop_at_s is None:
+            return self._flush_until_s
+        return self._stop_at_s if self._sender.is_reached else self._stop_unreached_at_s
+
+    def _answer_flush(self, ticket: int, *, delivered: bool) -> None:
+        with self._condition:
+            if delivered:
+                self._flush_delivered = max(self._flush_delivered, ticket)
+            self._flush_done = max(self._flush_done, ticket)
+            self._condition.notify_all()

@@ -1,0 +1,230 @@
+"""Identity of a worker: converts arguments and environment to resource attributes. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_rl.errors import ConfigError
+from otel_rl.run_id import run_id
+from otel_rl.semconv.names import (
+    RL_EXPERIMENT_NAME,
+    RL_RUN_ID,
+    RL_TRIAL_NAME,
+    RL_WORKER_COUNT,
+    RL_WORKER_INDEX,
+    RL_WORKER_ROLE,
+    RL_WORKER_TAG,
+)
+from otel_rl.worker.identity.names import (
+    WorkerNames,
+    named_place,
+    parse_resource_attributes,
+    tag_of,
+    worker_names,
+)
+from otel_rl.worker.identity.rank import place_of
+
+__all__ = [
+    "DEFAULT_TRIAL",
+    "Identity",
+    "detect",
+    "identify",
+]
+
+DEFAULT_TRIAL: Final = "default"
+
+_ARGUMENT_OF: Final = {
+    RL_EXPERIMENT_NAME: "experiment",
+    RL_TRIAL_NAME: "trial",
+    RL_WORKER_ROLE: "role",
+    RL_WORKER_INDEX: "index",
+    RL_WORKER_COUNT: "count",
+    RL_WORKER_TAG: "tag",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of a worker in an experiment.
+
+    Attributes:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+        role: ``rl.worker.role``.
+        index: Index among the workers of the role, or None: the bridge then assigns one.
+        count: Number of workers of the role, or None if unknown.
+        tag: ``rl.worker.tag``, e.g. ``evaluation``, or None.
+        run_id: ``rl.run.id``.
+        service_name: ``service.name``.
+        extra: Further resource attributes, sorted by name.
+    """
+
+    experiment: str
+    trial: str
+    role: str
+    index: int | None
+    count: int | None
+    tag: str | None
+    run_id: str
+    service_name: str
+    extra: tuple[tuple[str, AttributeValue], ...] = field(default=())
+
+    def without_place(self) -> "Identity":
+        """Return a copy without index and count: a forked child is not its parent's rank."""
+        return replace(self, index=None, count=None)
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """Return the resource attributes that do not depend on the process or the host."""
+        found: dict[str, AttributeValue] = dict(self.extra)
+        found |= {
+            RL_EXPERIMENT_NAME: self.experiment,
+            RL_TRIAL_NAME: self.trial,
+            RL_RUN_ID: self.run_id,
+            RL_WORKER_ROLE: self.role,
+            "service.name": self.service_name,
+        }
+        if self.index is not None:
+            found[RL_WORKER_INDEX] = self.index
+        if self.count is not None:
+            found[RL_WORKER_COUNT] = self.count
+        if self.tag is not None:
+            found[RL_WORKER_TAG] = self.tag
+        return found
+
+
+def identify(
+    environ: Mapping[str, str],
+    *,
+    experiment: str | None = None,
+    trial: str | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    count: int | None = None,
+    tag: str | None = None,
+    resource_attributes: Mapping[str, AttributeValue] | None = None,
+    default_role: str | None = None,
+    process_name: str = "",
+) -> Identity:
+    """Determine the worker's identity from the sources in ``worker_names`` and ``place_of``.
+
+    Args:
+        environ: The process's environment.
+        experiment: See ``Identity``; the other arguments too.
+        trial: Defaults to ``default``.
+        role: Required here or in the environment unless ``default_role`` is given.
+        index: With ``count``. Without both, launcher variables are read.
+        count: Number of workers of the role.
+        tag: ``training`` or ``evaluation``, or any other word.
+        resource_attributes: Further attributes; they override ``OTEL_RESOURCE_ATTRIBUTES``.
+        default_role: The role if no source has one, or None to require one.
+        process_name: From its launcher; the last source of a role and an index.
+
+    Raises:
+        ConfigError: Names the wrong value and the remedy.
+    """
+    extra = _extra_attributes(resource_attributes)
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    named = worker_names(
+        environ, process_name, given=WorkerNames(experiment, trial, role), default_role=default_role
+    )
+    if named.experiment is None:
+        raise ConfigError(
+            "experiment: no experiment was named.",
+            hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
+        )
+    if named.role is None:
+        raise ConfigError(
+            "role: no role was named.",
+            hint='Pass init(role="trainer", ...) (or generator, replay_buffer, reward, any word) '
+            "or set OTEL_RL_ROLE.",
+        )
+    found_trial = named.trial or DEFAULT_TRIAL
+    place_index, place_count = place_of(
+        environ, inherited, index, count, _named_index(process_name, named.role)
+    )
+    default_id = run_id(named.experiment, found_trial)
+    default_service = (
+        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{named.role}"
+    )
+    return Identity(
+        experiment=named.experiment,
+        trial=found_trial,
+        role=named.role,
+        index=place_index,
+        count=place_count,
+        tag=tag_of(environ, tag),
+        run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
+        service_name=str(extra.pop("service.name", None) or default_service),
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, AttributeValue]:
+    """Return the identity attributes in the environment, for a resource of another SDK.
+
+    Raises:
+        ConfigError: An attribute is invalid.
+    """
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    named = worker_names(environ, process_name)
+    role = named.role
+    index, count = place_of(environ, inherited, None, None, _named_index(process_name, role))
+    found: dict[str, AttributeValue | None] = {
+        RL_WORKER_ROLE: role,
+        RL_WORKER_INDEX: index,
+        RL_WORKER_COUNT: count,
+        RL_WORKER_TAG: tag_of(environ),
+        "service.name": f"otel_rl.{role}" if role else None,
+    }
+    if named.experiment is not None:
+        trial = named.trial or DEFAULT_TRIAL
+        found |= {
+            RL_EXPERIMENT_NAME: named.experiment,
+            RL_TRIAL_NAME: trial,
+            RL_RUN_ID: run_id(named.experiment, trial),
+        }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _named_index(process_name: str, role: str | None) -> int | None:
+    """Return the index in the name of a process named after its role."""
+    named_role, named_index = named_place(process_name)
+    return named_index if named_role == role else None
+
+
+def _extra_attributes(given: object) -> dict[str, AttributeValue]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"resource_attributes: must be a mapping (got {type(given).__name__}).",
+            hint='Pass {"team": "alignment"}.',
+        )
+    found: dict[str, AttributeValue] = {}
+    for key, value in given.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigError(
+                f"resource_attributes: keys must be non-empty strings (got {key!r}).",
+                hint="Use dotted names such as team.name.",
+            )
+        if key in _ARGUMENT_OF:
+            raise ConfigError(
+                f"resource_attributes: {key} is set by an argument (got {value!r}).",
+                hint=f"Pass init({_ARGUMENT_OF[key]}=...) instead.",
+            )
+        found[key] = _checked_attribute(key, value)
+    return found
+
+
+def _checked_attribute(key: str, value: object) -> AttributeValue:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return tuple(str(item) for item in value)
+    raise ConfigError(
+        f"resource_attributes.{key}: must be text, a number, a boolean or a list of text "
+        f"(got {type(value).__name__}).",
+        hint="Pass str(...).",
+    )

@@ -1,0 +1,1 @@
+"""Meter provider of a worker: keeps every measurement of a gauge."""

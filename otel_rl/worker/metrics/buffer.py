@@ -1,0 +1,101 @@
+"""Buffers measurements between the training threads and the exporter thread."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, repeat, starmap
+from typing import Final, NamedTuple
+
+from opentelemetry.context import Context
+from opentelemetry.util.types import AnyValue
+
+from otel_rl.worker.otlp.gauges import Stream
+
+__all__ = ["CAPACITY", "Buffer", "Logged", "Measured"]
+
+CAPACITY: Final = 1 << 17
+"""Entries. A full buffer takes 24 MB, and 48 MB if the measurements have attributes besides the
+step: the most that a training process should spare. At 10,000 measurements per second it holds 13 s
+without an export; the exporter normally empties it every second.
+"""
+
+_CHUNK: Final = 1024
+"""Entries taken at once: few enough to be in the CPU's cache when they are freed, which makes an
+export a fifth cheaper, and enough to make the overhead of taking them negligible.
+"""
+
+
+Measured = tuple[Stream, object, dict[str, AnyValue] | int | None, int, Context]
+"""One measurement of a gauge: (stream, value, step or attributes, time in ns, context).
+
+A bare tuple: a named one would double the cost of ``gauge.set``. The value is a plain number or a
+result of ``values.hold``. A plain integer step without other attributes stands alone; otherwise it
+is among the attributes, which are a private copy.
+"""
+
+
+class Logged(NamedTuple):
+    """One call of ``mlogger.log``, as recorded.
+
+    Attributes:
+        values: A private copy of the metrics by name.
+        step: The step as given, unchecked.
+        reduce: The reduction as given, unchecked.
+        time_ns: Time of the call.
+        context: The caller's OpenTelemetry context.
+        scope: Name of the instrumentation scope; empty for ``mlogger``'s own.
+    """
+
+    values: dict[str, object]
+    step: object
+    reduce: object
+    time_ns: int
+    context: Context
+    scope: str = ""
+
+
+Entry = Measured | Logged
+
+
+class Buffer:
+    """Bounded queue. Any thread puts and takes; no lock, so that fork() cannot break it.
+
+    ``append`` and ``__len__`` of a deque are atomic. Writers check the length first, so that a full
+    buffer drops the newest entry; threads that check at the same moment may each add one entry over
+    the capacity.
+
+    Attributes:
+        entries: Writers append here after they have compared its length with ``capacity``.
+        capacity: In entries.
+    """
+
+    __slots__ = ("capacity", "entries")
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.entries: deque[Entry] = deque()
+        self.capacity = capacity
+
+    def take_all(self) -> Iterator[Entry]:
+        """Return all entries put before the call, in order. Taken lazily, during iteration."""
+        return chain.from_iterable(self._chunks(len(self.entries)))
+
+    def abandon(self) -> int:
+        """Clear the buffer. Returns the number of measurements in it."""
+        return sum(
+            len(entry.values) if isinstance(entry, Logged) else 1 for entry in self.take_all()
+        )
+
+    def _chunks(self, count: int) -> Iterator[list[Entry]]:
+        popleft = self.entries.popleft
+        while count > 0:
+            taken: list[Entry] = []
+            # At the end of a process two threads may run this. On an empty queue extend keeps the
+            # entries that it took before the error.
+            with suppress(IndexError):
+                taken.extend(starmap(popleft, repeat((), min(count, _CHUNK))))
+            count -= _CHUNK
+            yield taken
+
+    def clear(self) -> None:
+        """Clear the buffer."""
+        self.entries.clear()

@@ -1,0 +1,202 @@
+"""Converts recorded entries to input of the encoder, with the checks that can wait.
+
+Runs on the exporter thread, so that the training thread pays for an append only.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_REDUCE
+from otel_rl.semconv.spec import Reduction
+from otel_rl.version import __version__
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.buffer import Logged, Measured
+from otel_rl.worker.otlp.exemplars import AS_DOUBLE, LOWEST_DIGIT, BadStep, Framing, pack
+from otel_rl.worker.otlp.gauges import MAX_EXEMPLARS_PER_POINT, Encoder, Stream
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.tensors import NotANumber, number
+
+__all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
+
+SCOPE_NAME: Final = "otel_rl"
+"""Scope of ``mlogger`` and of otel_rl's own metrics."""
+
+MAX_NAME_LENGTH: Final = 255
+"""Limit of the OpenTelemetry specification for instrument names."""
+
+_MAX_CACHED_STREAMS: Final = 10_000
+"""Bounds the cache against names that contain an id or a step."""
+
+
+class Expander:
+    """Converts entries to gauges. One thread.
+
+    Args:
+        guard: Counts bad entries.
+        intervals: Of all exports of the process.
+        max_exemplars: See ``Encoder``.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        intervals: Intervals,
+        max_exemplars: int = MAX_EXEMPLARS_PER_POINT,
+    ) -> None:
+        self._guard = guard
+        self._intervals = intervals
+        self._max_exemplars = max_exemplars
+        # By reduction and scope.
+        self._streams: dict[tuple[str | None, str], dict[str, Stream]] = {}
+
+    def pack(self, entries: Iterable[Measured | Logged], packer: RequestPacker) -> None:
+        """Encode ``entries`` into requests. A bad entry loses only itself."""
+        encoder = Encoder(self._intervals, self._max_exemplars)
+        self._extend(encoder, entries)
+        too_large = encoder.pack(packer)
+        if too_large:
+            self._guard.drop(
+                DropReason.TOO_LARGE,
+                "Points larger than a request may be are dropped. Shorten their attributes.",
+                too_large,
+            )
+
+    def _extend(self, encoder: Encoder, entries: Iterable[Measured | Logged]) -> None:
+        """Pass the valid ``entries`` to the encoder.
+
+        The common case is one loop over local names instead of a call per entry: this is the cost
+        of every measurement.
+        """
+        guard = self._guard
+        framing = Framing()
+        before, after, pack_double = framing.before, framing.after, framing.pack_double
+        head, high, tail = framing.head, framing.high, framing.tail
+        last_step: object = None
+        last_context: Context | None = None
+        series: dict[Stream, list[bytes]] = {}  # those without attributes
+        for entry in entries:
+            try:
+                if isinstance(entry, Logged):
+                    self._extend_by_row(encoder, series, framing, entry)
+                    continue
+                stream, value, kept, time_ns, context = entry
+                if isinstance(kept, dict):
+                    step, attributes = kept.pop(RL_LOOP_ITERATION, None), kept
+                else:
+                    step, attributes = kept, None
+                if step is not last_step or context is not last_context:
+                    if high and context is last_context and type(step) is int and step >> 7 == high:
+                        before = head + LOWEST_DIGIT[step & 127] + tail
+                    else:
+                        framing(step, context)
+                        before, after = framing.before, framing.after
+                        head, high, tail = framing.head, framing.high, framing.tail
+                        pack_double, last_context = framing.pack_double, context
+                    last_step = step
+                if type(value) is float:
+                    exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
+                else:
+                    exemplar = _packed(before, time_ns, value, stream.name)
+                if attributes:
+                    exemplars = encoder.exemplars(stream, attributes)
+                elif stream in series:
+                    exemplars = series[stream]
+                else:
+                    exemplars = series[stream] = encoder.exemplars(stream)
+                exemplars.append(exemplar + after)
+            except BadStep as bad:
+                guard.drop(DropReason.BAD_STEP, f"{stream.name}: {bad}. It is dropped.")
+            except _Bad as bad:
+                guard.drop(bad.reason, str(bad))
+            except Exception as error:  # noqa: BLE001  # the exporter thread must survive
+                guard.caught(error)
+
+    def _extend_by_row(
+        self,
+        encoder: Encoder,
+        series: dict[Stream, list[bytes]],
+        framing: Framing,
+        logged: Logged,
+    ) -> None:
+        """Add one call of ``mlogger.log``."""
+        values, step, reduce, time_ns, context, scope = logged
+        try:
+            place = None if reduce is None else _checked_reduction(reduce), scope
+            framing(step, context)
+        except _Bad as bad:
+            self._guard.drop(bad.reason, str(bad), len(values))
+            return
+        except BadStep as bad:
+            message = f"mlogger.log: {bad}. The metrics of the call are dropped."
+            self._guard.drop(DropReason.BAD_STEP, message, len(values))
+            return
+        before, after, pack_double = framing.before, framing.after, framing.pack_double
+        streams = self._streams.setdefault(place, {})
+        for name, value in values.items():
+            try:
+                stream = streams[name] if name in streams else self._new_stream(name, place)
+                if type(value) is float:
+                    exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
+                else:
+                    exemplar = _packed(before, time_ns, value, name)
+                if stream in series:
+                    exemplars = series[stream]
+                else:
+                    exemplars = series[stream] = encoder.exemplars(stream)
+                exemplars.append(exemplar + after)
+            except _Bad as bad:
+                self._guard.drop(bad.reason, str(bad))
+            except Exception as error:  # noqa: BLE001  # the other values are kept
+                self._guard.caught(error)
+
+    def _new_stream(self, name: object, place: tuple[str | None, str]) -> Stream:
+        if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH:
+            raise _Bad(
+                DropReason.BAD_NAME,
+                f"mlogger.log: a metric's name must be text of 1 to {MAX_NAME_LENGTH} characters "
+                f"(got {str(name)[:80]!r}). It is dropped.",
+            )
+        streams, (reduce, scope_name) = self._streams[place], place
+        if len(streams) >= _MAX_CACHED_STREAMS:
+            streams.clear()
+        attributes = {RL_REDUCE: reduce} if reduce else None
+        scope = InstrumentationScope(scope_name or SCOPE_NAME, __version__, None, attributes)
+        stream = streams[name] = Stream(scope, name)
+        return stream
+
+
+class _Bad(Exception):
+    """Recorded entry that cannot be sent; the message gives the reason."""
+
+    def __init__(self, reason: DropReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def _packed(before: bytes, time_ns: int, held: object, name: str) -> bytes:
+    """Return the exemplar, without its end, of a number that is not a plain float."""
+    value = number(held)
+    if isinstance(value, NotANumber):
+        raise _Bad(
+            DropReason.NOT_A_NUMBER,
+            f"{name}: not a number (got {value.description}). It is dropped. "
+            "Log Python numbers, or arrays and tensors of one element.",
+        )
+    return pack(before, time_ns, value)
+
+
+def _checked_reduction(reduce: object) -> str:
+    try:
+        return Reduction(str(reduce)).value
+    except ValueError:
+        words = ", ".join(Reduction)
+        raise _Bad(
+            DropReason.BAD_REDUCE,
+            f"mlogger.log: reduce must be one of {words} (got {str(reduce)[:80]!r}). "
+            "The metrics of the call are dropped.",
+        ) from None

@@ -1,0 +1,93 @@
+"""Second SDK that serves metric readers of the program, with a copy of every instrument.
+
+otel_rl's exporter is not a reader, and two cannot share one SDK: an export resets each of its
+histograms. Costs nothing as long as the program adds no reader.
+"""
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.util.types import Attributes
+
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.instruments import Adds, Records
+from otel_rl.worker.metrics.sdk_meters import without_steps
+
+__all__ = ["AddsTwice", "Mirror", "RecordsTwice"]
+
+
+class Mirror:
+    """SDK for the program's readers. Never raises.
+
+    Args:
+        resource: Resource of the measurements; a forked child keeps its parent's.
+        guard: Catches exceptions of readers.
+    """
+
+    def __init__(self, resource: Resource, guard: Guard) -> None:
+        self._guard = guard
+        self._provider = MeterProvider(
+            (), resource, shutdown_on_exit=False, views=[without_steps()]
+        )
+
+    def meter(self, scope: InstrumentationScope) -> Meter:
+        """Return the meter of ``scope``."""
+        return self._provider.get_meter(
+            scope.name, scope.version, scope.schema_url, scope.attributes
+        )
+
+    def add(self, reader: MetricReader) -> None:
+        """See ``opentelemetry.sdk.metrics.MeterProvider.add_metric_reader``."""
+        with self._guard:
+            self._provider.add_metric_reader(reader)
+
+    def remove(self, reader: MetricReader) -> None:
+        """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``."""
+        with self._guard:
+            self._provider.remove_metric_reader(reader)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Make the readers export. False if one did not finish in time."""
+        try:
+            return self._provider.force_flush(timeout_s * 1000)
+        except Exception as error:  # noqa: BLE001  # the SDK raises a bare Exception for readers
+            self._guard.warn("readers", "A metric reader could not be flushed.", error=error)
+            return False
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Make the readers export for the last time."""
+        try:
+            self._provider.shutdown(timeout_s * 1000)
+        except Exception as error:  # noqa: BLE001  # the SDK raises a bare Exception for readers
+            self._guard.warn("readers", "A metric reader could not be shut down.", error=error)
+
+
+class AddsTwice:
+    """Counter, or up-down counter, that also adds to its copy in the mirror."""
+
+    def __init__(self, own: Adds, mirrored: Adds) -> None:
+        self._both = (own, mirrored)
+
+    def add(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
+    ) -> None:
+        """See ``opentelemetry.metrics.Counter.add``."""
+        for one in self._both:
+            one.add(amount, attributes, context)
+
+
+class RecordsTwice:
+    """Histogram that also records to its copy in the mirror."""
+
+    def __init__(self, own: Records, mirrored: Records) -> None:
+        self._both = (own, mirrored)
+
+    def record(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
+    ) -> None:
+        """See ``opentelemetry.metrics.Histogram.record``."""
+        for one in self._both:
+            one.record(amount, attributes, context)

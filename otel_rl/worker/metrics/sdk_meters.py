@@ -1,0 +1,68 @@
+"""SDK providers for every instrument except synchronous gauges.
+
+Counters are cumulative, so that a lost export loses no total. Histograms are delta and exponential,
+so that minimum and maximum belong to the interval and merging is exact; an instrument that advises
+explicit buckets gets those.
+"""
+
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    MetricsData,
+)
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+
+__all__ = ["AllBut", "SdkMeters", "without_steps"]
+
+
+class AllBut(set[str]):
+    """Set of every string except those given: drops attributes in a View."""
+
+    def __init__(self, *dropped: str) -> None:
+        super().__init__()
+        self._dropped = frozenset(dropped)
+
+    def __contains__(self, key: object) -> bool:
+        return key not in self._dropped
+
+
+class SdkMeters:
+    """Two SDK providers for one resource, because one cannot have both histogram defaults.
+
+    Args:
+        resource: Resource of the measurements; fixed, a fork needs a new ``SdkMeters``.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        delta: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
+        self._exponential = InMemoryMetricReader(
+            delta, {Histogram: ExponentialBucketHistogramAggregation()}
+        )
+        self._explicit = InMemoryMetricReader(delta)
+        self._main = _provider(resource, self._exponential)
+        self._advised = _provider(resource, self._explicit)
+
+    def meter(self, scope: InstrumentationScope, *, advised: bool = False) -> Meter:
+        """Return the meter of ``scope``; with explicit histogram buckets if ``advised``."""
+        provider = self._advised if advised else self._main
+        return provider.get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
+
+    def collect(self) -> list[MetricsData]:
+        """Run the callbacks and return the recorded data. Empty if there is none."""
+        found = (reader.get_metrics_data() for reader in (self._exponential, self._explicit))
+        return [data for data in found if data is not None]
+
+
+def without_steps() -> View:
+    """Return a View that removes the step, which would make a new series every step."""
+    return View(instrument_name="*", attribute_keys=AllBut(RL_LOOP_ITERATION))
+
+
+def _provider(resource: Resource, reader: InMemoryMetricReader) -> MeterProvider:
+    return MeterProvider([reader], resource, shutdown_on_exit=False, views=[without_steps()])

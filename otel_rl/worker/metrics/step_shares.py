@@ -1,0 +1,454 @@
+"""Keeps what counters and histograms count during each step, beside the SDK's totals. See ADR 0015.
+
+    counter.add ---> cell of the step in progress        training threads: one append
+    step ends -----> the step waits for the exporter     a few microseconds
+    export --------> its cells become shares             exporter thread
+
+The step of a count is that of its attribute ``rl.loop.iteration``; else the ``otel_rl.step`` block
+around the call, else the block opened last in the process. In a process without such blocks, gauges
+tell the steps: what was counted since the last gauge belongs to the step of the next one. Counts
+outside of any step are in the totals only.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import partial
+from time import time_ns
+from typing import Final
+from weakref import ref
+
+from opentelemetry.util.types import Attributes
+
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.exponential import ExponentialBuckets
+from otel_rl.worker.otlp.step_shares import (
+    Buckets,
+    Share,
+    ShareStream,
+    encoded_attributes,
+)
+from otel_rl.worker.phases.frames import EndCounts
+from otel_rl.worker.tensors import as_step
+
+__all__ = ["StepShares"]
+
+_FOLD_AT: Final = 4096
+"""Amounts of a cell that are kept as they are: a counting thread adds them up beyond that, the
+exporter thread at each export."""
+
+_MAX_SETS: Final = 2000
+"""Sets of attributes of an instrument in one step, as in the SDK; the rest is counted as one."""
+
+_OVERFLOW: Final = {"otel.metric.overflow": True}
+
+_MAX_OPEN: Final = 64
+"""Step blocks that are open at a time."""
+
+_MAX_ENDED: Final = 1024
+"""Ended steps between two exports."""
+
+_MAX_PARTS: Final = 64
+"""Pieces of a step, cut at its gauges, before they are merged."""
+
+_MAX_CELLS: Final = 20_000
+"""Series in the merged pieces of a step; the rest is counted as one for each instrument."""
+
+_MAX_KNOWN: Final = 1000
+"""Series of counters that are reported as 0 in steps in which they do not grow; and series that
+are announced."""
+
+
+class _Cell:
+    """Amounts of one series in one step. Any thread appends to ``values``, which is atomic."""
+
+    __slots__ = ("attributes", "buckets", "key", "stream", "total", "values")
+
+    def __init__(self, key: object, stream: ShareStream, attributes: Mapping[str, object]) -> None:
+        self.key = key
+        self.stream = stream
+        self.attributes = attributes
+        self.values: list[float] = []
+        self.total: float = 0
+        self.buckets: ExponentialBuckets | None = None
+
+    def take(self) -> list[float]:
+        """Remove and return the amounts so far; later ones stay."""
+        taken = self.values[:]
+        del self.values[: len(taken)]
+        return taken
+
+    def fold(self) -> None:
+        """Add up the amounts so far. The caller holds the lock."""
+        taken = self.take()
+        if not self.stream.is_histogram:
+            self.total += sum(taken)
+        elif taken:
+            if self.buckets is None:
+                self.buckets = ExponentialBuckets()
+            self.buckets.extend(taken)
+
+    def merge(self, other: "_Cell") -> None:
+        """Move the amounts of another cell of the series to this one."""
+        self.values += other.take()
+        self.total += other.total
+        other.total = 0
+        if self.buckets is None:
+            self.buckets = other.buckets
+        elif other.buckets is not None:
+            self.buckets.merge(other.buckets)
+        other.buckets = None
+
+    def amount(self) -> float | Buckets | None:
+        """Return the folded amounts; None for a histogram without any."""
+        if not self.stream.is_histogram:
+            return self.total
+        return None if self.buckets is None else self.buckets.taken()
+
+
+_Cells = dict[object, _Cell]
+
+
+class _Step:
+    """One step, or a piece of it.
+
+    Attributes:
+        number: None while no gauge has told it.
+        begun_ns: 0 if unknown.
+        ended_ns: End so far.
+        is_closed: Whether later counts belong to another step.
+        is_first: Whether it is the first piece of a step that all counts of a time belong to.
+        cells: By instrument and attributes.
+        parts: Cells of earlier pieces.
+        sets: Number of cells of each instrument.
+    """
+
+    __slots__ = (
+        "begun_ns",
+        "cells",
+        "ended_ns",
+        "is_closed",
+        "is_first",
+        "number",
+        "parts",
+        "sets",
+    )
+
+    def __init__(self, number: int | None, begun_ns: int) -> None:
+        self.number = number
+        self.begun_ns = begun_ns
+        self.ended_ns = begun_ns
+        self.is_closed = False
+        self.is_first = True
+        self.cells: _Cells = {}
+        self.parts: list[_Cells] = []
+        self.sets: dict[ShareStream, int] = {}
+
+    def all_cells(self) -> Iterator[_Cell]:
+        """Yield all cells. Copies of the dicts, because a late thread may still add one."""
+        for cells in (*self.parts, self.cells):
+            yield from list(cells.values())
+
+    def total(self, counter: str) -> float | None:
+        """Return what the counter of a name has counted so far; None if it has not."""
+        counts = [
+            cell.total + sum(cell.values)
+            for cell in self.all_cells()
+            if cell.stream.name == counter and not cell.stream.is_histogram
+        ]
+        return sum(counts) if counts else None
+
+    def absorb(self, cells: _Cells) -> None:
+        """Take over the cells of a piece."""
+        self.parts.append(cells)
+        if len(self.parts) > _MAX_PARTS:
+            whole, *others = self.parts
+            for other in others:
+                for key, cell in other.items():
+                    known = whole.setdefault(key, cell)
+                    if known is not cell:
+                        known.merge(cell)
+            for key in list(whole)[_MAX_CELLS:]:
+                cell = whole[key]
+                rest = (cell.stream, "overflow")
+                if key != rest:
+                    del whole[key]
+                    whole.setdefault(rest, _Cell(rest, cell.stream, _OVERFLOW)).merge(cell)
+            self.parts = [whole]
+
+
+class StepShares:
+    """Steps of the process. Any thread counts; only the exporter thread takes.
+
+    Args:
+        guard: Counts losses.
+
+    Attributes:
+        current: Step of counts that tell none and are in no block; None outside of steps.
+        follows_gauges: Whether gauges tell the steps, because there was no block yet.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        # Block around the call. It may have ended: a task can outlive the block it was made in.
+        self._around: ContextVar[_Step | None] = ContextVar("otel_rl_step", default=None)
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over. In a forked child the parent reports its steps."""
+        for step in (*getattr(self, "_open", {}), getattr(self, "current", None)):
+            if step is not None:
+                step.is_closed = True
+        # _lock guards everything below; ``count`` reads ``current`` without it.
+        self._lock = threading.RLock()
+        self.current: _Step | None = None
+        self.follows_gauges = True
+        self._open: dict[_Step, ref[object]] = {}
+        self._ended: deque[_Step] = deque()
+        # The step that gauges have told last, the time of the last, and the counts since.
+        self._told: _Step | None = None
+        self._told_number: int | None = None
+        self._told_ns = 0
+        self._pending: _Cells = {}
+        self._explicit: dict[int, _Step] = {}
+        self._explicit_ns = 0
+        self._sent: list[_Cell] = []  # a thread may have appended to them since
+        self._known: dict[tuple[ShareStream, bytes], None] = {}
+        self._announced: set[tuple[ShareStream, bytes]] = set()
+
+    def open(self, number: int, begun_ns: int, owner: object) -> EndCounts:
+        """Begin the step of a block.
+
+        Args:
+            number: The step.
+            begun_ns: Its begin.
+            owner: The block; if it is deleted first, the step is forgotten.
+
+        Returns:
+            Ends the step.
+        """
+        step = _Step(number, begun_ns)
+        with self._lock:
+            if self.follows_gauges:
+                self.follows_gauges = False
+                if self.current is not None:
+                    self.current.is_closed = True
+                if self._told is not None:
+                    self._end_told(self._told)
+                    self._told = None
+            self._open[step] = ref(owner)
+            if len(self._open) > _MAX_OPEN:
+                self._leave(next(iter(self._open)))
+            self.current = step
+        self._around.set(step)
+        return partial(self._close, step)
+
+    def _close(self, step: _Step, ended_ns: int, counter: str | None = None) -> float | None:
+        with self._lock:
+            if step not in self._open:
+                return None
+            self._leave(step)
+            step.ended_ns = max(step.begun_ns, ended_ns)
+            counted = None if counter is None else step.total(counter)
+            self._end(step)
+            return counted
+
+    def reached(self, step: object, now_ns: int) -> None:
+        """Record that a gauge was measured with a step. Only if ``follows_gauges``."""
+        if type(step) is int and step == self._told_number and not self._pending:
+            self._told_ns = now_ns  # nearly always
+            return
+        if getattr(step, "is_cuda", False):
+            return  # reading it would wait for the device
+        number = as_step(step)
+        if number is None:
+            return
+        with self._lock:
+            if not self.follows_gauges:
+                return
+            told = self._told
+            if told is None or told.number != number:
+                begun_ns = 0
+                if told is not None:
+                    begun_ns = self._told_ns
+                    self._end_told(told)
+                told = self._told = _Step(number, begun_ns)
+                self._told_number = number
+            pending = self.current
+            if pending is None or pending.cells:
+                self.current = _Step(None, 0)
+                self._pending = self.current.cells
+            if pending is not None and pending.cells:
+                told.absorb(pending.cells)
+                pending.is_closed = True
+            self._told_ns = now_ns
+
+    def count(self, stream: ShareStream, amount: float, attributes: Attributes) -> None:
+        """Add an amount to the step that it belongs to, if any."""
+        step = self._around.get()
+        if step is None or step.is_closed:
+            step = self.current
+        key: object = stream
+        if attributes:
+            if RL_LOOP_ITERATION in attributes:
+                step = self._explicit_step(attributes[RL_LOOP_ITERATION])
+                attributes = {
+                    name: value for name, value in attributes.items() if name != RL_LOOP_ITERATION
+                }
+            if attributes:
+                key = (stream, *attributes.items())
+        if step is None:
+            return
+        try:
+            cell = step.cells.get(key)
+        except TypeError:  # a list as a value
+            key = (stream, encoded_attributes(stream, attributes or {}))
+            cell = step.cells.get(key)
+        if cell is None:
+            cell = self._new_cell(step, key, stream, attributes or {})
+        values = cell.values
+        values.append(amount)
+        if len(values) >= _FOLD_AT:
+            with self._lock:
+                cell.fold()
+
+    def take(self) -> list[Share]:
+        """Remove and return the shares of ended steps, and of what gauges have told so far.
+
+        A series that counts in a step for the first time is announced before its first share, so
+        that a receiver need not show it by time meanwhile.
+        """
+        with self._lock:
+            for step in [step for step, owner in self._open.items() if owner() is None]:
+                self._leave(step)  # its thread or task has ended within the block
+            self._carry_over()
+            taken = [*self._ended, *self._explicit.values()]
+            self._ended.clear()
+            self._explicit.clear()
+            told = self._told
+            if told is not None and (told.parts or told.cells):
+                told.is_closed = True
+                told.ended_ns = self._told_ns
+                taken.append(told)
+                self._told = _Step(told.number, self._told_ns)
+                self._told.is_first = False
+            # Shares of a series tile time in this order.
+            taken.sort(key=lambda step: step.ended_ns)
+            going_on = [*self._open, *(() if self.current is None else (self.current,))]
+        shares = [share for step in taken for share in self._shares(step)]
+        for step in going_on:
+            for cell in step.all_cells():
+                with self._guard, self._lock:
+                    cell.fold()
+                    shares += self._announcement(step, cell)
+        return shares
+
+    def _announcement(self, step: _Step, cell: _Cell) -> Iterator[Share]:
+        if len(self._announced) < _MAX_KNOWN:
+            series = cell.stream, encoded_attributes(cell.stream, cell.attributes)
+            if series not in self._announced:
+                self._announced.add(series)
+                yield Share(*series, None, step.begun_ns, time_ns(), 0)
+
+    def _shares(self, step: _Step) -> Iterator[Share]:
+        whole: dict[tuple[ShareStream, bytes], _Cell] = {}
+        for cell in step.all_cells():
+            with self._guard:
+                key = cell.stream, encoded_attributes(cell.stream, cell.attributes)
+                self._sent.append(cell)
+                known = whole.setdefault(key, cell)
+                with self._lock:
+                    if known is not cell:
+                        known.merge(cell)
+                    known.fold()
+        if step.is_first:
+            self._note(whole)
+        if len(self._announced) < _MAX_KNOWN:
+            self._announced.update(whole)
+        amounts = dict.fromkeys(self._known, 0) if step.is_first else {}
+        number = step.number
+        assert number is not None
+        for stream, attributes in {**amounts, **whole}:
+            found = whole.get((stream, attributes))
+            amount = 0 if found is None else found.amount()
+            if amount is not None:
+                yield Share(stream, attributes, number, step.begun_ns, step.ended_ns, amount)
+
+    def _note(self, series: Iterable[tuple[ShareStream, bytes]]) -> None:
+        """Record the counters that grow, to report it when they do not."""
+        for one in series:
+            if not one[0].is_histogram:
+                self._known.pop(one, None)
+                self._known[one] = None
+        while len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _carry_over(self) -> None:
+        """Count in the present step what a thread added to one while it was taken."""
+        late = [cell for cell in self._sent if cell.values]
+        self._sent = []
+        for cell in late:
+            if self.current is None:
+                self._sent.append(cell)
+                continue
+            present = self.current.cells.get(cell.key)
+            if present is None:
+                present = self._new_cell(self.current, cell.key, cell.stream, cell.attributes)
+            present.values += cell.take()
+
+    def _explicit_step(self, told: object) -> _Step | None:
+        """Return the step that a count tells itself; None if it is no integer."""
+        number = as_step(told)
+        if number is None:
+            return None
+        with self._lock:
+            if self._told is not None and self._told.number == number:
+                return self._told
+            for step in self._open:
+                if step.number == number:
+                    return step
+            now_ns = time_ns()
+            found = self._explicit.get(number)
+            if found is None:
+                # Beside blocks nothing tells when it began.
+                found = _Step(number, self._explicit_ns if self.follows_gauges else 0)
+                found.is_first = False
+                self._explicit[number] = found
+            found.ended_ns = self._explicit_ns = now_ns
+            return found
+
+    def _new_cell(
+        self, step: _Step, key: object, stream: ShareStream, attributes: Mapping[str, object]
+    ) -> _Cell:
+        with self._lock:
+            sets = step.sets.get(stream, 0)
+            if sets >= _MAX_SETS:
+                key, attributes = (stream, "overflow"), _OVERFLOW
+            else:
+                step.sets[stream] = sets + 1
+            return step.cells.setdefault(key, _Cell(key, stream, {**attributes}))
+
+    def _leave(self, step: _Step) -> None:
+        """Make a block's step no longer the current one."""
+        del self._open[step]
+        step.is_closed = True
+        self.current = next(reversed(self._open), None)
+
+    def _end_told(self, told: _Step) -> None:
+        told.ended_ns = self._told_ns
+        self._end(told)
+
+    def _end(self, step: _Step) -> None:
+        step.is_closed = True
+        self._ended.append(step)
+        if len(self._ended) > _MAX_ENDED:
+            lost = sum(1 for _ in self._ended.popleft().all_cells())
+            self._guard.drop(
+                DropReason.BUFFER_FULL,
+                f"More than {_MAX_ENDED} steps ended between two exports; the counts of the oldest "
+                "are in the totals only.",
+                lost,
+            )

@@ -1,0 +1,1 @@
+"""Encodes measurements, spans and events as OTLP requests."""

@@ -1,0 +1,96 @@
+"""Encodes metrics of the SDK's own instruments, in requests within the size limit."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+from opentelemetry.sdk.metrics.export import MetricsData
+
+from otel_rl.worker.otlp import protobuf
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker
+
+__all__ = ["encode_sdk"]
+
+
+def encode_sdk(data: MetricsData, intervals: Intervals, packer: RequestPacker) -> int:
+    """Add a collection to requests, split between points where a metric is too large for one.
+
+    Args:
+        data: Collected by the SDK, of the packer's resource.
+        intervals: Of all exports of the process.
+        packer: Of metrics.
+
+    Returns:
+        The number of points that no request can hold.
+    """
+    too_large = 0
+    for resource in encode_metrics(data).resource_metrics:
+        for scope in resource.scope_metrics:
+            identity = _identity(scope.scope)
+            url = scope.schema_url
+            head = identity + protobuf.field(3, url.encode()) if url else identity
+            for metric in scope.metrics:
+                _tile(identity, metric, intervals)
+                too_large += _added(packer, head, metric)
+    return too_large
+
+
+def _identity(scope: InstrumentationScope) -> bytes:
+    """Encode like ``Stream.identity``, because both kinds of gauge may share a name."""
+    body = protobuf.field(1, scope.name.encode())
+    if scope.version:
+        body += protobuf.field(2, scope.version.encode())
+    return protobuf.field(1, body + _sorted(3, scope.attributes))
+
+
+def _tile(scope: bytes, metric: Metric, intervals: Intervals) -> None:
+    """Set the times of a gauge or delta per ADR 0000: the SDK's go back with the clock."""
+    kind, data = _data(metric)
+    delta = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    if kind == "gauge" or (kind != "sum" and data.aggregation_temporality == delta):
+        name = scope + protobuf.field(1, metric.name.encode())
+        for point in data.data_points:
+            key = name, _sorted(7, point.attributes)
+            start_ns, time_ns = intervals.following(key, point.time_unix_nano)
+            point.start_time_unix_nano, point.time_unix_nano = start_ns, time_ns
+
+
+def _sorted(number: int, attributes: Iterable[KeyValue]) -> bytes:
+    ordered = sorted(attributes, key=lambda pair: pair.key)
+    return b"".join(protobuf.field(number, pair.SerializeToString()) for pair in ordered)
+
+
+def _added(packer: RequestPacker, scope: bytes, metric: Metric) -> int:
+    """Add the metric, or parts of it. Returns the number of points left out."""
+    encoded = metric.SerializeToString()
+    head = protobuf.head(2, len(encoded))
+    if packer.add(scope, (head, encoded), len(head) + len(encoded), _measurements(metric)):
+        return 0
+    halves = Metric(), Metric()
+    for half in halves:
+        half.CopyFrom(metric)
+    first, second = (_data(half)[1].data_points for half in halves)
+    if len(first) < 2:
+        return len(first)
+    middle = len(first) // 2
+    del first[middle:]
+    del second[:middle]
+    return sum(_added(packer, scope, half) for half in halves)
+
+
+def _measurements(metric: Metric) -> int:
+    """Count the measurements that only this request holds: totals of counters are repeated."""
+    kind, data = _data(metric)
+    if kind == "sum":
+        return 0
+    points = data.data_points
+    return len(points) if kind == "gauge" else sum(point.count for point in points)
+
+
+def _data(metric: Metric) -> tuple[str, Any]:
+    """Return the kind of a metric of the SDK, and the message of that kind."""
+    kind = metric.WhichOneof("data") or "gauge"
+    return kind, getattr(metric, kind)

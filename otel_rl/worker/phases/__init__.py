@@ -1,0 +1,1 @@
+"""Open steps and phases of each thread and task, with their exclusive times."""

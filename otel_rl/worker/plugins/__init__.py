@@ -1,0 +1,1 @@
+"""Entry points through which OpenTelemetry and imported frameworks load otel_rl."""

@@ -1,0 +1,99 @@
+"""Calls back when a module is imported, without importing it.
+
+A callback runs right after the module's own code, in the importing thread; its exceptions are
+counted and logged, never raised.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final, cast
+
+__all__ = ["when_imported"]
+
+Callback = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, call: Callback) -> None:
+    """Call ``call`` with a module once it is imported; immediately if it already is.
+
+    Args:
+        name: Full name of the module.
+        call: Runs once.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _run(call, module)
+        return
+    _waiting.setdefault(name, []).append(call)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def _run(call: Callback, module: ModuleType) -> None:
+    try:
+        call(module)
+    except Exception as error:  # noqa: BLE001  # the program's import has succeeded
+        # Imported here: a process that waits for a framework may never load a worker.
+        from otel_rl.worker.session import GUARD
+
+        GUARD.caught(error)
+
+
+class _Finder(MetaPathFinder):
+    """Finds a module through the other finders, and wraps its loader to run the callbacks."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module with callbacks; None for others, which other finders find."""
+        if fullname not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = cast("Loader", _CallingLoader(spec.loader))
+                return spec
+        return None
+
+
+class _CallingLoader:
+    """Loader that runs the callbacks. Everything else is delegated to the original.
+
+    Args:
+        original: The module's own; from its execution on, the module refers only to that one.
+    """
+
+    def __init__(self, original: Any) -> None:  # any loader
+        self._original = original
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Delegate to the original."""
+        module: ModuleType | None = self._original.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Delegate to the original, then run the callbacks."""
+        spec = module.__spec__
+        module.__loader__ = self._original
+        if spec is not None:
+            spec.loader = self._original
+        self._original.exec_module(module)
+        name = spec.name if spec is not None else module.__name__
+        for call in _waiting.pop(name, ()):
+            _run(call, sys.modules.get(name, module))  # a module may replace itself
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_original":
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+
+# Read by importing threads, each for its own name, under Python's lock of that module.
+_waiting: Final[dict[str, list[Callback]]] = {}
+_finder: Final = _Finder()

@@ -1,0 +1,127 @@
+"""Entry points through which OpenTelemetry loads otel_rl without any code in the program.
+
+With ``OTEL_PYTHON_METER_PROVIDER=otel_rl`` and ``OTEL_PYTHON_TRACER_PROVIDER=otel_rl`` the API
+calls the first two when a program first requests a meter or a tracer. ``opentelemetry-instrument``
+makes a ``WorkerConfigurator`` before the program begins. An exception here would surface in user
+code, so on any error the program gets providers that do nothing.
+"""
+
+import logging
+import os
+from importlib.metadata import entry_points
+
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.trace import NoOpTracerProvider, TracerProvider
+
+__all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
+
+_log = logging.getLogger("otel_rl")
+_logged: list[str] = []
+
+# Declarative configuration: its variable and the earlier name.
+_CONFIG_FILES = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
+
+
+def meter_provider() -> MeterProvider:
+    """Return the worker's MeterProvider, or one that does nothing. Never raises."""
+    try:
+        # Imported here, so that a broken installation is caught too.
+        from otel_rl.worker.session import implicit_session
+
+        session = implicit_session()
+        if session is not None and session.settings.metrics.enabled:
+            return session.providers.meter
+    except Exception as error:  # noqa: BLE001  # the API would raise it in user code
+        _log_once(error)
+    return _SilentMeterProvider()
+
+
+def tracer_provider() -> TracerProvider:
+    """Return the worker's TracerProvider, or one that does nothing. Never raises."""
+    try:
+        from otel_rl.worker.session import implicit_session
+
+        session = implicit_session()
+        if session is not None:
+            return session.providers.tracer
+    except Exception as error:  # noqa: BLE001  # the API would raise it in user code
+        _log_once(error)
+    return _SilentTracerProvider()
+
+
+class _SilentMeterProvider(NoOpMeterProvider):
+    """No-op provider, including the methods that only the SDK's has."""
+
+    def add_metric_reader(self, metric_reader: object) -> None:
+        """Do nothing."""
+
+    def remove_metric_reader(self, metric_reader: object) -> None:
+        """Do nothing."""
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Return True."""
+        del timeout_millis
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
+        """Do nothing."""
+
+
+class _SilentTracerProvider(NoOpTracerProvider):
+    """No-op provider, including the methods that only the SDK's has."""
+
+    @property
+    def resource(self) -> Resource:
+        """Return an empty resource."""
+        return Resource.get_empty()
+
+    def add_span_processor(self, span_processor: object) -> None:
+        """Do nothing."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return True."""
+        del timeout_millis
+        return True
+
+    def shutdown(self) -> None:
+        """Do nothing."""
+
+
+class WorkerConfigurator:
+    """Starts the worker that the environment describes, before a program's first line."""
+
+    def configure(self, **options: object) -> None:
+        """Install otel_rl's providers as the program's. Never raises.
+
+        Without a named experiment it delegates to another installed configurator: an installed
+        otel_rl changes nothing for programs that are not workers.
+        """
+        try:
+            from otel_rl.worker.identity.names import names_an_experiment
+
+            if not names_an_experiment(os.environ):
+                for entry_point in entry_points(group="opentelemetry_configurator"):
+                    if entry_point.name != "otel_rl":
+                        entry_point.load()().configure(**options)
+                        return
+            for variable in _CONFIG_FILES:
+                if path := os.environ.get(variable, "").strip():
+                    _log.warning(
+                        "otel_rl configures this process by its environment and does not read "
+                        "%s (%s). OTEL_PYTHON_CONFIGURATOR names another configurator.",
+                        variable,
+                        path,
+                    )
+            from otel_rl.worker.session import install_from_environment
+
+            install_from_environment()
+        except Exception as error:  # noqa: BLE001  # the program must start
+            _log_once(error)
+
+
+def _log_once(error: Exception) -> None:
+    """Log the first error only: all entry points fail for the same reason."""
+    if not _logged:
+        _logged.append(str(error))
+        _log.warning("otel_rl cannot start and records nothing: %s", error)

@@ -1,0 +1,30 @@
+"""Adds the worker's identity to a plain OpenTelemetry SDK.
+
+With ``OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=otel_rl`` the SDK adds it to the resource of every
+provider, so that its metrics and spans arrive as those of a worker.
+"""
+
+import os
+import socket
+
+from opentelemetry.sdk.resources import Resource, ResourceDetector
+
+from otel_rl.worker.identity.launcher import process_name
+from otel_rl.worker.identity.resource import detect
+
+__all__ = ["WorkerResourceDetector"]
+
+
+class WorkerResourceDetector(ResourceDetector):
+    """Detects experiment, trial, role, index, count and tag as ``otel_rl.init`` does, and the host.
+
+    Unset attributes are omitted. ``OTEL_RESOURCE_ATTRIBUTES`` takes precedence.
+    """
+
+    def detect(self) -> Resource:
+        """Return the resource.
+
+        Raises:
+            ConfigError: The environment has a wrong value. The SDK logs it and continues without.
+        """
+        return Resource({"host.name": socket.gethostname(), **detect(os.environ, process_name())})

@@ -1,0 +1,1 @@
+"""Tracer provider of a worker: samples whole steps and buffers ended spans."""

@@ -1,0 +1,384 @@
+"""ADR 0015, from the instruments of a worker to the rows of the bridge, on a simulated clock."""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.resources import Resource
+
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
+from otel_rl.worker.otlp.sdk_metrics import encode_sdk
+from tests.kept import revived
+
+S: Final = 1_000_000_000
+T0: Final = 1_700_000_000 * S
+STEP: Final = "rl.loop.iteration"
+
+
+class Clock:
+    """Time of all workers and of the bridge."""
+
+    def __init__(self) -> None:
+        self.now_ns = T0
+
+    def __call__(self) -> int:
+        self.now_ns += 1_000  # no two calls are at one time
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, real = Clock(), time.time_ns
+    for name, module in [*sys.modules.items()]:
+        is_ours = name.startswith(("opentelemetry.sdk.m", "otel_rl.worker"))
+        if is_ours and getattr(module, "time_ns", None) is real:
+            monkeypatch.setattr(module, "time_ns", clock)
+    return clock
+
+
+def resource(index: int, instance: str, **more: str) -> Resource:
+    return Resource(
+        {
+            "rl.experiment.name": "e",
+            "rl.worker.role": "trainer",
+            "rl.worker.index": index,
+            "service.name": "trainer",
+            "service.instance.id": instance,
+            **more,
+        }
+    )
+
+
+class Worker:
+    """A process with otel_rl's provider."""
+
+    def __init__(self, world: "World", index: int = 0, instance: str = "a") -> None:
+        of = resource(index, instance, **{"telemetry.distro.name": "otel_rl"})
+        self._clock = world.clock
+        self.provider = BufferedMeterProvider(of, Guard(Drops()))
+        self.meter: Meter = self.provider.get_meter("m")
+        self.tokens = self.meter.create_counter("tokens")
+        self.loss = self.meter.create_gauge("loss")
+        world.sources.append(self.provider.collect_with_heartbeat)
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """What ``otel_rl.step`` does, on the simulated clock."""
+        owner = random.Random()  # anything that can be referred to weakly
+        end = self.provider.steps.open(number, self._clock(), owner)
+        yield
+        end(self._clock())
+        self.loss.set(0.5, {STEP: number})
+        del owner
+
+
+class World:
+    """A bridge, and whoever exports to it once a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.sources: list[Callable[[], list[Request]]] = []
+        self.aligner = Aligner(AlignSettings())
+        self.rows: list[Row] = []
+        self.requests: list[Request] = []
+        self.loses = False
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with an export of each source every second."""
+        until_ns = self.clock.now_ns + int(seconds * S)
+        while self.clock.now_ns + S <= until_ns:
+            self.clock.now_ns += S
+            self.export()
+        self.clock.now_ns = max(self.clock.now_ns, until_ns)
+
+    def export(self) -> None:
+        for source in self.sources:
+            for request in source():
+                self.requests.append(request)
+                if not self.loses:
+                    self.take(request)
+        self.rows += self.aligner.close(self.clock())
+
+    def take(self, request: Request) -> None:
+        batch = Batch(ExperimentKey("e"), Signal.METRICS, request.payload, self.clock())
+        self.aligner.add(decode(batch), received_ns=batch.received_ns)
+
+    def restart(self) -> None:
+        """Another bridge goes on from the journal."""
+        self.aligner = revived(self.aligner)
+
+    def end(self) -> None:
+        self.export()
+        self.rows += self.aligner.close(self.clock(), everything=True)
+
+    def column(self, key: str) -> dict[int | None, list[float]]:
+        """All values of a key, by the step of their rows."""
+        found: dict[int | None, list[float]] = {}
+        for row in self.rows:
+            if key in row.values:
+                found.setdefault(row.step, []).append(row.values[key])
+        return found
+
+    def total(self, key: str) -> float:
+        """The last total of a counter, which never falls."""
+        totals = [row.values[key] for row in self.rows if key in row.values]
+        assert totals == sorted(totals)
+        return totals[-1]
+
+    def on_steps(self, key: str) -> dict[int, float]:
+        """The key's chart over steps, which has one point a step."""
+        points = {step: found for step, found in self.column(key).items() if step is not None}
+        assert all(len(found) == 1 for found in points.values()), points
+        return {step: found[0] for step, found in points.items()}
+
+
+@pytest.fixture
+def world(clock: Clock) -> World:
+    return World(clock)
+
+
+def test_twelve_thousand_tokens_in_steps_of_twelve_seconds_are_a_thousand_a_second_at_every_step(
+    world: World,
+) -> None:
+    worker = Worker(world)
+    for number in range(20):
+        with worker.step(number):
+            world.wait(11.9)
+            worker.tokens.add(12_000)
+            world.wait(0.1)
+    world.end()
+    rates = world.on_steps("trainer/tokens/rate")
+    assert [*rates] == [*range(20)]
+    assert rates == pytest.approx(dict.fromkeys(range(20), 1000), rel=1e-4)
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(20), 12_000)
+    assert world.total("trainer/tokens") == 240_000
+
+
+def test_a_rate_is_over_the_time_of_the_whole_step_though_it_counts_at_its_end(
+    world: World,
+) -> None:
+    worker = Worker(world)
+    for number in range(3):
+        with worker.step(number):
+            world.wait(7)
+            worker.tokens.add(100)
+            world.wait(1)
+        world.wait(12)  # between steps
+    world.end()
+    assert world.on_steps("trainer/tokens/rate") == pytest.approx(
+        dict.fromkeys(range(3), 100 / 8), rel=1e-3
+    )
+
+
+def test_a_histogram_has_the_distribution_of_each_step(world: World) -> None:
+    worker = Worker(world)
+    ages = worker.meter.create_histogram("age")
+    for number in range(4):
+        with worker.step(number):
+            for part in range(100):
+                ages.record(number + part / 100)
+                if part % 10 == 0:
+                    world.wait(1)
+    world.end()
+    assert world.on_steps("trainer/age/count") == dict.fromkeys(range(4), 100)
+    assert world.on_steps("trainer/age") == pytest.approx({n: n + 0.495 for n in range(4)})
+    assert world.on_steps("trainer/age/max") == pytest.approx({n: n + 0.99 for n in range(4)})
+    assert world.on_steps("trainer/age/p50") == pytest.approx(
+        {n: n + 0.5 for n in range(4)}, rel=0.05
+    )
+
+
+def test_gauges_alone_tell_the_steps(world: World) -> None:
+    worker = Worker(world)
+    for number in range(10):
+        world.wait(12)
+        worker.tokens.add(12_000)
+        worker.loss.set(0.5, {STEP: number})
+        worker.meter.create_gauge("lr").set(0.1, {STEP: number})
+    world.end()
+    totals = [value for found in world.column("trainer/tokens").values() for value in found]
+    assert totals[-1] == 120_000
+    # Nothing counts during steps before the first gauge tells of one.
+    later = range(2, 10)
+    rates = {n: found for n, found in world.column("trainer/tokens/rate").items() if n in later}
+    assert rates == {n: [pytest.approx(1000, rel=1e-3)] for n in later}
+    assert world.column("trainer/tokens/per_step") == {n: [12_000] for n in range(1, 10)}
+
+
+def test_two_workers_have_the_sum_of_their_rates_each_over_its_own_step(world: World) -> None:
+    fast, slow = Worker(world, 0, "a"), Worker(world, 1, "b")
+    for number in range(5):
+        with slow.step(number):
+            with fast.step(number):
+                world.wait(5)
+                fast.tokens.add(500)
+                slow.tokens.add(500)
+            world.wait(5)
+    world.end()
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(5), 1000)
+    assert world.on_steps("trainer/tokens/rate") == pytest.approx(
+        dict.fromkeys(range(5), 100 + 50), rel=1e-3
+    )
+    assert world.total("trainer/tokens") == 5000
+
+
+def test_a_request_that_comes_again_counts_nothing_twice(world: World) -> None:
+    worker = Worker(world)
+    for number in range(5):
+        with worker.step(number):
+            worker.tokens.add(10)
+            world.wait(3)
+        for request in random.Random(number).sample(world.requests, len(world.requests)):
+            world.take(request)
+    world.end()
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(5), 10)
+    assert world.total("trainer/tokens") == 50
+
+
+def test_the_bridge_goes_on_after_a_restart_in_any_step(world: World) -> None:
+    worker = Worker(world)
+    ages = worker.meter.create_histogram("age")
+    for number in range(6):
+        with worker.step(number):
+            worker.tokens.add(10)
+            ages.record(2)
+            world.wait(6)
+            world.restart()
+        world.export()
+        world.restart()
+    world.end()
+    assert world.total("trainer/tokens") == 60
+    assert world.on_steps("trainer/age/count") == dict.fromkeys(range(6), 1)
+    assert world.on_steps("trainer/tokens/rate") == pytest.approx(
+        dict.fromkeys(range(6), 10 / 6), rel=1e-3
+    )
+
+
+def test_the_total_goes_on_after_a_bridge_that_ended_in_a_step(world: World) -> None:
+    worker = Worker(world)
+    for number in range(6):
+        with worker.step(number):
+            worker.tokens.add(10)
+            world.wait(6)
+            if number == 3:
+                world.aligner.close(world.clock(), everything=True)
+                world.restart()
+            world.wait(2)
+    world.end()
+    assert world.total("trainer/tokens") == 60
+
+
+def test_the_total_goes_on_where_another_process_takes_the_workers_place(world: World) -> None:
+    for life in range(3):
+        world.sources.clear()
+        worker = Worker(world, instance=f"life {life}")
+        for number in range(4 * life, 4 * life + 4):
+            with worker.step(number):
+                worker.tokens.add(10)
+                world.wait(6)
+        world.export()
+        world.wait(6)
+    world.end()
+    assert world.total("trainer/tokens") == 120
+
+
+def test_the_total_is_right_again_after_exports_that_were_lost(world: World) -> None:
+    worker = Worker(world)
+    for number in range(12):
+        world.loses = 4 <= number < 7
+        with worker.step(number):
+            worker.tokens.add(10)
+            world.wait(8)
+    world.end()
+    assert world.total("trainer/tokens") == 120
+    assert world.on_steps("trainer/tokens/per_step")[11] == 10
+
+
+def test_what_is_counted_between_steps_is_in_the_total(world: World) -> None:
+    worker = Worker(world)
+    for number in range(6):
+        with worker.step(number):
+            worker.tokens.add(10)
+            world.wait(8)
+        worker.tokens.add(1)
+        world.wait(12)
+    world.end()
+    assert world.total("trainer/tokens") == 66
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(6), 10)
+
+
+def test_a_counter_that_stands_still_in_a_step_is_zero_there(world: World) -> None:
+    worker = Worker(world)
+    for number in range(6):
+        with worker.step(number):
+            world.wait(2)
+            if number != 3:
+                worker.tokens.add(10)
+    world.end()
+    assert world.on_steps("trainer/tokens/rate")[3] == 0
+    assert world.on_steps("trainer/tokens/per_step")[3] == 0
+    assert world.total("trainer/tokens") == 50
+
+
+def test_a_process_without_steps_keeps_its_windows(world: World) -> None:
+    worker = Worker(world)
+    for _ in range(30):
+        worker.tokens.add(1000)
+        world.wait(1)
+    world.end()
+    assert not world.column("trainer/tokens/per_step")
+    rates = [rate for found in world.column("trainer/tokens/rate").values() for rate in found]
+    assert rates == pytest.approx([1000] * len(rates), rel=0.2)
+    assert len(rates) >= 5
+
+
+def test_a_program_with_a_stock_sdk_keeps_its_windows(world: World) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], resource(0, "stock"), shutdown_on_exit=False)
+    meter = provider.get_meter("m")
+    intervals = Intervals(T0)
+
+    def collect() -> list[Request]:
+        data = reader.get_metrics_data()
+        packer = RequestPacker(encode_resource(resource(0, "stock")), Signal.METRICS)
+        if data is not None:
+            encode_sdk(data, intervals, packer)
+        return packer.requests()
+
+    world.sources.append(collect)
+    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
+    for number in range(10):
+        tokens.add(600, {STEP: number})
+        tokens.add(400)
+        loss.set(0.5, {STEP: number})
+        world.wait(3)
+    world.end()
+    assert not world.column("trainer/tokens/per_step")
+    totals = [value for found in world.column("trainer/tokens").values() for value in found]
+    assert totals[-1] == 10_000
+    assert world.column("trainer/tokens/rate")
+
+
+def test_a_count_with_a_step_of_its_own_is_in_that_steps_row(world: World) -> None:
+    worker = Worker(world)
+    for number in range(8):
+        with worker.step(number):
+            world.wait(4)
+            worker.tokens.add(10)
+            worker.tokens.add(5, {STEP: number})
+    world.end()
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(8), 15)

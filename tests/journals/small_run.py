@@ -1,0 +1,202 @@
+"""A small run of two trainers, as OTLP batches, and a bridge without its network that takes it.
+
+The first steps are in the journals that are kept; a test sends the others. What is sent here must
+stay as it is: a journal of an earlier format has the first half of it.
+"""
+
+from pathlib import Path
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_CUMULATIVE,
+    AGGREGATION_TEMPORALITY_DELTA,
+    Metric,
+)
+
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.otlp_requests import (
+    Attributes,
+    event,
+    gauge,
+    key_values,
+    logs_request,
+    metrics_request,
+    point,
+)
+
+__all__ = ["ENDED", "HALF", "LIVE", "RANKS", "STEPS", "T0", "Life", "S", "begin", "end", "step"]
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+LIVE, ENDED = ExperimentKey("live"), ExperimentKey("ended")
+RANKS, STEPS = 2, 10
+HALF = 5
+"""The step in whose middle the journal is left: rank 0 has made it, and rank 1 has not."""
+
+
+class Life:
+    """The journal of a directory, and what makes rows in it. Time is an argument."""
+
+    def __init__(self, directory: Path) -> None:
+        self.journal = SqliteJournal(directory)
+        self.spool, self.runs = Spool(self.journal), RunStore(self.journal, clock_ns=lambda: T0)
+        self.counters = Counters()
+        self.processor = RowProcessor(
+            self.spool,
+            self.runs,
+            settings=AlignSettings(per_worker=True, window_s=2, spans_wait_s=2),
+            counters=self.counters,
+            notify=lambda _key: None,
+            archive_room=lambda: True,
+            clock_s=lambda: 0.0,
+        )
+
+    def take(self, *batches: Batch, now_ns: int) -> None:
+        """Accept batches, and make rows of them."""
+        self.spool.append(batches)
+        while self.processor.round(now_ns):
+            pass
+
+
+def start_ns(key: ExperimentKey) -> int:
+    """When a run starts: the second after the first has ended."""
+    return T0 if key == ENDED else T0 + 20 * S
+
+
+def begin(key: ExperimentKey, rank: int) -> Batch:
+    """A trainer starts."""
+    config: Attributes = {
+        "rl.experiment.config": {"lr": 0.1, "layers": [1, 2], "name": None, "seed": 2**62},
+        "rl.experiment.tags": ["small"],
+    }
+    return _events(key, rank, "rl.experiment.start", config, start_ns(key))
+
+
+def end(key: ExperimentKey, rank: int, now_ns: int) -> Batch:
+    """A trainer says goodbye."""
+    return _events(key, rank, "rl.worker.end", {"rl.worker.status": "complete"}, now_ns)
+
+
+def step(key: ExperimentKey, rank: int, number: int) -> list[Batch]:
+    """All that one trainer sends after one step: metrics, spans, a sample."""
+    now_ns = start_ns(key) + (number + 1) * S
+    attributes: Attributes = {"rl.loop.iteration": number}
+    loss = point(number + rank / 2, now_ns)
+    loss.attributes.extend(key_values(attributes))
+    depth = gauge(point(float("nan") if number == 2 else 7.0, now_ns), name="depth")
+    metrics = metrics_request(
+        gauge(loss),
+        depth,
+        _tokens(start_ns(key), number),
+        _latency(start_ns(key), number),
+        *_shares(start_ns(key), number),
+        resource=_resource(key, rank),
+    )
+    text: Attributes = {"answer": f"{rank}-{number}", "reward": 0.5, "list": [1, None]}
+    sample = event(
+        "rl.rollout.sample", {**attributes, "rl.sample.table": "answers"}, text, time_ns=now_ns
+    )
+    return [
+        Batch(key, Signal.METRICS, metrics.SerializeToString(), now_ns),
+        _spans(key, rank, number, now_ns),
+        Batch(
+            key,
+            Signal.LOGS,
+            logs_request(sample, resource=_resource(key, rank)).SerializeToString(),
+            now_ns,
+        ),
+    ]
+
+
+def _tokens(begun_ns: int, number: int) -> Metric:
+    """A total of 100 a step."""
+    tokens = Metric(name="tokens")
+    tokens.sum.is_monotonic = True
+    tokens.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    tokens.sum.data_points.add(
+        as_int=100 * (number + 1),
+        start_time_unix_nano=begun_ns,
+        time_unix_nano=begun_ns + (number + 1) * S,
+    )
+    return tokens
+
+
+def _latency(begun_ns: int, number: int) -> Metric:
+    """Three measurements a step, in two buckets."""
+    latency, n = Metric(name="latency"), number + 1
+    latency.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    latency.histogram.data_points.add(
+        start_time_unix_nano=begun_ns,
+        time_unix_nano=begun_ns + n * S,
+        count=3 * n,
+        sum=2.5 * n,
+        explicit_bounds=[1.0],
+        bucket_counts=[2 * n, n],
+    )
+    return latency
+
+
+def _shares(begun_ns: int, number: int) -> list[Metric]:
+    """What a step counted: 10 updates, and two waits."""
+    updates, waits = Metric(name="updates"), Metric(name="waits")
+    updates.sum.is_monotonic = True
+    updates.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    waits.exponential_histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    before_ns, now_ns = begun_ns + number * S, begun_ns + (number + 1) * S
+    marks = key_values({"rl.loop.iteration": number, "otel_rl.step.share": before_ns})
+    times = {"start_time_unix_nano": before_ns, "time_unix_nano": now_ns}
+    updates.sum.data_points.add(as_int=10, attributes=marks, **times)
+    of_step = waits.exponential_histogram.data_points.add(
+        attributes=marks, count=2, sum=3.0, min=1.0, max=2.0, **times
+    )
+    of_step.positive.offset = -1
+    of_step.positive.bucket_counts.extend([1, 1])
+    return [updates, waits]
+
+
+def _spans(key: ExperimentKey, rank: int, number: int, end_ns: int) -> Batch:
+    """A step of a second, of which half was training."""
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    resource_spans.resource.attributes.extend(key_values(_resource(key, rank)))
+    spans = resource_spans.scope_spans.add().spans
+    trace, root = (number + 1).to_bytes(16), bytes(6) + bytes([rank, 1])
+    for name, span_id, took_ns in ("rl.loop", root, S), ("train", root[:7] + b"\2", S // 2):
+        span = spans.add(
+            name=name,
+            trace_id=trace,
+            span_id=span_id,
+            parent_span_id=b"" if span_id == root else root,
+            start_time_unix_nano=end_ns - S,
+            end_time_unix_nano=end_ns - S + took_ns,
+        )
+        known: Attributes = {"rl.loop.iteration": number}
+        if name == "train":
+            known = {**known, "rl.phase": "train", "rl.phase_class": "compute"}
+        span.attributes.extend(key_values(known))
+    return Batch(key, Signal.TRACES, request.SerializeToString(), end_ns)
+
+
+def _events(
+    key: ExperimentKey, rank: int, name: str, attributes: Attributes, time_ns: int
+) -> Batch:
+    request = logs_request(event(name, attributes, time_ns=time_ns), resource=_resource(key, rank))
+    return Batch(key, Signal.LOGS, request.SerializeToString(), time_ns)
+
+
+def _resource(key: ExperimentKey, rank: int) -> Attributes:
+    return {
+        "rl.experiment.name": key.experiment,
+        "rl.worker.role": "trainer",
+        "rl.worker.index": rank,
+        "rl.worker.count": RANKS,
+        "service.instance.id": f"rank-{rank}",
+        "host.name": f"host-{rank}",
+    }

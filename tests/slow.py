@@ -1,0 +1,37 @@
+"""Leaves some cases of a test to ``make test-all``, by the mark ``slow``."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ["selected", "slow_after"]
+
+
+def slow_after(n: int, cases: Iterable[Any]) -> list[Any]:
+    """Mark all cases of a parameter but the first ones.
+
+    Args:
+        n: Cases that ``make test`` runs, too.
+        cases: Values; a tuple where a test has several parameters in one.
+
+    Returns:
+        For ``pytest.mark.parametrize`` and ``pytest.fixture(params=...)``.
+    """
+    listed = list(cases)
+    return [*listed[:n], *(_slow(case) for case in listed[n:])]
+
+
+def selected(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
+    """Cases of a parameter in the tests of this file that run, so that no other one is begun."""
+    found: dict[Any, None] = {}
+    for item in request.session.items:
+        callspec = getattr(item, "callspec", None)
+        if item.path == request.path and callspec is not None and parameter in callspec.params:
+            found[callspec.params[parameter]] = None
+    return list(found)
+
+
+def _slow(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)

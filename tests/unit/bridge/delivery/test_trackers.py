@@ -1,0 +1,108 @@
+"""The table of trackers, and the checks that a person runs."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.trackers import BACKENDS, backend
+from otel_rl.errors import ConfigError
+from tests.wandb_owned import Owned
+from tests.wandb_server import WandbServer
+
+
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC", "WANDB_CONFIG_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_an_unknown_tracker_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="Known trackers: wandb, jsonl"):
+        backend("wanbd")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_works_without_settings(name: str, tmp_path: Path) -> None:
+    backend(name).validate({})
+    assert all(result.ok for result in backend(name).check({}, tmp_path))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_names_an_unknown_setting(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        backend(name).validate({"colour": "red"})
+    (failed,) = [r for r in backend(name).check({"colour": "red"}, tmp_path) if not r.ok]
+    assert "colour" in failed.message
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_check_says_that_the_directory_cannot_be_written_to(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    results = backend(name).check({}, tmp_path / "file" / "below")
+    assert [result.ok for result in results if result.name == "tracker directory"] == [False]
+
+
+def test_a_check_says_that_runs_are_offline_without_a_key(tmp_path: Path) -> None:
+    messages = " ".join(result.message for result in backend("wandb").check({}, tmp_path))
+    assert "There is no API key, so runs are written to files" in messages
+
+
+def test_a_check_says_that_the_server_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    last = backend("wandb").check({}, tmp_path)[-1]
+    assert (last.name, last.ok) == ("wandb server", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "ok", "message"),
+    [
+        ("ours", [14, 67], True, "is there, and in shared mode"),
+        ("alone", [14], False, "is not in shared mode"),
+        ("other", [14, 67], True, "is not there yet"),
+    ],
+)
+def test_a_check_says_whether_the_run_to_join_can_be_joined(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    features: list[int],
+    ok: bool,
+    message: str,
+) -> None:
+    with WandbServer() as server:
+        for variable, value in (server.environment() | {"WANDB_MODE": "shared"}).items():
+            monkeypatch.setenv(variable, value)
+        config = json.dumps({"_wandb": {"value": {"t": {"3": features}}}})
+        Owned(server, name if name != "other" else "another", config=config)
+        last = backend("wandb").check({"attach": f"theirs/{name}"}, tmp_path)[-1]
+    assert (last.name, last.ok) == ("wandb run", ok)
+    assert message in last.message
+
+
+def test_a_check_knows_the_supported_versions_from_the_package_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.99.0")
+    (failed,) = [r for r in backend("wandb").check({}, tmp_path) if not r.ok]
+    assert "wandb 0.99.0 is installed; <0.32,>=0.31 is supported" in failed.message
+
+
+def test_a_writer_may_take_as_long_as_the_tracker_allows_itself() -> None:
+    patience = backend("wandb").patience({"finish_timeout_s": "3600", "init_timeout_s": "900"})
+    assert (patience.close_s > 3600, patience.open_s > 900) == (True, True)
+
+
+@pytest.mark.process
+def test_the_table_loads_no_tracker_library() -> None:
+    code = "import sys, otel_rl.bridge.delivery.manager; sys.exit('wandb' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

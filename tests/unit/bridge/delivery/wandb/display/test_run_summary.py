@@ -1,0 +1,140 @@
+"""What stands for a run in the table of runs."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
+from otel_rl.records import KeySpec, Row
+from otel_rl.semconv import names
+
+S = 1_000_000_000
+LOSS = KeySpec("trainer/loss", names.RL_TRAIN_LOSS, "trainer", axis="step")
+REWARD = KeySpec("trainer/reward/mean", names.RL_REWARD_MEAN, "trainer", axis="step")
+TOKENS = KeySpec(
+    "trainer/tokens/rate", names.RL_TRAIN_TOKENS, "trainer", statistic="rate", axis="step"
+)
+ALIVE = KeySpec("service/trainer/alive", names.RL_SERVICE_ALIVE, "trainer")
+FAILURES = KeySpec("service/trainer/failures", names.RL_SERVICE_FAILURES, "trainer")
+DEPTH = KeySpec("generator/queue/depth", names.RL_GENERATOR_QUEUE_DEPTH, "generator")
+KEYS = [LOSS, REWARD, TOKENS, ALIVE, FAILURES, DEPTH]
+
+
+def rows(*lines: tuple[float, dict[str, float]], start: int = 0) -> list[Row]:
+    return [
+        Row(number, 0, round(time_s * S), values)
+        for number, (time_s, values) in enumerate(lines, start)
+    ]
+
+
+def reward(*values: float, start: int = 0) -> list[Row]:
+    return rows(*((n, {REWARD.key: value}) for n, value in enumerate(values)), start=start)
+
+
+def opened(path: Path, row: int = 0, *, keys: Sequence[KeySpec] = KEYS) -> RunSummary:
+    summary = RunSummary(path / "summary", "j", row)
+    summary.learn(keys)
+    return summary
+
+
+def shown(path: Path, given: Sequence[Row], *, keys: Sequence[KeySpec] = KEYS) -> dict[str, object]:
+    summary = opened(path, keys=keys)
+    summary.take(given)
+    return summary.changed()
+
+
+def test_the_best_reward_of_a_run_stands_beside_its_last(tmp_path: Path) -> None:
+    assert shown(tmp_path, reward(0.2, 0.9, 0.4)) == {REWARD.key: {"max": 0.9, "last": 0.4}}
+
+
+def test_a_diverged_step_does_not_erase_the_best(tmp_path: Path) -> None:
+    found = shown(tmp_path, reward(0.2, math.nan, 0.1, math.inf))
+    assert found == {REWARD.key: {"max": 0.2, "last": "Infinity"}}
+
+
+def test_a_name_with_the_other_sign_has_its_smallest(tmp_path: Path) -> None:
+    cost = KeySpec("cost", names.RL_REWARD_MEAN, "trainer", axis="step", own_scale=-1.0)
+    found = shown(tmp_path, rows((0, {"cost": 3.0}), (1, {"cost": 5.0})), keys=[cost])
+    assert found == {"cost": {"min": 3.0, "last": 5.0}}
+
+
+def test_throughput_is_a_mean_over_the_run(tmp_path: Path) -> None:
+    given = rows((0, {TOKENS.key: 100.0}), (1, {TOKENS.key: 300.0}))
+    assert shown(tmp_path, given) == {TOKENS.key: {"mean": 200.0, "last": 300.0}}
+
+
+def test_what_remains_of_a_run_that_ended_is_not_its_summary(tmp_path: Path) -> None:
+    """The row of the last step may come after those of the time in which its workers ended."""
+    given = rows(
+        (1, {ALIVE.key: 4.0, DEPTH.key: 7.0}),
+        (2, {LOSS.key: 0.5}),
+        (3, {DEPTH.key: 8.0}),
+        (3, {ALIVE.key: 0.0}),
+        (5, {DEPTH.key: 0.0}),
+        (4, {LOSS.key: 0.4}),
+        (6, {ALIVE.key: 0.0, FAILURES.key: 1.0}),
+    )
+    assert shown(tmp_path, given) == {ALIVE.key: 4.0, DEPTH.key: 8.0}
+
+
+def test_without_steps_a_level_is_the_last_one(tmp_path: Path) -> None:
+    given = rows(*((n, {DEPTH.key: float(n)}) for n in range(200)))
+    assert shown(tmp_path, given) == {DEPTH.key: 199.0}
+
+
+def test_steps_of_a_metric_of_ones_own_are_steps(tmp_path: Path) -> None:
+    own = KeySpec("trainer/mine", "mine", "trainer", axis="step")
+    given = rows((1, {DEPTH.key: 4.0}), (2, {"trainer/mine": 0.5}), (3, {DEPTH.key: 0.0}))
+    assert shown(tmp_path, given, keys=[own, DEPTH]) == {DEPTH.key: 4.0}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_rows_that_come_again_after_a_crash_count_once(tmp_path: Path, at: int) -> None:
+    given = rows(*((n, {TOKENS.key: 10.0**n, REWARD.key: -n}) for n in range(5)))
+    opened(tmp_path).take(given[:3])
+    resumed = opened(tmp_path, at)
+    resumed.take(given[at:3])
+    resumed.take(given[3:])
+    assert resumed.changed() == {
+        TOKENS.key: {"mean": 11_111 / 5, "last": 10_000.0},
+        REWARD.key: {"max": 0.0, "last": -4.0},
+    }
+
+
+def test_what_was_open_at_a_crash_is_settled_after_it(tmp_path: Path) -> None:
+    before = rows((1, {DEPTH.key: 4.0}), (2, {LOSS.key: 0.5}), (3, {DEPTH.key: 2.0}))
+    opened(tmp_path).take(before)
+    resumed = opened(tmp_path, 3)
+    resumed.take(rows((4, {LOSS.key: 0.4}), (5, {DEPTH.key: 0.0}), start=3))
+    assert resumed.changed() == {DEPTH.key: 2.0}
+
+
+def test_the_best_is_continued_from_the_server_on_another_machine(tmp_path: Path) -> None:
+    at_server = {REWARD.key: {"max": 0.9, "last": 0.1}, ALIVE.key: 3, "hours": 2, "_timestamp": 9e3}
+    summary = RunSummary(tmp_path / "summary", "j", 7, lambda: at_server)
+    summary.learn(KEYS)
+    summary.take(rows((9_000, {REWARD.key: 0.3}), (9_001, {ALIVE.key: 1.0}), start=7))
+    assert summary.changed() == {REWARD.key: {"max": 0.9, "last": 0.3}, ALIVE.key: 3.0}
+    assert summary.hours(9_000 * S) == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"journal": "other", "row": 9}', "[]"])
+def test_a_damaged_file_is_as_none(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "summary").write_text(damage)
+    resumed = opened(tmp_path, 2)
+    resumed.take(reward(0.3, start=2))
+    assert resumed.changed() == {REWARD.key: {"max": 0.3, "last": 0.3}}
+
+
+def test_hours_continue_where_the_run_began(tmp_path: Path) -> None:
+    opened(tmp_path).take(reward(0.1))
+    assert opened(tmp_path, 1).hours(3_600 * S) == 1
+
+
+def test_a_disk_without_room_stops_no_row(tmp_path: Path) -> None:
+    summary = RunSummary(tmp_path / "missing" / "summary", "j", 0)
+    summary.learn(KEYS)
+    summary.take(reward(0.1))
+    assert summary.changed() == {REWARD.key: {"max": 0.1, "last": 0.1}}

@@ -1,0 +1,269 @@
+"""Ended runs leave the journal; what comes late for one is neither doubled nor lost unseen."""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from otel_rl.bridge.counters import Counter, Counters, SampleDrop
+from otel_rl.bridge.journal.bridge_lease import FREE
+from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus, Row, Signal
+from otel_rl.run_id import run_id
+from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.postgres import PostgresServer
+from tests.stores import Store
+
+S = 1_000_000_000
+HOUR = 3_600 * S
+DAY = 24 * HOUR
+T0 = 1_700_000_000 * S
+TRACKER = "jsonl"
+A, B = ExperimentKey("a"), ExperimentKey("b")
+ENDED = Description(status=ExperimentStatus.COMPLETE)
+
+TABLES = (
+    *("runs", "states", "descriptions", "seen", "trails", "history", "keys", "rows"),
+    *("deliveries", "archive"),
+)
+
+
+class Bench:
+    """A journal with runs that end, and a clock that tests move by hand."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.now_ns = T0
+        self.journal = journal
+        self.spool = Spool(journal)
+        self.run_store = RunStore(journal, clock_ns=lambda: self.now_ns)
+
+    def end(
+        self, *keys: ExperimentKey, history: int = 1_000, is_open: bool = False, values: int = 0
+    ) -> None:
+        """Runs of a row each, that the tracker has."""
+        self.run_store.commit(
+            [
+                Commit(
+                    key,
+                    [Row(0, 0, self.now_ns, {"x": 1.0})],
+                    1,
+                    key.experiment.encode(),
+                    is_open=is_open,
+                    seen=(self.now_ns, b"seen"),
+                    spans=(self.now_ns, b"spans"),
+                    keys=b"keys",
+                    description=ENDED,
+                    history=(self.now_ns, bytes(history)),
+                    archive=[(values, b"values")],
+                )
+                for key in keys
+            ]
+        )
+        self.journal.write(
+            lambda connection: connection.executemany(
+                "INSERT INTO deliveries (run_id, tracker, next_row, finished_row)"
+                " VALUES (?, ?, 1, 1)",
+                [(run_id(key.experiment, key.trial), TRACKER) for key in keys],
+            )
+        )
+
+    def remove(
+        self,
+        *,
+        share: int = 1 << 40,
+        days: float = 30,
+        tenant: Callable[[ExperimentKey], str] = lambda _: "",
+        busy: Sequence[ExperimentKey] = (),
+        free: str = EVERY_RUN,
+    ) -> Removed:
+        return Retention(
+            self.journal,
+            tracker=TRACKER,
+            keep_ns=int(days * DAY),
+            share_of=lambda key: (tenant(key), share),
+            late_ns=600 * S,
+            busy=lambda: busy,
+            free=free,
+        ).turn(self.now_ns)
+
+    def count(self, table: str) -> int:
+        with self.journal.read() as connection:
+            return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+@pytest.fixture
+def bench(store: Store) -> Bench:
+    return Bench(store.open())
+
+
+def measured(key: ExperimentKey, step: int, time_ns: int) -> Batch:
+    one = point(float(step), time_ns)
+    one.attributes.extend(key_values({"rl.loop.iteration": step}))
+    resource = {"rl.experiment.name": key.experiment, "rl.worker.role": "trainer"}
+    request = metrics_request(gauge(one), resource=resource)
+    return Batch(key, Signal.METRICS, request.SerializeToString(), time_ns)
+
+
+def test_a_run_that_ended_long_ago_goes_with_all_that_it_has_left(bench: Bench) -> None:
+    bench.end(A, values=7)
+    bench.now_ns += 10 * DAY
+    bench.end(B)
+    bench.now_ns += 20 * DAY + S
+    assert bench.remove() == Removed(too_old=[A], unarchived=7)
+    assert bench.run_store.runs() == [B]
+    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 1)
+    assert bench.remove() == Removed()
+
+
+def test_what_has_not_ended_stays_however_old_it_is(bench: Bench) -> None:
+    waits, opened, undelivered, busy = (ExperimentKey(f"{n}") for n in range(4))
+    bench.end(waits, busy)
+    bench.end(opened, is_open=True)
+    bench.run_store.commit([Commit(undelivered, [Row(0, 0, T0, {"x": 1.0})], 1, b"state")])
+    bench.spool.append([measured(waits, 1, T0)])
+    bench.now_ns += 400 * DAY
+    assert bench.remove(share=0, busy=[busy]) == Removed()
+    assert len(bench.run_store.runs()) == 4
+
+
+def test_of_runs_that_are_more_than_their_share_the_oldest_go_first(bench: Bench) -> None:
+    keys = [ExperimentKey(f"run-{n}") for n in range(6)]
+    for key in keys:
+        bench.now_ns += S
+        bench.end(key, history=100_000)
+    bench.now_ns += 2 * HOUR
+    assert bench.remove(share=350_000) == Removed(over_share=keys[:3])
+    assert bench.run_store.runs() == keys[3:]
+
+
+def test_a_run_that_has_just_ended_stays(bench: Bench) -> None:
+    bench.end(A, history=100_000)
+    bench.now_ns += HOUR // 2
+    assert bench.remove(share=0) == Removed()
+
+
+def test_ended_runs_of_one_tenant_push_out_none_of_another(bench: Bench) -> None:
+    many = [ExperimentKey(f"many-{n}") for n in range(5)]
+    bench.end(A, history=100_000)
+    bench.now_ns += S
+    bench.end(*many, history=100_000)
+    bench.now_ns += 2 * HOUR
+    removed = bench.remove(share=150_000, tenant=lambda key: key.experiment[0])
+    assert sorted(removed.over_share) == many[:4]
+
+
+def test_a_long_history_goes_as_well(bench: Bench) -> None:
+    bench.end(A)
+    for n in range(450):
+        bench.run_store.commit([Commit(A, [], 1, b"state", history=(T0 + n, b"h"))])
+    bench.now_ns += 31 * DAY
+    assert bench.remove() == Removed(too_old=[A])
+    assert bench.count("history") == 0
+
+
+def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(
+    bench: Bench,
+) -> None:
+    counters = Counters()
+
+    def drained(now_ns: int) -> None:
+        drain = RowProcessor(
+            bench.spool,
+            bench.run_store,
+            settings=AlignSettings(quiet_s=0),
+            counters=counters,
+            notify=lambda _: None,
+            clock_s=lambda: 0.0,
+        )
+        for seconds in (0, 1_000):  # by then nobody is waited for
+            while drain.round(now_ns + seconds * S):
+                pass
+
+    bench.spool.append([measured(A, step, T0 + step * S) for step in range(3)])
+    drained(T0 + 3 * S)
+    made = bench.run_store.next_row(A)
+    bench.run_store.confirmed(A, TRACKER, made)
+    bench.run_store.finish(A, TRACKER, made)
+    bench.now_ns += 31 * DAY
+    assert bench.remove() == Removed(too_old=[A])
+    bench.spool.append([measured(A, 2, T0 + 2 * S), measured(A, 7, bench.now_ns)])
+    assert bench.run_store.next_row(A) == made
+    drained(bench.now_ns + S)
+    rows = bench.run_store.rows(A, start=0, limit=100)
+    assert rows[0].number == made, "rows go on where the tracker's run is"
+    assert [row.step for row in rows if "trainer/loss" in row.values] == [7]
+    assert counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.RUN_REMOVED) == 1
+    # It is still known after what follows, and after the next removal.
+    bench.spool.append([measured(A, 2, T0 + 2 * S)])
+    drained(bench.now_ns + S)
+    assert counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.RUN_REMOVED) == 2
+
+
+def test_a_run_to_which_a_batch_is_added_is_not_removed(store: Store) -> None:
+    bench = Bench(store.open())
+    bench.end(A)
+    bench.now_ns += 31 * DAY
+    begun, removed = threading.Event(), list[Removed]()
+
+    def remove() -> None:
+        assert begun.wait(30)
+        removed.append(bench.remove())
+
+    thread = threading.Thread(target=remove)
+    insert = Spool._insert
+
+    def slow(spool: Spool, connection: Connection, batch: Batch, shard: int) -> None:
+        insert(spool, connection, batch, shard)
+        begun.set()
+        thread.join(0.5)  # it waits for this transaction, or comes after it
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Spool, "_insert", slow)
+        thread.start()
+        bench.spool.append([measured(A, 1, bench.now_ns)])
+    thread.join(30)
+    assert removed == [Removed()]
+    assert len(bench.spool.read(A, max_bytes=1)) == 1
+    assert bench.run_store.next_row(A) == 1
+
+
+def _change(connection: Connection, *, expires_ns: int) -> None:
+    connection.execute("UPDATE runs SET owner = 'other', expires_ns = ?", (expires_ns,))
+
+
+def test_a_run_of_another_bridge_stays_until_its_lease_is_over(postgres: PostgresServer) -> None:
+    journal = PostgresJournal(postgres.new_url())
+    try:
+        bench = Bench(journal)
+        bench.end(A)
+        bench.now_ns += 31 * DAY
+        for expires_ns, removed in ((2**62, Removed()), (0, Removed(too_old=[A]))):
+            journal.write(partial(_change, expires_ns=expires_ns))
+            assert bench.remove(free=FREE) == removed
+    finally:
+        journal.close()
+
+
+def test_ten_thousand_small_runs_leave_a_journal_as_small_as_a_few_do(store: Store) -> None:
+    bench = Bench(store.open())
+    # A database is asked over a socket: fewer of them show the same.
+    at_once = 500 if isinstance(bench.journal, SqliteJournal) else 50
+    sizes, runs = [], []
+    for first in range(0, 20 * at_once, at_once):
+        bench.end(*(ExperimentKey(f"run-{n}") for n in range(first, first + at_once)))
+        bench.now_ns += 10 * DAY
+        bench.remove()
+        sizes.append(bench.journal.size())
+        runs.append(bench.count("runs"))
+    # A start and each look read what is in this table.
+    assert runs[3:] == [2 * at_once] * 17
+    # Beside those runs, what stays of the others is some hundred bytes each.
+    assert (sizes[-1] - sizes[3]) / (16 * at_once) <= 400

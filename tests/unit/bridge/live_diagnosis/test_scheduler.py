@@ -1,0 +1,241 @@
+"""Runs are looked at by another process, and told what is wrong with them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.errors import JournalUnavailable
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
+from tests.kept import revived
+from tests.unit.diagnose.worlds import World
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+KEY = ExperimentKey("-grpo", "slow")  # a name that looks like an option
+DEADLINE_S = 90.0
+
+
+def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
+    return 20.0 if (role, phase) == ("judge", "score") and step >= 40 else 1.0
+
+
+class Bench:
+    """A run store with one run, and a watch over it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every_s: float,
+        arguments: Sequence[str] = (),
+        keys: Sequence[ExperimentKey] = (KEY,),
+        last_timeout_s: float = DEADLINE_S,
+    ) -> None:
+        self.journal = SqliteJournal(directory)
+        self.run_store = RunStore(self.journal)
+        self.counters = Counters()
+        self.told: list[tuple[ExperimentKey, Finding]] = []
+        self.watch = DiagnosisScheduler(
+            self.run_store,
+            environment={},
+            arguments=["--data", str(directory), *arguments],
+            every_s=every_s,
+            experiments=lambda: keys,
+            tell=lambda key, finding: self.told.append((key, finding)),
+            counters=self.counters,
+            clock_ns=time.time_ns,
+            last_timeout_s=last_timeout_s,
+        )
+
+    def end(self) -> None:
+        """The run is over."""
+        over = Description(status=ExperimentStatus.COMPLETE)
+        self.run_store.commit(
+            [Commit(KEY, [], self.run_store.next_row(KEY), b"", description=over)]
+        )
+
+    def learn(self, world: World, key: ExperimentKey = KEY) -> None:
+        """A run comes as far as the world does."""
+        for facts in world.facts():
+            number = self.run_store.next_row(key)
+            row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
+            history = facts.time_ns, facts.encode()
+            self.run_store.commit([Commit(key, [row], number + 1, b"", history=history)])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Bench]:
+    def make(**arguments: object) -> Bench:
+        return Bench(tmp_path, **arguments)  # type: ignore[arg-type]  # as given
+
+    return make
+
+
+def test_a_run_is_told_what_is_wrong_with_it_once_it_has_come_somewhere(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(every_s=0.1)
+    it.watch.start()
+    it.learn(World(steps=70, slower=judges_are_slow))
+    wait_until(lambda: any(f.causes for _, f in it.told), "a finding", timeout_s=DEADLINE_S)
+    it.watch.stop()
+    key, finding = it.told[-1]
+    assert key == KEY
+    assert finding.verdict == "cause"
+    assert finding.causes[0]["kind"] == "slow_reward"
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 0
+    it.journal.close()
+
+
+def test_the_last_look_is_at_what_has_come_since_of_runs_that_have_ended(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(every_s=3600)
+    it.watch.start()
+    it.learn(World(steps=70, slower=judges_are_slow))
+    it.watch.stop()
+    it.watch.look_last()  # it goes on under the next bridge
+    assert it.told == []
+    it.end()
+    it.watch.look_last()
+    it.watch.look_last()  # there is nothing new
+    assert [finding.causes[0]["kind"] for _, finding in it.told] == ["slow_reward"]
+    it.journal.close()
+
+
+def test_a_run_is_not_told_what_is_wrong_with_one_whose_names_are_the_same_text(
+    bench: Callable[..., Bench],
+) -> None:
+    healthy, ill = ExperimentKey("a/b", "c"), ExperimentKey("a", "b/c")
+    it = bench(every_s=0.1, keys=[healthy])
+    it.learn(World(steps=70, seed=1), healthy)
+    it.learn(World(steps=70, slower=judges_are_slow), ill)
+    it.watch.start()
+    wait_until(lambda: bool(it.told), "a look", timeout_s=DEADLINE_S)
+    it.watch.stop()
+    assert [(key, finding.verdict) for key, finding in it.told] == [(healthy, "healthy")]
+    it.journal.close()
+
+
+@pytest.mark.parametrize(("every_s", "steps"), [(0, 70), (3600, 20)], ids=["off", "too short"])
+def test_nobody_is_asked_where_nothing_can_be_said(
+    bench: Callable[..., Bench], every_s: float, steps: int
+) -> None:
+    it = bench(every_s=every_s)
+    it.learn(World(steps=steps, slower=judges_are_slow))
+    it.end()
+    it.watch.start()
+    it.watch.stop()
+    it.watch.look_last()
+    assert it.told == []
+    it.journal.close()
+
+
+def test_a_look_that_fails_is_counted_and_harms_nobody(bench: Callable[..., Bench]) -> None:
+    it = bench(every_s=3600, arguments=["--no-such-option"])
+    it.learn(World(steps=70))
+    it.end()
+    it.watch.start()
+    it.watch.stop()
+    it.watch.look_last()
+    assert it.told == []
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
+    it.journal.close()
+
+
+def test_a_look_that_takes_too_long_is_counted_and_said_in_a_line(
+    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    it = bench(every_s=3600, last_timeout_s=0.001)
+    it.learn(World(steps=70))
+    it.end()
+    it.watch.start()
+    it.watch.stop()
+    it.watch.look_last()
+    assert it.told == []
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
+    assert "took longer than" in caplog.text
+    assert "Traceback" not in caplog.text
+    it.journal.close()
+
+
+def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., Bench]) -> None:
+    it = bench(every_s=0.1)
+    asked: list[int] = []
+
+    def experiments() -> list[ExperimentKey]:
+        asked.append(len(asked))
+        if len(asked) < 3:
+            raise JournalUnavailable("The database does not answer.", hint="Look at it.")
+        return [KEY]
+
+    it.watch = DiagnosisScheduler(
+        it.run_store,
+        environment={},
+        arguments=[],
+        every_s=3600,
+        experiments=experiments,
+        tell=lambda key, finding: None,
+        counters=it.counters,
+        clock_ns=time.time_ns,
+    )
+    it.watch.start()
+    wait_until(lambda: len(asked) > 3, "a look after the journal came back", timeout_s=DEADLINE_S)
+    it.watch.stop()
+    assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 0
+    it.journal.close()
+
+
+def finding(kind: str | None, *, worker: str = "trainer/1", step: int = 7) -> Finding:
+    causes: list[Mapping[str, object]] = []
+    if kind is not None:
+        causes = [
+            {"kind": kind, "role": "trainer", "worker": worker, "score": 0.9, "words": "slow"}
+        ]
+    verdict = "healthy" if kind is None else "cause"
+    return Finding(step, 10**18, verdict, "it is slow", causes)  # type: ignore[arg-type]
+
+
+def rows(aligner: Aligner) -> list[Row]:
+    return aligner.close(2 * 10**18)
+
+
+def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
+    aligner = Aligner()
+    aligner.tell(finding("straggler"))
+    labelled, ranked = rows(aligner)
+    assert (labelled.number, labelled.step, labelled.values) == (0, 7, {"diagnosis/causes": 1})
+    assert labelled.labels == {
+        "diagnosis/verdict": "cause",
+        "diagnosis/cause": "straggler",
+        "diagnosis/worker": "trainer/1",
+        "diagnosis/alert": "it is slow",
+    }
+    table = ranked.tables["diagnosis/ranked"]
+    (cause,) = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (cause["rank"], cause["kind"], cause["phase"]) == (1, "straggler", None)
+
+
+def test_only_what_is_news_is_told_also_after_a_restart() -> None:
+    aligner = Aligner()
+    aligner.tell(finding(None))
+    assert rows(aligner) == []  # nothing was wrong before, either
+    aligner.tell(finding("straggler"))
+    assert len(rows(aligner)) == 2
+    aligner = revived(aligner)
+    aligner.tell(finding("straggler", step=9))
+    assert rows(aligner) == []
+    aligner.tell(finding("straggler", worker="trainer/0"))
+    assert len(rows(aligner)) == 2
+    aligner.tell(finding(None))
+    (well,) = rows(aligner)
+    assert well.labels == {"diagnosis/verdict": "healthy"}

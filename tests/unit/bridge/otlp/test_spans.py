@@ -1,0 +1,113 @@
+"""Spans to records of them."""
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.records import Batch, Decoded, ExperimentKey, Export, Signal, SpanRecord, Worker
+from tests.otlp_requests import Attributes, key_values
+
+TRACE, OTHER_TRACE = bytes(range(16)), bytes(range(16, 32))
+ONE, TWO, THREE = b"1" * 8, b"2" * 8, b"3" * 8
+
+RESOURCE: Attributes = {
+    "rl.experiment.name": "x",
+    "rl.worker.role": "trainer",
+    "service.instance.id": "one",
+    "host.name": "node-7",
+}
+TRAINER = Worker("trainer", "//one")
+
+
+def decoded(*spans: Span, resource: Attributes = RESOURCE) -> Decoded:
+    request = ExportTraceServiceRequest()
+    resource_spans = request.resource_spans.add()
+    resource_spans.resource.attributes.extend(key_values(resource))
+    resource_spans.scope_spans.add().spans.extend(spans)
+    return decode(Batch(ExperimentKey("x"), Signal.TRACES, request.SerializeToString(), 99))
+
+
+def test_a_span_keeps_what_a_diagnosis_needs() -> None:
+    sent = Span(
+        trace_id=TRACE,
+        span_id=TWO,
+        parent_span_id=ONE,
+        name="collector_wait",
+        start_time_unix_nano=10,
+        end_time_unix_nano=20,
+        status=Status(code=Status.STATUS_CODE_ERROR),
+        links=[Span.Link(trace_id=OTHER_TRACE, span_id=THREE)],
+        attributes=key_values(
+            {"rl.phase": "collector_wait", "rl.phase_class": "wait", "rl.loop.iteration": 3}
+        ),
+    )
+    found = decoded(sent)
+    assert found.spans == [
+        SpanRecord(
+            span_id=TRACE + TWO,
+            parent_id=TRACE + ONE,
+            links=(OTHER_TRACE + THREE,),
+            role="trainer",
+            worker="//one",
+            host="node-7",
+            start_ns=10,
+            end_ns=20,
+            name="collector_wait",
+            phase="collector_wait",
+            phase_class="wait",
+            step=3,
+            failed=True,
+        )
+    ]
+    assert found.exports == [Export(TRAINER, 0)]
+
+
+def test_a_root_without_attributes_is_a_plain_span() -> None:
+    (found,) = decoded(Span(trace_id=TRACE, span_id=ONE, name="x")).spans
+    assert (found.parent_id, found.links, found.phase, found.step) == (None, (), "", None)
+    assert found.phase_class == ""
+    assert not found.failed
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "phase", "phase_class"),
+    [
+        ("x", {"rl.phase": "collector_wait"}, "collector_wait", "wait"),
+        ("x", {"rl.phase": "train", "rl.phase_class": "io"}, "train", "io"),
+        ("x", {"rl.phase": "my_phase"}, "my_phase", "other"),
+        ("x", {"rl.phase": "my_phase", "rl.phase_class": "wait"}, "my_phase", "wait"),
+        ("rl.sample", {}, "generate", "compute"),
+        ("rl.sync", {}, "weight_sync", "sync"),
+        ("rl.sync", {"rl.phase": "weight_pull"}, "weight_pull", "transfer"),
+    ],
+)
+def test_what_a_span_does_not_say_of_its_phase_the_conventions_do(
+    name: str, attributes: Attributes, phase: str, phase_class: str
+) -> None:
+    sent = Span(trace_id=TRACE, span_id=ONE, name=name, attributes=key_values(attributes))
+    (found,) = decoded(sent).spans
+    assert (found.phase, found.phase_class) == (phase, phase_class)
+
+
+def test_a_span_that_ends_before_it_begins_takes_no_time() -> None:
+    sent = Span(trace_id=TRACE, span_id=ONE, start_time_unix_nano=20, end_time_unix_nano=10)
+    (found,) = decoded(sent).spans
+    assert (found.start_ns, found.end_ns) == (20, 20)
+
+
+def test_a_process_that_names_no_host_has_a_clock_of_its_own() -> None:
+    resource = {key: value for key, value in RESOURCE.items() if key != "host.name"}
+    (found,) = decoded(Span(trace_id=TRACE, span_id=ONE), resource=resource).spans
+    assert found.host == "//one"
+
+
+def test_a_span_that_shows_what_is_still_open_explains_nothing() -> None:
+    sent = Span(
+        trace_id=TRACE,
+        span_id=TWO,
+        parent_span_id=ONE,
+        name="train (open)",
+        attributes=key_values({"rl.open": True, "rl.loop.iteration": 3}),
+    )
+    assert decoded(sent).spans == []

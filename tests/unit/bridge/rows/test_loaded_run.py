@@ -1,0 +1,117 @@
+"""A run in memory goes on from its last commit: no point twice, none lost, each counted once."""
+
+from collections.abc import Mapping
+
+from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
+from otel_rl.bridge.journal.run_store import Commit, SavedRun
+from otel_rl.bridge.journal.spool import Spooled
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.loaded_run import LoadedRun, load_run
+from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
+from otel_rl.bridge.rows.turns.turn_length import Turn
+from otel_rl.records import Batch, ExperimentKey, Offset, Signal
+from tests.otlp_requests import gauge, key_values, metrics_request, point
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+KEY = ExperimentKey("a")
+NEW = SavedRun(None, (), 0, ())
+
+
+def spooled(offset: int, steps: range, *, is_damaged: bool = False) -> Spooled:
+    points = [point(float(step), T0 + step) for step in steps]
+    for measured, step in zip(points, steps, strict=True):
+        measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+    resource = {
+        "rl.experiment.name": "a",
+        "rl.worker.role": "trainer",
+        "service.instance.id": "one",
+    }
+    payload = metrics_request(gauge(*points), resource=resource).SerializeToString()
+    return Spooled(Offset(offset), Batch(KEY, Signal.METRICS, payload, T0), is_damaged)
+
+
+def loaded(counters: Counters, saved: SavedRun = NEW) -> LoadedRun:
+    report = BridgeReport(10 * S)
+    return load_run(KEY, saved, AlignSettings(quiet_s=0), counters, report, epoch=0, now_ns=T0)
+
+
+def turn(parts: int) -> Turn:
+    return Turn(lambda: 0.0, 1.0, parts)
+
+
+def closed(run: LoadedRun) -> Mapping[int, float]:
+    """The loss of each step that the run gives, now that nothing more comes."""
+    rows = run.aligner.close(T0 + 60 * S, everything=True)
+    return {row.step: row.values["trainer/loss"] for row in rows if "trainer/loss" in row.values}
+
+
+def saved_after(commit: Commit) -> SavedRun:
+    seen = () if commit.seen is None else (commit.seen[1],)
+    return SavedRun(commit.state, seen, commit.next_row, ())
+
+
+def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
+    counters = Counters()
+    run = loaded(counters)
+    batch = spooled(7, range(10))
+    run.read([batch], 1)
+    run.take(turn(2), 3)
+    assert run.taken == []
+    commit = run.take_commit((), (), None, None)
+    again = loaded(counters, saved_after(commit))
+    assert again.cut is not None
+    assert again.cut[0] == 7
+    again.read([batch], 1)
+    again.take(turn(100), 3)
+    assert again.taken == [7]
+    assert closed(again) == {step: float(step) for step in range(10)}
+    assert again.aligner.sample_counts.duplicate == 0
+
+
+def test_a_damaged_batch_is_read_alone() -> None:
+    run = loaded(Counters())
+    batches = [spooled(n, range(1), is_damaged=n == 2) for n in range(4)]
+    run.read(batches, 1 << 20)
+    assert [one.offset for one in run.unread] == [0, 1]
+    assert run.reads_on
+    run.unread.clear()
+    run.read(batches[2:], 1 << 20)
+    assert [one.offset for one in run.unread] == [2]
+    assert run.reads_on
+
+
+def test_points_of_a_removed_run_are_dropped_and_counted_once() -> None:
+    counters = Counters()
+    run = loaded(counters, SavedRun(None, (), 0, (), lost_ns=T0 + 4))
+    run.read([spooled(1, range(10))], 1)
+    run.take(turn(100), 3)
+    assert sorted(closed(run)) == [5, 6, 7, 8, 9]
+    for _ in range(2):
+        run.committed()
+        assert counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.RUN_REMOVED) == 5
+        assert counters.value(Counter.SAMPLES_TAKEN) == 5
+
+
+def test_counts_in_a_report_that_was_not_committed_are_reported_by_the_next() -> None:
+    counters = Counters()
+    counters.add(Counter.POINTS_REFUSED, 3, reason=Refusal.MALFORMED, run=KEY)
+    run = loaded(counters)
+    told = run.report_values({})
+    run.unload()
+    again = loaded(counters)
+    assert again.report_values({}) == told
+    assert 3 in told.values()
+    again.committed()
+    again.unload()
+    assert 3 not in loaded(counters).report_values({}).values()
+
+
+def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
+    counters = Counters()
+    run = loaded(counters, SavedRun(b"nothing of ours", (b"nor this",), 5, (b"nor this",)))
+    assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
+    assert run.aligner.next_number == 5
+    run.read([spooled(1, range(3))], 1)
+    run.take(turn(100), 3)
+    assert sorted(closed(run)) == [0, 1, 2]

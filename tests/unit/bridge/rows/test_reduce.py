@@ -1,0 +1,217 @@
+"""Accumulators: many values to one."""
+
+import math
+
+import pytest
+
+from otel_rl.bridge.rows.reduce import (
+    Cell,
+    Distribution,
+    Moments,
+    merged,
+    put_all,
+    quantile_of_suffix,
+    reduced,
+    statistic,
+)
+from otel_rl.semconv.spec import Reduction
+
+
+def moments(*values: float) -> Moments:
+    found = Moments()
+    for place, value in enumerate(values):
+        found.add(value, time_ns=place)
+    return found
+
+
+@pytest.mark.parametrize("reduction", list(Reduction))
+def test_nothing_added_has_no_value(reduction: Reduction) -> None:
+    assert Moments().result(reduction) is None
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [
+        (Reduction.MEAN, 4.0),
+        (Reduction.SUM, 12.0),
+        (Reduction.MIN, 1.0),
+        (Reduction.MAX, 9.0),
+        (Reduction.LAST, 2.0),
+        (Reduction.STD, math.sqrt(((1 - 4) ** 2 + (9 - 4) ** 2 + (2 - 4) ** 2) / 3)),
+    ],
+)
+def test_each_reduction_of_three_values(reduction: Reduction, expected: float) -> None:
+    assert moments(1, 9, 2).result(reduction) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX, Reduction.MEAN, Reduction.STD])
+def test_one_nan_rank_shows_in_every_statistic(place: int, reduction: Reduction) -> None:
+    values = [1.0, 2.0, 3.0]
+    values[place] = math.nan
+    result = moments(*values).result(reduction)
+    assert result is not None
+    assert math.isnan(result)
+
+
+def test_one_nan_rank_shows_after_a_merge() -> None:
+    healthy, diverged = moments(1, 2), moments(math.nan)
+    healthy.merge(diverged)
+    result = healthy.result(Reduction.MAX)
+    assert result is not None
+    assert math.isnan(result)
+
+
+def test_infinity_is_the_maximum() -> None:
+    assert moments(1, math.inf).result(Reduction.MAX) == math.inf
+
+
+def test_last_goes_by_time_not_by_arrival() -> None:
+    found = Moments()
+    found.add(1.0, time_ns=20)
+    found.add(2.0, time_ns=10)
+    assert found.result(Reduction.LAST) == 1.0
+
+
+def test_a_mean_of_unequal_parts_is_weighted_by_their_counts() -> None:
+    large, small = moments(1, 1, 1), moments(5)
+    large.merge(small)
+    assert large.result(Reduction.MEAN) == 2.0
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_nan_among_many_values_shows_in_both_extremes(place: int) -> None:
+    values = [1.0, 2.0, 3.0]
+    values[place] = math.nan
+    found = Moments()
+    found.extend(values)
+    assert math.isnan(found.minimum)
+    assert math.isnan(found.maximum)
+
+
+@pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX])
+def test_nan_of_either_part_shows_after_a_merge(reduction: Reduction) -> None:
+    for parts in ((moments(1, 2), moments(math.nan)), (moments(math.nan), moments(1, 2))):
+        parts[0].merge(parts[1])
+        result = parts[0].result(reduction)
+        assert result is not None
+        assert math.isnan(result)
+
+
+def test_infinities_of_both_signs_are_the_extremes_of_many_values() -> None:
+    found = Moments()
+    found.extend([1.0, math.inf, -math.inf])
+    assert (found.minimum, found.maximum) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("times_ns", "last"), [((10, 30, 20), 2.0), ((10, 30, 30), 3.0)])
+def test_the_last_of_many_is_that_of_the_latest_time_and_of_equal_times_the_later_one(
+    times_ns: tuple[int, ...], last: float
+) -> None:
+    found = Moments()
+    found.extend([1.0, 2.0, 3.0], times_ns)
+    assert found.last == last
+    one_by_one = Moments()
+    for value, time_ns in zip([1.0, 2.0, 3.0], times_ns, strict=True):
+        one_by_one.add(value, time_ns)
+    assert one_by_one.last == last
+
+
+def test_of_equal_times_the_value_of_the_part_that_is_merged_later_is_the_last_one() -> None:
+    first, second = Moments(), Moments()
+    first.add(1.0, time_ns=5)
+    second.add(2.0, time_ns=5)
+    first.merge(second)
+    assert first.last == 2.0
+
+
+def test_the_spread_of_three_unequal_parts_is_that_of_all_values() -> None:
+    found = moments(1, 1, 1, 1)
+    for part in (moments(9), moments(5, 6)):
+        found.merge(part)
+    assert found.result(Reduction.STD) == pytest.approx(
+        moments(1, 1, 1, 1, 9, 5, 6).statistic("std")
+    )
+
+
+def test_nothing_has_no_statistic() -> None:
+    nothing: Cell = []
+    assert reduced(nothing, Reduction.MEAN) is None
+    assert [statistic(nothing, suffix) for suffix in ("count", "mean", "max", "p50")] == [None] * 4
+
+
+@pytest.mark.parametrize("reduction", [Reduction.MEAN, Reduction.SUM, Reduction.MAX, Reduction.STD])
+def test_few_values_beside_many_are_reduced_with_them(reduction: Reduction) -> None:
+    cells: dict[int, Cell] = {}
+    put_all(cells, 0, [1.0] * 1_000, [0] * 1_000, reduction)
+    put_all(cells, 1, [7.0, 9.0], [0, 0], reduction)
+    assert reduced(merged(cells.values()), reduction) == pytest.approx(
+        moments(*[1.0] * 1_000, 7.0, 9.0).result(reduction)
+    )
+
+
+def test_the_mean_of_two_histograms_is_that_of_all_their_values() -> None:
+    found = distribution((0, 1, 3), total=1.5)
+    found.add(count=1, total=10.0, minimum=None, maximum=None, buckets=[(1, 16, 1)])
+    assert found.statistic("mean") == pytest.approx(11.5 / 4)
+
+
+def distribution(*buckets: tuple[float, float, int], **known: float) -> Distribution:
+    found = Distribution()
+    found.add(
+        count=sum(n for _, _, n in buckets),
+        total=known.get("total"),
+        minimum=known.get("minimum"),
+        maximum=known.get("maximum"),
+        buckets=buckets,
+    )
+    return found
+
+
+def test_an_empty_distribution_has_no_quantile() -> None:
+    assert Distribution().quantile(0.5) is None
+
+
+def test_the_median_lies_in_the_middle_bucket() -> None:
+    assert distribution((0, 1, 5), (1, 2, 10), (2, 3, 5)).quantile(0.5) == pytest.approx(1.5)
+
+
+def test_a_quantile_at_the_edge_of_a_bucket_is_the_edge() -> None:
+    assert distribution((0, 1, 5), (2, 3, 5)).quantile(0.5) == 1.0
+
+
+def test_quantiles_never_leave_what_was_measured() -> None:
+    found = distribution((-math.inf, 10, 4), (10, math.inf, 4), minimum=3, maximum=12)
+    assert found.quantile(0.0) == 3
+    assert found.quantile(1.0) == 12
+
+
+def test_the_extremes_of_some_parts_are_not_the_whole_s() -> None:
+    found = distribution((0, 2, 100), total=100.0)
+    found.add(count=1, total=0.01, minimum=0.01, maximum=0.01, buckets=[(0, 2, 1)])
+    assert (found.minimum, found.maximum) == (None, None)
+    assert found.quantile(0.5) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_bucket_without_any_bound_has_no_quantile() -> None:
+    assert distribution((-math.inf, math.inf, 3)).quantile(0.5) is None
+
+
+def test_measurements_without_buckets_leave_no_quantile() -> None:
+    found = distribution((0, 1, 5), minimum=0.1, maximum=0.9)
+    found.add(count=5, total=None, minimum=3.0, maximum=4.0, buckets=[])
+    assert found.quantile(0.5) is None
+    assert found.maximum == 4.0
+
+
+def test_a_single_value_is_every_quantile() -> None:
+    found = distribution((4, 8, 1), minimum=5, maximum=5)
+    assert [found.quantile(q) for q in (0.01, 0.5, 0.99)] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "expected"),
+    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p101", None), ("max", None), ("pxy", None)],
+)
+def test_quantile_suffixes(suffix: str, expected: float | None) -> None:
+    assert quantile_of_suffix(suffix) == pytest.approx(expected)

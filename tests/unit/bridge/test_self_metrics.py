@@ -1,0 +1,123 @@
+"""The bridge's own metrics, as a reader of OpenTelemetry's SDK gets them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+
+from otel_rl.bridge.bridge import Bridge
+from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.counters import (
+    COUNTERS,
+    GAUGES,
+    Counter,
+    Counters,
+    Gauge,
+    Outcome,
+    Refusal,
+)
+from otel_rl.bridge.self_metrics import GaugeValue, SelfMetrics
+from tests.otlp_sink import Sink, serve
+
+
+class Collected:
+    """A bridge's counters and what a reader sees of them."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.levels: list[GaugeValue] = []
+        self._reader = InMemoryMetricReader()
+        self.telemetry = SelfMetrics(self.counters, lambda: self.levels, [self._reader])
+
+    def points(self) -> dict[tuple[str, str], float]:
+        """By name and first attribute."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            (metric.name, next(map(str, (point.attributes or {}).values()), "")): point.value
+            for resource_metrics in data.resource_metrics
+            for scope_metrics in resource_metrics.scope_metrics
+            for metric in scope_metrics.metrics
+            for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint)
+        }
+
+
+@pytest.fixture
+def collected() -> Iterator[Collected]:
+    made = Collected()
+    yield made
+    made.telemetry.stop()
+
+
+def test_every_counter_is_there_with_every_reason_before_it_counts(collected: Collected) -> None:
+    expected = {
+        (str(counter), str(reason))
+        for counter, spec in COUNTERS.items()
+        for reason in (spec.reasons or [""])
+    }
+    found = collected.points()
+    assert set(found) == expected
+    assert set(found.values()) == {0}
+
+
+def test_counts_arrive_with_their_reason(collected: Collected) -> None:
+    collected.counters.add(Counter.POINTS_REFUSED, 3, reason=Refusal.TOO_MANY_BUCKETS)
+    assert collected.points()["otel_rl.bridge.points.refused", "too_many_buckets"] == 3
+
+
+def test_levels_arrive_with_whose_they_are(collected: Collected) -> None:
+    for place, gauge in enumerate(GAUGES):
+        collected.levels.append(GaugeValue(gauge, place, {"rl.experiment.name": "mine"}))
+    found = collected.points()
+    assert [found[str(gauge), "mine"] for gauge in GAUGES] == list(range(len(GAUGES)))
+    assert len(GAUGES) == len(Gauge)
+
+
+def test_the_global_provider_is_left_alone() -> None:
+    before = metrics.get_meter_provider()
+    Collected().telemetry.stop()
+    assert metrics.get_meter_provider() is before
+
+
+def test_a_bridge_exports_its_metrics_to_the_endpoint_that_it_is_given(tmp_path: Path) -> None:
+    with serve(Sink()) as receiver:
+        bridge = Bridge(
+            load_settings(
+                None,
+                {
+                    "data": tmp_path,
+                    "http": {"port": 0},
+                    "grpc": {"port": 0},
+                    "tracker": {"name": "jsonl"},
+                    "telemetry": {"endpoint": receiver.url},
+                },
+            )
+        )
+        bridge.start()
+        bridge.counters.add(Counter.REQUESTS, 5, reason=Outcome.OK)
+        bridge.stop()
+        names = {
+            metric.name
+            for request in receiver.metrics
+            for resource_metrics in request.resource_metrics
+            for scope_metrics in resource_metrics.scope_metrics
+            for metric in scope_metrics.metrics
+        }
+    assert {str(counter) for counter in COUNTERS} <= names
+    assert str(Gauge.JOURNAL_SIZE) in names
+
+
+def test_an_endpoint_that_is_away_keeps_no_bridge_from_stopping(tmp_path: Path) -> None:
+    settings = {
+        "data": tmp_path,
+        "http": {"port": 0},
+        "grpc": {"port": 0},
+        "tracker": {"name": "jsonl"},
+        "telemetry": {"endpoint": "http://127.0.0.1:9"},
+    }
+    bridge = Bridge(load_settings(None, settings))
+    bridge.start()
+    assert bridge.stop() == []

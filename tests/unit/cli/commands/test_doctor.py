@@ -1,0 +1,191 @@
+"""What ``otel-rl doctor`` says of the runs of a data directory, also beside a bridge."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.cli.main import main
+from otel_rl.records import Batch, ExperimentKey, RoleStanding, Row, Signal
+from tests.postgres import PostgresServer
+
+A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
+NOON_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
+
+
+@dataclass(frozen=True)
+class Report:
+    status: int
+    lines: list[str]
+
+    def about(self, name: str) -> str:
+        (line,) = [line for line in self.lines if line[5:].startswith(f"{name}:")]
+        return line
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[], Report]:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__HTTP__PORT", "0")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__GRPC__PORT", "0")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+
+    def run() -> Report:
+        status = main(["doctor", "--tracker", "jsonl", "--data", str(tmp_path / "data")])
+        return Report(status, capsys.readouterr().out.splitlines())
+
+    return run
+
+
+@pytest.fixture
+def run_store(tmp_path: Path) -> Iterator[RunStore]:
+    """That of a bridge which is running."""
+    journal = SqliteJournal(tmp_path / "data")
+    yield made(journal)
+    journal.close()
+
+
+def made(journal: Journal) -> RunStore:
+    run_store = RunStore(journal, clock_ns=lambda: NOON_NS)
+    for key in (A, B):
+        rows = [Row(n, n, n, {"x": 1.0}) for n in range(40)]
+        run_store.commit([Commit(key, rows, 40, b"")])
+    run_store.confirmed(A, "wandb", 20)
+    run_store.confirmed(B, "wandb", 40)
+    return run_store
+
+
+def test_a_directory_in_use_is_no_failure(
+    run_store: RunStore, doctor: Callable[[], Report]
+) -> None:
+    report = doctor()
+    assert report.status == 0
+    assert "in use by process" in report.about("data")
+
+
+def test_runs_are_listed_while_a_bridge_writes_them(
+    run_store: RunStore, doctor: Callable[[], Report]
+) -> None:
+    report = doctor()
+    assert "1 with all rows at their tracker" in report.about("runs")
+    assert "20 of 40 rows not confirmed by wandb" in report.about("run grpo/default")
+
+
+def test_a_run_that_its_tracker_refuses_fails_and_says_why_and_since_when(
+    run_store: RunStore, doctor: Callable[[], Report]
+) -> None:
+    run_store.reported(A, "wandb", "rejected", "the API key is not valid.")
+    report = doctor()
+    assert report.status == 1
+    assert report.about("run grpo/default") == (
+        "FAIL run grpo/default: rejected since 2023-11-14 22:13:20 UTC: "
+        "20 of 40 rows not confirmed by wandb. the API key is not valid."
+    )
+
+
+def test_the_time_is_that_of_the_first_failure_after_the_last_success(
+    tmp_path: Path, doctor: Callable[[], Report]
+) -> None:
+    journal = SqliteJournal(tmp_path / "data")
+    try:
+        now_ns = [NOON_NS]
+        made(journal)
+        run_store = RunStore(journal, clock_ns=lambda: now_ns[0])
+        for minutes, error in enumerate(["away", "", "away", "still away"]):
+            now_ns[0] = NOON_NS + minutes * 60_000_000_000
+            run_store.reported(A, "wandb", "retrying", error)
+        line = doctor().about("run grpo/default")
+    finally:
+        journal.close()
+    assert "since 2023-11-14 22:15:20 UTC" in line
+    assert "still away" in line
+
+
+def test_a_run_that_works_again_is_well(run_store: RunStore, doctor: Callable[[], Report]) -> None:
+    run_store.reported(A, "wandb", "rejected", "the API key is not valid.")
+    run_store.reported(A, "wandb", "live", "")
+    run_store.confirmed(A, "wandb", 40)
+    report = doctor()
+    assert (report.status, "2 with all rows" in report.about("runs")) == (0, True)
+
+
+def test_a_finished_offline_run_is_well(run_store: RunStore, doctor: Callable[[], Report]) -> None:
+    run_store.finish(A, "wandb", 40)
+    assert "2 with all rows" in doctor().about("runs")
+
+
+def test_batches_that_are_no_rows_yet_are_told_of(
+    tmp_path: Path, doctor: Callable[[], Report]
+) -> None:
+    journal = SqliteJournal(tmp_path / "data")
+    try:
+        Spool(journal).append([Batch(A, Signal.METRICS, b"x" * 100, received_ns=NOON_NS)])
+        assert "100 bytes that are no rows yet" in doctor().about("run grpo/default")
+    finally:
+        journal.close()
+
+
+def test_the_journals_of_single_runs_are_found(
+    tmp_path: Path, doctor: Callable[[], Report]
+) -> None:
+    journal = SqliteJournal(tmp_path / "data" / "abcdefgh")
+    made(journal)
+    journal.close()
+    assert "20 of 40 rows" in doctor().about("run grpo/default")
+
+
+def test_a_journal_that_cannot_be_read_fails_with_a_hint(
+    tmp_path: Path, doctor: Callable[[], Report]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / JOURNAL_FILE).write_bytes(b"not a database" * 1000)
+    report = doctor()
+    assert report.status == 1
+    assert "Cannot read the journal" in report.about("runs")
+
+
+def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
+    run_store: RunStore, doctor: Callable[[], Report]
+) -> None:
+    there = {"generator": RoleStanding(3, 2, 1, 4.25), "trainer": RoleStanding(4, 4, 0, None)}
+    gone = {"trainer": RoleStanding(0, 0, 0, None)}
+    for key, roles in ((A, there), (B, gone)):
+        run_store.commit([Commit(key, [], 40, b"", roles=roles)])
+    report = doctor()
+    assert report.status == 0
+    told = "generator: 2 of 3 alive, 1 failed, replaced after 4.2 s; trainer: 4 of 4 alive"
+    assert report.about("workers grpo/default").endswith(told)
+    assert not any("workers ppo" in line for line in report.lines)
+
+
+def test_runs_of_a_shared_database_are_shown_with_their_owners(
+    postgres: PostgresServer, doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url().replace("@", ":secret@", 1)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__URL", url)
+    with closing(PostgresJournal(url)) as journal:
+        made(journal)
+        journal.write(lambda c: c.execute("UPDATE runs SET owner = 'host:7:abc'"))
+        report = doctor()
+    assert report.status == 0
+    assert "the database answers" in report.about("journal.url")
+    assert "not confirmed by wandb, owned by host:7:abc" in report.about("run grpo/default")
+    assert not any("secret" in line for line in report.lines)
+
+
+def test_a_database_that_does_not_answer_fails(
+    doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__URL", "postgresql://u:secret@127.0.0.1:1/x")
+    report = doctor()
+    assert report.status == 1
+    assert "does not answer" in report.about("journal.url")
+    assert not any("secret" in line for line in report.lines)

@@ -1,0 +1,134 @@
+"""The sections and panels of a dashboard."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from otel_rl.dashboard.arrange import Panel, arrange, as_json, in_words
+from otel_rl.dashboard.sections import SECTIONS, rule_of
+from otel_rl.records import KeySpec
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Instrument, Tier
+
+
+def panels(*keys: KeySpec) -> list[tuple[str, Panel]]:
+    return [(section.title, panel) for section in arrange(keys) for panel in section.panels]
+
+
+def phase(name: str, statistic: str = "value") -> KeySpec:
+    suffix = "" if statistic == "value" else f"/{statistic}"
+    return KeySpec(
+        f"phase/trainer/{name}{suffix}",
+        names.RL_PHASE_DURATION,
+        "trainer",
+        ((names.RL_PHASE, name),),
+        statistic,
+        "s",
+        "step",
+    )
+
+
+def test_the_phases_of_a_role_are_areas_that_add_up_to_its_step() -> None:
+    shown = ["collector_wait", "train", "unaccounted", "weight_sync"]
+    left_out = [phase("weight_push"), phase("train", "rank_max")]  # within another; not a time
+    ((section, panel),) = panels(*map(phase, shown), *left_out)
+    assert (section, panel.title) == ("Step time", "Time by phase, trainer (s)")
+    assert panel.is_stacked
+    assert panel.keys == tuple(f"phase/trainer/{name}" for name in shown)
+
+
+def test_the_statistics_of_a_series_share_a_panel_and_its_count_has_its_own() -> None:
+    def latency(statistic: str) -> KeySpec:
+        return KeySpec(
+            f"generator/latency/{statistic}",
+            "gen_ai.server.request.duration",
+            "generator",
+            statistic=statistic,
+            unit="s",
+        )
+
+    found = panels(*map(latency, ("mean", "p50", "p99", "count")))
+    assert [len(panel.keys) for _, panel in found] == [3, 1]
+
+
+def test_the_workers_of_all_roles_are_in_one_panel() -> None:
+    alive = [
+        KeySpec(f"service/{role}/alive", names.RL_SERVICE_ALIVE, role, unit="{worker}")
+        for role in ("generator", "trainer")
+    ]
+    assert panels(*alive) == [
+        (
+            "Workers",
+            Panel(
+                "Workers alive (worker)",
+                ("service/generator/alive", "service/trainer/alive"),
+                "time",
+                "worker",
+                is_stacked=False,
+            ),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "title"),
+    [("{token}/s", "Train tokens, trainer (token/s)"), ("1", "Train tokens, trainer")],
+)
+def test_a_title_ends_in_the_unit(unit: str, title: str) -> None:
+    spec = KeySpec("k", names.RL_TRAIN_TOKENS, "trainer", statistic="rate", unit=unit)
+    ((_, panel),) = panels(spec)
+    assert panel.title == title
+
+
+def test_what_is_no_chart_of_a_run_has_no_panel() -> None:
+    drops = "otel_rl.worker.spans.dropped"
+    assert not panels(
+        KeySpec("workers/trainer/0/loss", names.RL_TRAIN_LOSS, "trainer", worker="0"),
+        KeySpec("diagnosis/cause", statistic="text"),
+        KeySpec("trainer/samples", statistic="table"),
+        KeySpec("otel_rl/worker/spans/dropped", drops, tier=Tier.FULL),
+    )
+
+
+def test_metrics_of_ones_own_and_of_a_framework_keep_their_names() -> None:
+    own = KeySpec("trainer/mine", "mine", "trainer")
+    renamed = KeySpec("actor/pg_loss", names.RL_TRAIN_LOSS, "trainer", own_name="actor/pg_loss")
+    found = panels(own, renamed)
+    assert [(section, panel.keys) for section, panel in found] == [
+        ("Learning", ("actor/pg_loss",)),
+        ("Your metrics", ("trainer/mine",)),
+    ]
+
+
+def test_every_metric_of_the_registry_has_a_section_of_the_table() -> None:
+    assert {rule_of(name)[1].section for name in names.METRICS} <= set(SECTIONS)
+    assert "Your metrics" not in {rule_of(name)[1].section for name in names.METRICS}
+
+
+def test_the_reward_comes_first() -> None:
+    keys: Sequence[KeySpec] = [
+        KeySpec(name, name, "trainer")
+        for name, spec in names.METRICS.items()
+        if spec.instrument is Instrument.GAUGE
+    ]
+    assert arrange(keys)[0].panels[0].keys == (names.RL_REWARD_MEAN,)
+
+
+def test_a_dashboard_is_json_and_words() -> None:
+    found = arrange([KeySpec("trainer/loss", names.RL_TRAIN_LOSS, "trainer", axis="step")])
+    assert json.loads(json.dumps(as_json(found))) == [
+        {
+            "title": "Learning",
+            "panels": [
+                {
+                    "title": "Train loss, trainer",
+                    "keys": ["trainer/loss"],
+                    "axis": "step",
+                    "unit": "",
+                    "stacked": False,
+                }
+            ],
+        }
+    ]
+    assert list(in_words(found)) == ["Learning", "  Train loss, trainer: trainer/loss"]

@@ -1,0 +1,131 @@
+"""With sync_tensorboard, what a SummaryWriter writes is in the run at its global step."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import otel_rl
+import otel_rl.integrations.wandb as wandb
+from otel_rl.integrations.wandb import _tensorboard
+from otel_rl.worker.session import GUARD
+from tests.otlp_sink import Sink
+
+WRITER = """
+class SummaryWriter:
+    def __init__(self, logdir):
+        self.logdir, self.written = logdir, []
+
+    def add_scalar(self, tag, scalar_value, global_step=None, walltime=None):
+        self.written.append((tag, float(scalar_value), global_step))
+
+    def add_scalars(self, main_tag, tag_scalar_dict, global_step=None, walltime=None):
+        for tag, value in tag_scalar_dict.items():
+            self.add_scalar(f"{main_tag}/{tag}", value, global_step)
+
+    def add_histogram(self, tag, values, global_step=None, bins="tensorflow", walltime=None):
+        self.written.append((tag, list(values), global_step))
+
+    def add_hparams(self, hparam_dict, metric_dict, run_name=None, global_step=None):
+        for name, value in metric_dict.items():
+            SummaryWriter("of hparams").add_scalar(name, value, global_step)
+"""
+
+
+@pytest.fixture(params=["before", "after"])
+def kind(
+    request: pytest.FixtureRequest, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[type]:
+    """A writer's class, imported before or after the run began."""
+    package = tmp_path / "tensorboardX"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "writer.py").write_text(WRITER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(_tensorboard, "_is_watched", False)
+    found: Any = None
+    if request.param == "before":
+        found = importlib.import_module("tensorboardX.writer")
+    wandb.init(sync_tensorboard=True)
+    found = importlib.import_module("tensorboardX.writer")
+    yield found.SummaryWriter
+    wandb.finish()
+    for name in ("tensorboardX", "tensorboardX.writer"):
+        sys.modules.pop(name, None)
+
+
+def arrived(sink: Sink) -> dict[str, list[tuple[int | None, float]]]:
+    assert otel_rl.flush(timeout_s=60)
+    found: dict[str, list[tuple[int | None, float]]] = {}
+    for measurement in sink.measurements():
+        found.setdefault(measurement.name, []).append((measurement.step, measurement.value))
+    return found
+
+
+def test_scalars_stand_at_their_global_step_in_any_order(sink: Sink, kind: type) -> None:
+    writer = kind("runs/a")
+    for step in (2048, 4096, 1024):
+        writer.add_scalar("losses/value", np.float32(step / 2), step)
+    writer.add_scalar("charts/return", 3.0, global_step=np.int64(7))
+    assert arrived(sink)["losses/value"] == [(2048, 1024.0), (4096, 2048.0), (1024, 512.0)]
+    assert arrived(sink)["charts/return"] == [(7, 3.0)]
+    assert writer.written[0] == ("losses/value", 1024.0, 2048)
+
+
+def test_a_time_that_is_given_is_the_time(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_scalar("x", 1.0, 3, 1_700_000_000.5)
+    assert otel_rl.flush(timeout_s=60)
+    assert sink.measurements("x")[0].time_ns == 1_700_000_000_500_000_000
+
+
+def test_a_group_of_scalars_is_recorded_once_under_its_name(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_scalars("loss", {"policy": 1.0, "value": 2.0}, 3)
+    found = arrived(sink)
+    assert (found["loss/policy"], found["loss/value"]) == ([(3, 1.0)], [(3, 2.0)])
+
+
+def test_a_histogram_is_its_statistics(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_histogram("weights", [1.0, 2.0, 3.0], 5)
+    found = arrived(sink)
+    assert (found["weights"], found["weights/max"]) == ([(5, 2.0)], [(5, 3.0)])
+
+
+def test_settings_are_the_config_and_their_metrics_stand_at_no_step(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_hparams({"lr": 0.1}, {"hparam/accuracy": 0.5})
+    assert arrived(sink)["hparam/accuracy"] == [(None, 0.5)]
+    configs = [e.attributes.get("rl.experiment.config") for e in sink.events("rl.experiment.start")]
+    assert {"lr": 0.1} in configs
+
+
+def test_writers_of_two_directories_do_not_mix(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_scalar("loss", 1.0, 1)
+    kind("runs/a/eval").add_scalar("loss", 2.0, 1)
+    kind("runs/a").add_scalar("loss", 3.0, 2)
+    found = arrived(sink)
+    assert (found["loss"], found["eval/loss"]) == ([(1, 1.0), (2, 3.0)], [(1, 2.0)])
+
+
+def test_what_a_writer_raises_reaches_the_program_and_is_not_recorded(
+    sink: Sink, kind: type
+) -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        kind("runs/a").add_scalar("x", "text", 1)
+    assert "x" not in arrived(sink)
+
+
+def test_a_step_that_is_none_is_counted(sink: Sink, kind: type) -> None:
+    kind("runs/a").add_scalar("x", 1.0, "three")
+    assert "x" not in arrived(sink)
+    assert GUARD.drops.counts()["bad_step"] == 1  # type: ignore[index]  # a StrEnum is its text
+
+
+def test_after_the_run_writers_write_and_nothing_is_recorded(sink: Sink, kind: type) -> None:
+    wandb.finish()
+    writer = kind("runs/a")
+    writer.add_scalar("x", 1.0, 1)
+    assert writer.written == [("x", 1.0, 1)]
+    assert "x" not in arrived(sink)

@@ -1,0 +1,256 @@
+"""Colocated: who holds the GPUs, and what each phase had of them."""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+import otel_rl
+from otel_rl.worker.gpu.nvml import Reading
+from otel_rl.worker.gpu.phase_owner import PhaseOwnership
+from otel_rl.worker.gpu.phase_shares import PhaseShares
+from tests.gpu.machine import Machine, compiler, gpu, uuid_of
+from tests.otlp_sink import Sink, pairs
+from tests.waiting import wait_until
+
+S = 1_000_000_000
+TIMEOUT_S = 60.0
+PHASES = ("train", "generate", "offload", "onload")
+
+Totals = dict[tuple[str, str], float]
+
+
+class Clock:
+    """Nanoseconds that tests move by hand."""
+
+    def __init__(self) -> None:
+        self.now_ns = 5 * S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ns += int(seconds * S)
+
+
+def test_each_phase_is_held_for_as_long_as_its_turns_last() -> None:
+    clock = Clock()
+    ownership, train, generate = PhaseOwnership(clock), object(), object()
+    ownership.begin(train, "train")
+    clock.pass_s(2)
+    ownership.end(train)
+    clock.pass_s(10)
+    ownership.begin(generate, "generate")
+    clock.pass_s(3)
+    assert ownership.held_s() == {"train": 2.0, "generate": 3.0}
+
+
+def test_of_turns_within_each_other_the_innermost_counts() -> None:
+    clock = Clock()
+    ownership, outer, inner = PhaseOwnership(clock), object(), object()
+    ownership.begin(outer, "train")
+    clock.pass_s(1)
+    ownership.begin(inner, "offload")
+    clock.pass_s(2)
+    ownership.end(inner)
+    clock.pass_s(4)
+    ownership.end(outer)
+    assert ownership.held_s() == {"train": 5.0, "offload": 2.0}
+
+
+def test_a_turn_that_ends_out_of_order_ends_no_other() -> None:
+    clock = Clock()
+    ownership, first, second = PhaseOwnership(clock), object(), object()
+    ownership.begin(first, "train")
+    ownership.begin(second, "generate")
+    ownership.end(first)
+    clock.pass_s(1)
+    ownership.end(second)
+    ownership.end(second)
+    clock.pass_s(1)
+    assert ownership.held_s() == {"train": 0.0, "generate": 1.0}
+
+
+def test_a_forked_child_holds_nothing() -> None:
+    clock = Clock()
+    ownership = PhaseOwnership(clock)
+    ownership.begin(object(), "train")
+    clock.pass_s(1)
+    ownership.forget()
+    clock.pass_s(1)
+    assert ownership.held_s() == {}
+
+
+def readings(utilization: float, energy_j: float = 0.0, memory: float = 1.0) -> list[Reading]:
+    return [
+        Reading("hw.gpu.utilization", utilization),
+        Reading("hw.energy", energy_j),
+        Reading("hw.gpu.memory.usage", memory),
+    ]
+
+
+def totals(shared: Mapping[str, list[Reading]], device: str = "GPU-a") -> Totals:
+    return {
+        (reading.metric.removeprefix("rl.gpu.owner."), reading.attributes[0][1]): reading.value
+        for reading in shared[device]
+    }
+
+
+def test_time_busyness_and_energy_go_to_the_phase_that_held_the_device() -> None:
+    shares = PhaseShares()
+    dict(shares.divide(10.0, {}, [("GPU-a", readings(0.0, 100.0))]))
+    dict(shares.divide(12.0, {"train": 2.0}, [("GPU-a", readings(0.9, 1300.0, 7.0))]))
+    shared = shares.divide(
+        14.0, {"train": 2.0, "generate": 1.0}, [("GPU-a", readings(0.5, 1500.0, 3.0))]
+    )
+    assert totals(dict(shared)) == {
+        ("time", "train"): 2.0,
+        ("busy_time", "train"): 1.8,
+        ("energy", "train"): 1200.0,
+        ("time", "generate"): 1.0,
+        ("busy_time", "generate"): 0.5,
+        ("energy", "generate"): 100.0,  # held for half of the time in which it was used
+        ("memory.usage", "generate"): 3.0,
+    }
+
+
+def test_what_nobody_held_goes_to_nobody() -> None:
+    shares = PhaseShares()
+    dict(shares.divide(10.0, {"train": 1.0}, [("GPU-a", readings(0.9))]))
+    shared = dict(shares.divide(20.0, {"train": 1.0}, [("GPU-a", readings(0.9, 900.0))]))
+    assert totals(shared)["energy", "train"] == 0.0
+    assert ("memory.usage", "train") not in totals(shared)
+
+
+@given(st.integers(min_value=0, max_value=2**32))
+def test_the_shares_of_processes_that_take_turns_add_up_to_the_device(seed: int) -> None:
+    """Whoever samples when, as long as one is taken at each hand-over."""
+    choice = random.Random(seed)
+    processes = [(PhaseShares(), dict.fromkeys(PHASES, 0.0)) for _ in range(2)]
+    now_s, energy_j, busy_s = 1.0, 0.0, 0.0
+    for shares, held_s in processes:
+        dict(shares.divide(now_s, held_s, [("GPU-a", readings(0.0, 0.0))]))
+    for _ in range(20):
+        who, phase = choice.randrange(2), choice.choice(PHASES)
+        for _ in range(choice.randrange(1, 4)):
+            passed_s, utilization = choice.uniform(0.1, 5.0), choice.random()
+            now_s += passed_s
+            energy_j += choice.uniform(0.0, 1000.0)
+            busy_s += passed_s * utilization
+            processes[who][1][phase] += passed_s
+            for shares, held_s in processes:
+                dict(shares.divide(now_s, held_s, [("GPU-a", readings(utilization, energy_j))]))
+    found: Totals = {}
+    for shares, held_s in processes:
+        for key, value in totals(dict(shares.divide(now_s, held_s, [("GPU-a", [])]))).items():
+            found[key] = found.get(key, 0.0) + value
+
+    def total(metric: str) -> float:
+        return sum(value for (name, _), value in found.items() if name == metric)
+
+    assert total("time") == pytest.approx(now_s - 1.0)
+    assert total("busy_time") == pytest.approx(busy_s)
+    assert total("energy") == pytest.approx(energy_j)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+    compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
+)
+def test_a_turn_is_sampled_and_has_a_span(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: Sink, clean_environment: None
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = Machine(tmp_path, monkeypatch.setenv)
+    machine.set(gpu(0, utilization=80))
+    otel_rl.init(
+        experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=0.05, gpu=True
+    )
+    try:
+        with otel_rl.gpu_owner("train"):
+            sink.wait(lambda s: bool(s.measurements("hw.power")), TIMEOUT_S)
+        wait_until(
+            lambda: {"rl.gpu.owner.time", "rl.gpu.owner.busy_time"} <= sums_of(sink, "train"),
+            "what the phase has had of the device",
+            timeout_s=TIMEOUT_S,
+        )
+        assert otel_rl.flush(timeout_s=TIMEOUT_S)
+        sink.wait(lambda s: bool(s.traces), TIMEOUT_S)
+    finally:
+        otel_rl.shutdown(timeout_s=TIMEOUT_S)
+    spans = [
+        (span.name, pairs(span.attributes))
+        for request in sink.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert spans == [("rl.gpu.owner", {"rl.gpu.owner": "train"})]
+
+
+def sums_of(sink: Sink, phase: str) -> set[str]:
+    """The counters that have a point of the phase on the one device."""
+    return {
+        metric.name
+        for request in list(sink.metrics)
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.sum.data_points
+        if {"rl.gpu.owner": phase, "hw.id": uuid_of(0)}.items() <= pairs(point.attributes).items()
+    }
+
+
+def test_without_sampling_the_time_of_a_turn_is_counted(started: Sink) -> None:
+    with otel_rl.gpu_owner("generate"):
+        pass
+    assert otel_rl.flush(timeout_s=TIMEOUT_S)
+    (point,) = [
+        point
+        for request in started.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "rl.gpu.owner.time"
+        for point in metric.sum.data_points
+        if pairs(point.attributes)["rl.gpu.owner"] == "generate"
+    ]
+    assert point.as_double > 0
+
+
+def test_a_step_tells_when_each_phase_took_over(started: Sink) -> None:
+    with otel_rl.step(7):
+        with otel_rl.gpu_owner("generate"):
+            pass
+        with otel_rl.gpu_owner("offload"):
+            pass
+    assert otel_rl.flush(timeout_s=TIMEOUT_S)
+    started.wait(lambda s: "rl.loop" in events_of(s), TIMEOUT_S)
+    told = events_of(started)["rl.loop"]
+    assert [pairs(event.attributes) for event in told] == [
+        {"rl.gpu.owner": "generate"},
+        {"rl.gpu.owner": "offload"},
+    ]
+    assert {event.name for event in told} == {"rl.gpu.owner"}
+    assert told[0].time_unix_nano <= told[1].time_unix_nano
+
+
+def events_of(sink: Sink) -> Mapping[str, Sequence[Span.Event]]:
+    """By the name of the span, of what has ended."""
+    return {
+        span.name: span.events
+        for request in list(sink.traces)
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.end_time_unix_nano
+    }
+
+
+def test_without_a_session_a_turn_changes_nothing(clean_environment: None) -> None:
+    with otel_rl.gpu_owner("train"):
+        pass

@@ -1,0 +1,48 @@
+"""From a gauge to an endpoint and back again: what is lost on the way is known in the run."""
+
+from opentelemetry.sdk.resources import Resource
+
+from otel_rl.records import Signal
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.export.exporter import Exporter, Source
+from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.settings import read_settings
+from tests.otlp_sink import OK, Answer, Sink, sums
+
+AWAY: Answer = (503, {"Retry-After": "0"}, b"")
+
+
+def collect_one(exporter: Exporter, provider: BufferedMeterProvider) -> None:
+    """Let the exporter move what was recorded into its queue."""
+    while provider.buffer.entries:
+        assert not exporter.flush(0.01)
+
+
+def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_returns(
+    sink: Sink,
+) -> None:
+    drops = Drops()
+    provider = BufferedMeterProvider(Resource({"service.instance.id": "i"}), Guard(drops))
+    exporter = Exporter(
+        Source(provider.collect, provider.buffer.abandon, lambda: False),
+        lambda *_: open_transport(read_settings({}, endpoint=sink.url).metrics),
+        3600.0,
+        Guard(drops),
+        max_queue_bytes=dict.fromkeys((Signal.METRICS, Signal.LOGS), 30_000),
+    )
+    exporter.start()
+    gauge = provider.get_meter("m").create_gauge("loss")
+    sink.answer = lambda _number: AWAY
+    for step in range(3_000):
+        gauge.set(1.0, {"rl.loop.iteration": step})
+        if step % 500 == 499:
+            collect_one(exporter, provider)
+    sink.answer = lambda _number: OK
+    assert exporter.shutdown(30)
+    arrived = {m.step for m in sink.measurements("loss")}
+    assert 0 < len(arrived) < 3_000
+    assert sums(sink.metrics, "otel_rl.worker.measurements.dropped") == {
+        ("i", "queue_full"): 3_000 - len(arrived)
+    }

@@ -1,0 +1,326 @@
+"""The exporter thread against a transport that the test controls."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Event, Semaphore
+from time import monotonic
+
+import pytest
+from opentelemetry import context
+
+from otel_rl.records import Signal
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.export.exporter import Exporter, Source
+from otel_rl.worker.export.transport import Outcome, Reply
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.otlp.request_packer import Request
+from tests.waiting import wait_until
+
+ACCEPTED = Reply(Outcome.ACCEPTED)
+AWAY = Reply(Outcome.RETRY, "HTTP 503")
+NOBODY = Reply(Outcome.RETRY, "connection refused", unreachable=True)
+LONG_S = 3600.0
+PATIENCE_S = 90.0
+
+
+class Endpoint:
+    """A transport whose answers the test gives; records what it was sent."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[bytes], Reply] = lambda _body: ACCEPTED
+        self.accepted: list[bytes] = []
+        self.attempts = Semaphore(0)
+        self.suppressed: object = None
+        self.closed = Event()
+
+    def prepare(self, payload: bytes) -> bytes:
+        return payload
+
+    def send(self, body: bytes) -> Reply:
+        self.suppressed = context.get_value("suppress_instrumentation")
+        reply = self.answer(body)
+        if reply.outcome is Outcome.ACCEPTED:
+            self.accepted.append(body)
+        self.attempts.release()
+        return reply
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Rig:
+    """An exporter with everything around it in the hands of the test."""
+
+    def __init__(self, interval_s: float = LONG_S, max_queue_bytes: int = 1 << 20) -> None:
+        self.endpoint = Endpoint()
+        self.recorded: deque[Request] = deque()
+        self.drops = Drops()
+        self.span_patience_s: list[float] = []
+        self.goodbye: Request | None = None
+        self.is_crowded = Event()
+        self.exporter = Exporter(
+            Source(
+                self._collect,
+                lambda: sum(request.measurements for request in self._collect()),
+                self.is_crowded.is_set,
+                self.span_patience_s.append,
+                last=lambda: self.goodbye,
+            ),
+            lambda _signal, _beside: self.endpoint,
+            interval_s,
+            Guard(self.drops),
+            dict.fromkeys((Signal.METRICS, Signal.LOGS), max_queue_bytes),
+        )
+        self.exporter.start()
+
+    def record(self, payload: bytes, measurements: int = 1) -> None:
+        self.recorded.append(Request(payload, measurements))
+
+    def _collect(self) -> list[Request]:
+        self.is_crowded.clear()
+        return [self.recorded.popleft() for _ in range(len(self.recorded))]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.exporter.shutdown(0.1)
+
+
+def test_flush_returns_when_the_endpoint_has_everything(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+    assert len(rig.span_patience_s) == 1
+
+
+def test_an_interval_exports_without_being_asked() -> None:
+    rig = Rig(interval_s=0.01)
+    rig.record(b"a")
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_a_crowded_buffer_is_emptied_before_the_interval_is_over(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.is_crowded.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_a_hurried_exporter_sends_before_the_interval_is_over_and_keeps_nobody_waiting(
+    rig: Rig,
+) -> None:
+    hanging = Event()
+
+    def hang(_body: bytes) -> Reply:
+        hanging.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    rig.exporter.hurry()
+    wait_until(lambda: not rig.recorded, timeout_s=PATIENCE_S)
+    rig.exporter.hurry()  # returns although the endpoint answers nobody
+    hanging.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_who_hurries_all_the_time_gets_a_few_exports_in_an_interval() -> None:
+    rig = Rig(interval_s=0.4)
+    begun_s = monotonic()
+    sent_after_s: list[float] = []
+    while len(sent_after_s) < 9:
+        if not rig.recorded:
+            rig.record(b"a")
+        rig.exporter.hurry()
+        if rig.endpoint.attempts.acquire(timeout=0.001):
+            sent_after_s.append(monotonic() - begun_s)
+    assert sent_after_s[4] >= 0.4
+    assert sent_after_s[8] >= 0.8
+    rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_what_the_endpoint_cannot_take_now_is_sent_again_in_order(rig: Rig) -> None:
+    failures = iter([AWAY, AWAY])
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+    assert rig.drops.counts() == {}
+
+
+def test_flush_gives_up_at_its_timeout_and_loses_nothing(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_flush_does_not_wait_for_an_endpoint_that_hangs(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.05)
+    released.set()
+
+
+def test_a_refused_request_is_counted_and_the_next_one_is_sent(rig: Rig) -> None:
+    rig.endpoint.answer = lambda body: Reply(Outcome.REFUSED, "no") if body == b"a" else ACCEPTED
+    rig.record(b"a", measurements=5)
+    rig.record(b"b")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"b"]
+    assert rig.drops.counts() == {DropReason.REJECTED: 5}
+
+
+def test_points_that_a_partial_success_rejects_are_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: Reply(Outcome.ACCEPTED, "no experiment", rejected=3)
+    rig.record(b"a", measurements=10)
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.drops.counts() == {DropReason.REJECTED: 3}
+
+
+def test_the_queue_is_bounded_and_drops_the_oldest() -> None:
+    rig = Rig(max_queue_bytes=10)
+    rig.endpoint.answer = lambda _body: AWAY
+    for n in range(5):
+        rig.record(b"%04d" % n, measurements=2)
+    rig.exporter.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"0003", b"0004"]
+    assert rig.drops.counts() == {DropReason.QUEUE_FULL: 6}
+    rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_shutdown_delivers_the_rest_and_ends_the_thread(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.endpoint.closed.is_set()
+    assert not rig.exporter.flush(PATIENCE_S)
+    assert rig.exporter.shutdown(PATIENCE_S)
+
+
+def test_spans_that_cannot_be_delivered_leave_time_for_the_goodbye(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.goodbye = Request(b"goodbye", 0)
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"goodbye"]
+    (patience_s,) = rig.span_patience_s
+    assert patience_s <= PATIENCE_S / 2
+
+
+def test_what_shutdown_could_not_deliver_is_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a", measurements=4)
+    assert not rig.exporter.shutdown(0.3)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_our_own_requests_are_hidden_from_instrumentation(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.suppressed is True
+
+
+def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    rig.exporter.flush(PATIENCE_S)
+    rig.recorded.clear()
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_where_nobody_has_ever_listened_shutdown_gives_up_sooner(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: NOBODY
+    rig.record(b"a", measurements=4)
+    assert not rig.exporter.shutdown(LONG_S, unreached_timeout_s=0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_an_endpoint_that_was_there_once_gets_its_full_time(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    failures = iter([NOBODY] * 3)
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"b")
+    assert rig.exporter.shutdown(PATIENCE_S, unreached_timeout_s=0)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+
+
+def test_what_could_not_even_be_collected_is_counted(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a", measurements=4)
+    rig.exporter.flush(0.05)
+    rig.record(b"b", measurements=3)
+    assert not rig.exporter.shutdown(0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 7}
+    released.set()
+
+
+def test_a_loss_at_the_very_end_is_still_reported(rig: Rig) -> None:
+    def refuse(body: bytes) -> Reply:
+        rig.record(b"the count")
+        rig.endpoint.answer = lambda _body: ACCEPTED
+        return Reply(Outcome.REFUSED, "no")
+
+    rig.endpoint.answer = refuse
+    rig.record(b"a")
+    assert rig.exporter.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"the count"]
+
+
+def test_a_transport_that_fails_for_once_loses_nothing(rig: Rig) -> None:
+    failures = iter([RuntimeError("defect")])
+
+    def fail(_body: bytes) -> Reply:
+        for failure in failures:
+            raise failure
+        return ACCEPTED
+
+    rig.endpoint.answer = fail
+    rig.record(b"a")
+    assert rig.exporter.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.drops.counts() == {}
+
+
+def test_a_transport_that_always_fails_does_not_spin() -> None:
+    rig = Rig(interval_s=0.01)
+    attempts = []
+
+    def fail(body: bytes) -> Reply:
+        attempts.append(body)
+        raise RuntimeError("defect")
+
+    rig.endpoint.answer = fail
+    rig.record(b"a")
+    assert not rig.exporter.flush(0.6)
+    assert len(attempts) <= 4
+    rig.exporter.shutdown(0.0)
+
+
+def test_a_collection_that_fails_is_no_successful_flush(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    assert not rig.exporter.flush(PATIENCE_S)

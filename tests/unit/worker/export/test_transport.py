@@ -1,0 +1,526 @@
+import gzip
+import itertools
+import shutil
+import socket
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from otel_rl.worker.export.transport import Outcome, Reply, Transport, open_transport
+from otel_rl.worker.settings import read_settings
+from tests.otlp_sink import Sink
+
+CA = Path(__file__).parents[3] / "tls" / "ca.pem"
+
+PARTIAL = ExportMetricsServiceResponse(
+    partial_success=ExportMetricsPartialSuccess(rejected_data_points=2, error_message="why")
+)
+
+
+def over_http(url: str, environ: dict[str, str] | None = None) -> Transport:
+    return open_transport(read_settings(environ or {}, endpoint=url).metrics)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, Outcome.ACCEPTED),
+        (400, Outcome.REFUSED),
+        (401, Outcome.REFUSED),
+        (404, Outcome.REFUSED),
+        (413, Outcome.REFUSED),
+        (429, Outcome.RETRY),
+        (500, Outcome.REFUSED),
+        (502, Outcome.RETRY),
+        (503, Outcome.RETRY),
+        (504, Outcome.RETRY),
+        (302, Outcome.REFUSED),
+    ],
+)
+def test_http_statuses_are_retried_as_otlp_says(sink: Sink, status: int, outcome: Outcome) -> None:
+    sink.answer = lambda _number: (status, {"Location": "/"}, b"")
+    assert over_http(sink.url).send(b"").outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("header", "low_s", "high_s"),
+    [
+        ("7", 7, 7),
+        ("999999", 300, 300),
+        ("-5", 0, 0),
+    ],
+)
+def test_retry_after_is_read_and_bounded(
+    sink: Sink, header: str, low_s: float, high_s: float
+) -> None:
+    sink.answer = lambda _number: (503, {"Retry-After": header}, b"")
+    reply = over_http(sink.url).send(b"")
+    assert reply.retry_after_s is not None
+    assert low_s <= reply.retry_after_s <= high_s
+
+
+def test_retry_after_may_be_a_date(sink: Sink) -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    sink.answer = lambda _number: (503, {"Retry-After": later}, b"")
+    reply = over_http(sink.url).send(b"")
+    assert reply.retry_after_s is not None
+    assert 30 <= reply.retry_after_s <= 100
+
+
+@pytest.mark.parametrize("header", ["soon", "nan", ""])
+def test_a_retry_after_that_says_nothing_is_ignored(sink: Sink, header: str) -> None:
+    sink.answer = lambda _number: (503, {"Retry-After": header}, b"")
+    assert over_http(sink.url).send(b"").retry_after_s is None
+
+
+def test_a_partial_success_is_read(sink: Sink) -> None:
+    sink.answer = lambda _number: (200, {}, PARTIAL.SerializeToString())
+    assert over_http(sink.url).send(b"") == Reply(Outcome.ACCEPTED, "why", rejected=2)
+
+
+def test_an_answer_that_is_no_protobuf_is_still_an_acknowledgement(sink: Sink) -> None:
+    sink.answer = lambda _number: (200, {}, b"\xff<html>")
+    assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
+
+
+def test_a_refused_connection_is_retried() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    assert over_http(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
+
+
+def test_an_endpoint_that_accepts_and_never_answers_is_retried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        transport = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
+        assert transport.send(b"").outcome is Outcome.RETRY
+
+
+def test_headers_and_gzip_are_sent(sink: Sink) -> None:
+    transport = over_http(
+        sink.url,
+        {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=s3cret", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
+    )
+    payload = ExportMetricsServiceRequest().SerializeToString()
+    assert transport.send(transport.prepare(payload)).outcome is Outcome.ACCEPTED
+    (headers,) = sink.headers
+    assert headers["api-key"] == "s3cret"
+    assert headers["content-encoding"] == "gzip"
+    assert headers["content-type"] == "application/x-protobuf"
+
+
+def test_a_proxy_of_the_cluster_is_not_used_for_this_machine(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
+
+
+def test_a_proxy_of_the_cluster_is_used_for_other_machines(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", sink.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    transport = over_http("http://bridge.invalid:4318")
+    assert transport.send(b"").outcome is Outcome.ACCEPTED
+    assert sink.order == ["http://bridge.invalid:4318/v1/metrics"]
+
+
+def test_a_proxy_that_cannot_be_is_said_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    reply = over_http("http://bridge.invalid:4318").send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "proxy" in reply.message.lower()
+
+
+def with_certificate(url: str, certificate: Path, **environ: str) -> Transport:
+    variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate), **environ}
+    return open_transport(read_settings(variables, endpoint=url).metrics)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_certificate_that_has_vanished_is_said_and_not_tried_for_ever(
+    tmp_path: Path, protocol: str
+) -> None:
+    certificate = tmp_path / "ca.pem"
+    transport = with_certificate(
+        "https://127.0.0.1:1", certificate, OTEL_EXPORTER_OTLP_PROTOCOL=protocol
+    )
+    reply = transport.send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert str(certificate) in reply.message
+    shutil.copy(CA, certificate)
+    assert transport.send(b"").outcome is Outcome.RETRY  # nobody listens
+    transport.close()
+
+
+def test_a_certificate_that_vanishes_between_two_connections_is_said(tmp_path: Path) -> None:
+    certificate = tmp_path / "ca.pem"
+    shutil.copy(CA, certificate)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        transport = with_certificate(url, certificate, OTEL_EXPORTER_OTLP_TIMEOUT="0.2")
+        assert transport.send(b"").outcome is Outcome.RETRY
+        certificate.unlink()
+        reply = transport.send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "No such file" in reply.message
+
+
+def test_requests_follow_each_other_on_one_connection(sink: Sink) -> None:
+    transport = over_http(sink.url)
+    sink.answer = lambda number: (503, {}, b"") if number == 1 else (200, {}, b"")
+    outcomes = [transport.send(b"").outcome for _ in range(4)]
+    assert outcomes == [Outcome.ACCEPTED, Outcome.RETRY, Outcome.ACCEPTED, Outcome.ACCEPTED]
+    assert len(set(sink.ports)) == 1
+
+
+def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as half:
+        url = f"http://127.0.0.1:{half.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = half.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+
+        with futures.ThreadPoolExecutor(1) as thread:
+            answered = thread.submit(answer)
+            reply = over_http(url).send(b"")
+            answered.result(60)
+    assert reply.outcome is Outcome.RETRY
+    assert not reply.unreachable
+
+
+class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Takes exports; fails with ``code`` if one is set."""
+
+    def __init__(self) -> None:
+        self.code: grpc.StatusCode | None = None
+        self.answer = PARTIAL
+        self.compression = grpc.Compression.NoCompression
+        self.retry_after_s: int | None = None
+        self.requests: list[ExportMetricsServiceRequest] = []
+        self.metadata: dict[str, str | bytes] = {}
+        self.url = ""
+
+    def Export(  # noqa: N802  # gRPC's name
+        self, request: ExportMetricsServiceRequest, context: grpc.ServicerContext
+    ) -> ExportMetricsServiceResponse:
+        self.metadata = dict(context.invocation_metadata())
+        context.set_compression(self.compression)
+        if self.code is not None:
+            if self.retry_after_s is not None:
+                context.set_trailing_metadata(
+                    (("grpc-status-details-bin", retry_info(self.code, self.retry_after_s)),)
+                )
+            context.abort(self.code, "told to")
+        self.requests.append(request)
+        return self.answer
+
+
+def retry_info(code: grpc.StatusCode, seconds: int) -> bytes:
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    detail = Any()
+    detail.Pack(RetryInfo(retry_delay=Duration(seconds=seconds)))
+    serialized: bytes = Status(code=code.value[0], details=[detail]).SerializeToString()
+    return serialized
+
+
+@pytest.fixture
+def grpc_server() -> Iterator[GrpcServer]:
+    servicer = GrpcServer()
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        servicer, server
+    )
+    servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield servicer
+    server.stop(0).wait(10)
+
+
+def over_grpc(url: str) -> Transport:
+    environ = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=s3cret",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
+    }
+    return open_transport(read_settings(environ, endpoint=url).metrics)
+
+
+def test_grpc_hands_over_the_same_bytes(grpc_server: GrpcServer) -> None:
+    transport = over_grpc(grpc_server.url)
+    request = ExportMetricsServiceRequest()
+    request.resource_metrics.add(schema_url="x")
+    reply = transport.send(transport.prepare(request.SerializeToString()))
+    transport.close()
+    assert reply == Reply(Outcome.ACCEPTED, "why", rejected=2)
+    assert grpc_server.requests == [request]
+    assert grpc_server.metadata["api-key"] == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after_s", "outcome"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, None, Outcome.RETRY),
+        (grpc.StatusCode.UNAVAILABLE, 9, Outcome.RETRY),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, None, Outcome.RETRY),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, None, Outcome.REFUSED),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 4, Outcome.RETRY),
+        (grpc.StatusCode.INVALID_ARGUMENT, None, Outcome.REFUSED),
+        (grpc.StatusCode.UNAUTHENTICATED, None, Outcome.REFUSED),
+    ],
+)
+def test_grpc_codes_are_retried_as_otlp_says(
+    grpc_server: GrpcServer,
+    code: grpc.StatusCode,
+    retry_after_s: int | None,
+    outcome: Outcome,
+) -> None:
+    grpc_server.code, grpc_server.retry_after_s = code, retry_after_s
+    transport = over_grpc(grpc_server.url)
+    reply = transport.send(b"")
+    transport.close()
+    assert (reply.outcome, reply.retry_after_s) == (outcome, retry_after_s)
+
+
+LIMIT = 64 << 10
+"""Bytes of an answer, as docs/worker.md has it."""
+
+BLOCK = b"x" * 4096
+
+
+class Hostile:
+    """A server that answers with bytes of its own until it is hung up on, or has sent all of them.
+
+    Args:
+        answer: What it sends, piece by piece.
+        pause_s: After each piece.
+    """
+
+    def __init__(self, answer: Iterable[bytes], pause_s: float = 0.0) -> None:
+        self.sent = 0
+        self.ended = threading.Event()
+        self.was_hung_up_on = False
+        self._answer = answer
+        self._pause_s = pause_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        # Little, so that what was sent is about what was read.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        peer, _ = self._listener.accept()
+        with peer:
+            peer.recv(1 << 16)
+            try:
+                for piece in self._answer:
+                    peer.sendall(piece)
+                    self.sent += len(piece)
+                    self.ended.wait(self._pause_s)
+            except OSError:
+                self.was_hung_up_on = True
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def hostile() -> Iterator[Callable[..., Hostile]]:
+    made: list[Hostile] = []
+
+    def make(answer: Iterable[bytes], pause_s: float = 0.0) -> Hostile:
+        made.append(Hostile(answer, pause_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def head(status: str, *fields: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *fields, "", ""]).encode()
+
+
+def chunks(block: bytes, n: int) -> Iterator[bytes]:
+    return itertools.repeat(b"%x\r\n%s\r\n" % (len(block), block), n)
+
+
+MANY = 16_384
+"""Pieces of an answer that has an end only so that a test of what reads it all has one: 64 MiB."""
+
+LONG_ANSWERS = {
+    "a body without a length": lambda: [head("200 OK"), *itertools.repeat(BLOCK, MANY)],
+    "a body of a length": lambda: [
+        head("200 OK", f"Content-Length: {MANY * len(BLOCK)}"),
+        *itertools.repeat(BLOCK, MANY),
+    ],
+    "a length that no machine has room for": lambda: [
+        head("200 OK", f"Content-Length: {1 << 60}"),
+        *itertools.repeat(BLOCK, MANY),
+    ],
+    "chunks": lambda: [head("200 OK", "Transfer-Encoding: chunked"), *chunks(BLOCK, MANY)],
+    "trailers": lambda: [
+        head("200 OK", "Transfer-Encoding: chunked"),
+        b"0\r\n",
+        *itertools.repeat(b"A: " + BLOCK + b"\r\n", MANY),
+    ],
+    "headers": lambda: [b"HTTP/1.1 200 OK\r\n", *itertools.repeat(b"A: " + BLOCK + b"\r\n", MANY)],
+    "a status line": lambda: [b"HTTP/1.1 200 ", *itertools.repeat(BLOCK, MANY)],
+    "continue": lambda: itertools.repeat(head("100 Continue") * 200, MANY),
+}
+
+
+@pytest.mark.parametrize("answer", LONG_ANSWERS.values(), ids=LONG_ANSWERS)
+def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_again(
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+) -> None:
+    server = hostile(answer())
+    tracemalloc.start()
+    try:
+        reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    server.close()
+    assert reply.outcome is Outcome.RETRY
+    assert not reply.unreachable
+    assert server.was_hung_up_on
+    # Beside the bound, what the kernel holds of a connection that is hung up on.
+    assert server.sent < LIMIT + (8 << 20)
+    assert most_bytes < 16 * LIMIT
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [("400 Bad", Outcome.REFUSED), ("503 Away", Outcome.RETRY), ("307 There", Outcome.REFUSED)],
+)
+def test_a_status_stands_though_its_body_does_not_end(
+    hostile: Callable[..., Hostile], status: str, outcome: Outcome
+) -> None:
+    answer = [head(status, "Retry-After: 7", "Location: /"), *itertools.repeat(BLOCK, MANY)]
+    server = hostile(answer)
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+    server.close()
+    assert reply.outcome is outcome
+    assert server.was_hung_up_on
+    assert reply.retry_after_s == (7 if outcome is Outcome.RETRY else None)
+
+
+SLOW_ANSWERS = {
+    "a body": lambda: itertools.chain([head("200 OK")], itertools.repeat(b"x", 2_000)),
+    "chunks": lambda: itertools.chain(
+        [head("200 OK", "Transfer-Encoding: chunked")], chunks(b"x", 2_000)
+    ),
+    "a header": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nA: "], itertools.repeat(b"x", 2_000)),
+    "a status line": lambda: itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x", 2_000)),
+    "continue": lambda: itertools.repeat(head("100 Continue"), 2_000),
+}
+
+
+@pytest.mark.parametrize("answer", SLOW_ANSWERS.values(), ids=SLOW_ANSWERS)
+def test_the_time_for_a_call_is_for_all_of_it_however_slowly_the_answer_drips(
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+) -> None:
+    server = hostile(answer(), pause_s=0.01)  # all of it would take 20 s
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
+    assert reply.outcome is Outcome.RETRY
+    server.ended.set()  # from here on as fast as it can
+    server.close()
+    assert server.was_hung_up_on
+
+
+def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        over = threading.Event()
+        took: list[int] = []
+
+        def drip() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                while not over.wait(0.01):
+                    took.append(len(peer.recv(4096)))
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        body = bytes(64 << 20)
+        reply = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
+        over.set()
+        thread.join()
+    assert reply.outcome is Outcome.RETRY
+    assert sum(took) < len(body)
+
+
+def test_a_zipped_answer_is_read_as_far_as_the_bound(hostile: Callable[..., Hostile]) -> None:
+    """Nobody asks for one."""
+    for message, outcome in ((PARTIAL.SerializeToString(), "why"), (bytes(32 << 20), None)):
+        zipped = gzip.compress(message)
+        fields = ("Content-Encoding: gzip", f"Content-Length: {len(zipped)}")
+        server = hostile([head("200 OK", *fields) + zipped])
+        tracemalloc.start()
+        try:
+            reply = over_http(server.url).send(b"")
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert reply.outcome is Outcome.ACCEPTED
+        assert outcome in {None, reply.message}
+        assert most_bytes < 16 * LIMIT
+
+
+def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
+    answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
+    sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
+    transport = over_http(sink.url)
+    for _ in range(4):
+        transport.send(b"")
+    assert len(set(sink.ports)) == 1
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression), ids=str)
+def test_of_a_long_answer_over_grpc_little_is_read(
+    grpc_server: GrpcServer, compression: grpc.Compression
+) -> None:
+    grpc_server.compression = compression
+    grpc_server.answer = ExportMetricsServiceResponse(
+        partial_success=ExportMetricsPartialSuccess(error_message="x" * 2 * LIMIT)
+    )
+    transport = over_grpc(grpc_server.url)
+    before = transport.send(b"")
+    grpc_server.answer = PARTIAL
+    after = transport.send(b"")
+    transport.close()
+    assert before.outcome is Outcome.RETRY
+    assert after.outcome is Outcome.ACCEPTED

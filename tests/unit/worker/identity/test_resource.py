@@ -1,0 +1,203 @@
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rl.errors import ConfigError
+from otel_rl.run_id import run_id
+from otel_rl.worker.identity.resource import Identity, identify
+
+
+def worker(environ: Mapping[str, str] | None = None, **arguments: object) -> Identity:
+    named = {"experiment": "exp", "role": "trainer"} | arguments
+    return identify(environ or {}, **named)  # type: ignore[arg-type]  # bad types are the point
+
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "inherited", "expected"),
+    [
+        ("a", "b", "c", "a"),
+        (None, "b", "c", "b"),
+        (None, "", "c", "c"),
+    ],
+)
+def test_an_argument_wins_over_its_variable_over_the_resource_attribute(
+    argument: str | None, variable: str, inherited: str, expected: str
+) -> None:
+    environ = {
+        "OTEL_RL_EXPERIMENT": variable,
+        "OTEL_RESOURCE_ATTRIBUTES": f"rl.experiment.name={inherited}",
+    }
+    assert worker(environ, experiment=argument).experiment == expected
+
+
+def test_without_an_experiment_the_error_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match="OTEL_RL_EXPERIMENT"):
+        identify({}, role="trainer")
+
+
+def test_without_a_role_the_error_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match="OTEL_RL_ROLE"):
+        identify({}, experiment="exp")
+
+
+def test_the_zero_code_plugin_falls_back_to_its_own_role() -> None:
+    assert identify({}, experiment="exp", default_role="worker").role == "worker"
+
+
+def test_the_trial_is_default_unless_named() -> None:
+    assert worker().trial == "default"
+    assert worker({"OTEL_RL_TRIAL": "t2"}).trial == "t2"
+
+
+def test_the_run_id_is_that_of_experiment_and_trial() -> None:
+    assert worker(trial="t").run_id == run_id("exp", "t")
+
+
+def test_a_run_id_that_is_given_is_kept() -> None:
+    assert worker(resource_attributes={"rl.run.id": "mine"}).run_id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, (None, None)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, (0, 4)),
+        ({"MV2_COMM_WORLD_RANK": "2", "MV2_COMM_WORLD_SIZE": "4"}, (2, 4)),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4)),
+        # torchrun: the place in the role, not in the world.
+        (
+            {"RANK": "5", "WORLD_SIZE": "8", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4"},
+            (1, 4),
+        ),
+        # A step of two tasks within a job of eight.
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, (1, 2)),
+        # mpirun in a Slurm job: all its ranks inherit Slurm's place of mpirun.
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (3, 4)),
+        # Ray in a Slurm job: all workers of a node inherit the place of its raylet.
+        ({"RAY_RAYLET_PID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (None, None)),
+        ({"RAY_RAYLET_PID": "7", "RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0"}, (1, 2)),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.index=4,rl.worker.count=6", "RANK": "0"}, (4, 6)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, (1, 2)),
+        ({"OTEL_RL_INDEX": "5", "OTEL_RL_COUNT": "6", "RANK": "0", "WORLD_SIZE": "1"}, (5, 6)),
+        ({"RANK": "2"}, (2, None)),
+        ({"RANK": "nonsense", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"RANK": "9", "WORLD_SIZE": "2"}, (None, None)),
+    ],
+)
+def test_the_place_comes_from_the_launcher(
+    environ: dict[str, str], place: tuple[int | None, int | None]
+) -> None:
+    found = worker(environ)
+    assert (found.index, found.count) == place
+
+
+def test_an_index_argument_is_never_mixed_with_the_launchers_count() -> None:
+    found = worker({"RANK": "0", "WORLD_SIZE": "8"}, index=2)
+    assert (found.index, found.count) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"experiment": ""}, "experiment: must not be empty"),
+        ({"experiment": 7}, r"experiment: must be a string \(got 7\)"),
+        ({"experiment": "a\nb"}, "experiment: must not hold control characters"),
+        ({"role": "r" * 129}, r"role: must have at most 128 characters \(got 129\)"),
+        ({"trial": " "}, "trial: must not be empty"),
+        ({"tag": 1.5}, "tag: must be a string"),
+        ({"index": -1}, r"index: must be an integer of at least 0 \(got -1\)"),
+        ({"index": True}, "index: must be an integer"),
+        ({"index": 2, "count": 2}, r"index: must be below count \(got 2 of 2\)"),
+        ({"count": 0}, "count: must be an integer of at least 1"),
+        ({"resource_attributes": [1]}, "resource_attributes: must be a mapping"),
+        ({"resource_attributes": {"a": object()}}, "resource_attributes.a: must be text"),
+        ({"resource_attributes": {"rl.worker.role": "x"}}, r"init\(role=\.\.\.\)"),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value_and_the_way_out(
+    arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        worker({}, **arguments)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("index", "count"), [("-1", "2"), ("2", "2"), ("0", "0"), ("first", "2")])
+@pytest.mark.parametrize("how", ["OTEL_RL_", "OTEL_RESOURCE_ATTRIBUTES"])
+def test_a_place_that_is_none_is_refused_wherever_it_is_given(
+    index: str, count: str, how: str
+) -> None:
+    environ = {"OTEL_RL_INDEX": index, "OTEL_RL_COUNT": count}
+    if how == "OTEL_RESOURCE_ATTRIBUTES":
+        environ = {how: f"rl.worker.index={index},rl.worker.count={count}"}
+    with pytest.raises(ConfigError, match=r"must be"):
+        worker(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "role"),
+    [
+        ({"ROLE_NAME": "generator", "ROLE_RANK": "0"}, "generator"),
+        ({"ROLE_NAME": "default", "ROLE_RANK": "0"}, "worker"),
+        ({"ROLE_NAME": "generator"}, "worker"),  # not torchrun's
+        ({"ROLE_NAME": "generator", "ROLE_RANK": "0", "OTEL_RL_ROLE": "env"}, "env"),
+    ],
+)
+def test_torchrun_s_role_counts_unless_it_is_its_default(
+    environ: dict[str, str], role: str
+) -> None:
+    assert identify(environ, experiment="exp", default_role="worker").role == role
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "place"),
+    [
+        ("trainer", "trainer", (3, 8)),
+        ("generator-2", "generator", (2, None)),
+        ("Replay_Buffer_0", "replay_buffer", (0, None)),
+        ("MainProcess", "worker", (3, 8)),
+        ("ForkProcess-2", "worker", (3, 8)),
+        ("my-trainer-2", "worker", (3, 8)),
+    ],
+)
+def test_a_process_that_is_called_after_its_role_has_it_and_its_index(
+    name: str, role: str, place: tuple[int | None, int | None]
+) -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8"}  # inherited from who started it
+    found = identify(environ, experiment="exp", default_role="worker", process_name=name)
+    assert (found.role, (found.index, found.count)) == (role, place)
+
+
+def test_what_is_said_wins_over_what_a_process_is_called() -> None:
+    found = worker({"RANK": "3"}, process_name="generator-2")
+    assert (found.role, found.index) == ("trainer", 3)
+
+
+def test_a_process_that_is_called_after_the_role_that_it_says_has_the_index_in_its_name() -> None:
+    assert worker({"RANK": "3", "WORLD_SIZE": "8"}, process_name="trainer-2").index == 2
+
+
+@pytest.mark.parametrize("variable", ["OTEL_RL_INDEX", "OTEL_RL_COUNT"])
+def test_our_own_variables_must_be_integers(variable: str) -> None:
+    with pytest.raises(ConfigError, match=f"{variable}: must be an integer"):
+        worker({variable: "two"})
+
+
+def test_a_forked_child_does_not_claim_its_parents_place() -> None:
+    child = worker(index=1, count=2).without_place()
+    assert "rl.worker.index" not in child.attributes()
+    assert "rl.worker.count" not in child.attributes()
+
+
+def test_the_service_is_named_after_the_role_unless_the_environment_names_it() -> None:
+    assert worker().service_name == "otel_rl.trainer"
+    assert worker({"OTEL_SERVICE_NAME": "mine"}).service_name == "mine"
+
+
+@given(st.text(min_size=1, max_size=128).filter(lambda name: name.isprintable() and name.strip()))
+def test_any_printable_name_is_taken_as_it_is(name: str) -> None:
+    assert worker(experiment=name).attributes()["rl.experiment.name"] == name

@@ -1,0 +1,81 @@
+import gc
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+
+import otel_rl
+from otel_rl.semconv.names import RL_WORKER_GC_TIME
+from otel_rl.worker.metrics.gc_time import GC_VARIABLE, GcTime
+from tests.waiting import collect_garbage
+
+
+@pytest.fixture(autouse=True)
+def callbacks_are_put_back() -> Iterator[None]:
+    before = [*gc.callbacks]
+    yield
+    gc.callbacks[:] = before
+
+
+@pytest.fixture(autouse=True)
+def it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GC_VARIABLE, "1")
+
+
+def shown() -> InMemoryMetricReader:
+    reader = InMemoryMetricReader()
+    GcTime(MeterProvider([reader]).get_meter("test")).start()
+    return reader
+
+
+def total_s(reader: InMemoryMetricReader) -> float:
+    data = reader.get_metrics_data()
+    assert data is not None
+    (metric,) = data.resource_metrics[0].scope_metrics[0].metrics
+    (point,) = metric.data.data_points
+    assert metric.name == RL_WORKER_GC_TIME
+    assert isinstance(point, NumberDataPoint)
+    return point.value
+
+
+def test_every_collection_adds_its_time() -> None:
+    reader = shown()
+    before_s = total_s(reader)
+    collect_garbage()
+    after_s = total_s(reader)
+    assert after_s > before_s
+
+
+@pytest.mark.parametrize("no", ["0", "false"])
+def test_it_can_be_turned_off(no: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GC_VARIABLE, no)
+    before = len(gc.callbacks)
+    assert shown().get_metrics_data() is None
+    assert len(gc.callbacks) == before
+
+
+def test_nothing_is_shown_before_it_is_started_and_in_a_fork() -> None:
+    reader = InMemoryMetricReader()
+    gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
+    collect_garbage()
+    assert reader.get_metrics_data() is None
+    gc_time.start()
+    collect_garbage()
+    assert total_s(reader) > 0
+    gc_time.forget()
+    before = len(gc.callbacks)
+    assert reader.get_metrics_data() is None
+    gc_time.start()
+    gc_time.start()
+    assert len(gc.callbacks) == before + 1
+
+
+def test_by_itself_it_begins_with_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(GC_VARIABLE)
+    reader = shown()
+    assert reader.get_metrics_data() is None
+    with otel_rl.phase("train"):
+        assert total_s(reader) >= 0
+    collect_garbage()
+    assert total_s(reader) > 0

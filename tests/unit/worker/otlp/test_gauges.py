@@ -1,0 +1,254 @@
+"""Our encoder against the protobuf parser: what goes in comes out, whatever goes in."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext
+from opentelemetry.util.types import AnyValue
+
+from otel_rl.records import Signal
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.buffer import Logged, Measured
+from otel_rl.worker.metrics.expander import Expander
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.protobuf import varint
+from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
+from tests.otlp_sink import measurements, pairs
+
+RESOURCE = Resource({"service.name": "s", "process.pid": 1, "flags": (True, False)}, "https://r/1")
+SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"})
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+# Steps follow each other; here also across the borders of a varint's digits.
+NEIGHBOURS = st.one_of([st.integers(n - 3, n + 2) for n in (0, 128, 256, 1 << 14, (1 << 63) - 3)])
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+ATTRIBUTE = st.one_of(TEXT, st.booleans(), INT64, st.floats(allow_nan=False))
+MEASUREMENT = st.tuples(
+    st.integers(0, 2),
+    st.one_of(st.floats(), INT64),
+    st.one_of(st.none(), INT64, NEIGHBOURS),
+    # The step has an argument of its own; as an attribute it must be a number.
+    st.dictionaries(
+        TEXT.filter(lambda key: key not in ("", RL_LOOP_ITERATION)), ATTRIBUTE, max_size=3
+    ),
+    st.integers(0, (1 << 63) - 1),
+    st.one_of(
+        st.none(),
+        st.sampled_from([(1, 1), (2, 2)]),
+        st.tuples(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1)),
+    ),
+)
+
+
+def encode(
+    entries: Sequence[Measured | Logged],
+    drops: Drops | None = None,
+    *,
+    max_exemplars: int = 1024,
+    max_request_bytes: int = 3 << 20,
+) -> list[Request]:
+    packer = RequestPacker(encode_resource(RESOURCE), Signal.METRICS, max_request_bytes)
+    expander = Expander(Guard(drops or Drops()), Intervals(0), max_exemplars)
+    expander.pack(entries, packer)
+    return packer.requests()
+
+
+Made = tuple[int, float, int | None, dict[str, AnyValue], int, tuple[int, int] | None]
+
+
+def parse(requests: list[Request]) -> list[ExportMetricsServiceRequest]:
+    return [ExportMetricsServiceRequest.FromString(request.payload) for request in requests]
+
+
+def entry(
+    stream: Stream,
+    value: float,
+    step: int | None = None,
+    attributes: dict[str, AnyValue] | None = None,
+    time_ns: int = 1,
+    ids: tuple[int, int] | None = None,
+) -> Measured:
+    """One call of ``gauge.set``, as the buffer holds it."""
+    given = {**(attributes or {})} | ({} if step is None else {RL_LOOP_ITERATION: step})
+    return stream, value, given or None, time_ns, in_span(ids)
+
+
+@cache  # what is recorded in one span has one context
+def in_span(ids: tuple[int, int] | None) -> Context:
+    if ids is None:
+        return Context()
+    span = NonRecordingSpan(SpanContext(ids[0], ids[1], is_remote=False))
+    return trace.set_span_in_context(span, Context())
+
+
+def key(*facts: object) -> str:
+    """Comparable facts: NaN equals itself, 1 differs from True and from 1.0."""
+    return repr(facts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MEASUREMENT, max_size=30), st.integers(1, 5))
+def test_every_measurement_is_read_back_as_it_was_made(
+    made: list[Made],
+    max_exemplars: int,
+) -> None:
+    streams = [Stream(SCOPE, f"metric.{n}", "1", "about") for n in range(3)]
+    entries = [entry(streams[made_by[0]], *made_by[1:]) for made_by in made]
+    expected = sorted(
+        key(
+            f"metric.{which}",
+            value,
+            step,
+            sorted(attributes.items()),
+            time_ns,
+            f"{ids[0]:032x}" if ids else "",
+            f"{ids[1]:016x}" if ids else "",
+        )
+        for which, value, step, attributes, time_ns, ids in made
+    )
+    assert expected == sorted(
+        key(m.name, m.value, m.step, sorted(m.attributes.items()), m.time_ns, m.trace_id, m.span_id)
+        for m in measurements(parse(encode(entries, max_exemplars=max_exemplars)))
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(MEASUREMENT, min_size=1, max_size=30), st.integers(1, 5))
+def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
+    made: list[Made],
+    max_exemplars: int,
+) -> None:
+    stream = Stream(SCOPE, "m")
+    entries = [entry(stream, *made_by[1:]) for made_by in made]
+    for request in parse(encode(entries, max_exemplars=max_exemplars)):
+        for point in request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points:
+            last = point.exemplars[-1]
+            assert 1 <= len(point.exemplars) <= max_exemplars
+            assert key(point.as_double, point.as_int) == key(last.as_double, last.as_int)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 200), st.integers(600, 4000))
+def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_bytes: int) -> None:
+    streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]
+    entries = [
+        entry(streams[step % 7], float(step), step, {"k": step % 3}, step) for step in range(count)
+    ]
+    requests = encode(entries, max_request_bytes=max_bytes, max_exemplars=4)
+    assert all(len(request.payload) <= max_bytes for request in requests)
+    assert sum(request.measurements for request in requests) == count
+    assert sorted(m.value for m in measurements(parse(requests))) == list(range(count))
+
+
+def test_a_point_that_no_request_can_hold_is_counted_and_the_others_are_sent() -> None:
+    stream, drops = Stream(SCOPE, "m"), Drops()
+    entries = [entry(stream, 1.0, 1, {"text": "x" * 3000}), entry(stream, 2.0, 2, None, 2)]
+    requests = encode(entries, drops, max_request_bytes=2000)
+    assert [m.value for m in measurements(parse(requests))] == [2.0]
+    assert drops.counts() == {DropReason.TOO_LARGE: 1}
+
+
+def test_resource_and_scope_arrive_whole() -> None:
+    (request,) = parse(encode([entry(Stream(SCOPE, "m", "By", "what it is"), 1)]))
+    resource = request.resource_metrics[0]
+    assert pairs(resource.resource.attributes) == {
+        "service.name": "s",
+        "process.pid": 1,
+        "flags": [True, False],
+    }
+    assert resource.schema_url == "https://r/1"
+    scope = resource.scope_metrics[0]
+    assert (scope.scope.name, scope.scope.version, scope.schema_url) == (
+        "meter",
+        "1.0",
+        "https://s/1",
+    )
+    assert pairs(scope.scope.attributes) == {"rl.reduce": "max"}
+    metric = scope.metrics[0]
+    assert (metric.name, metric.unit, metric.description) == ("m", "By", "what it is")
+
+
+def test_attributes_that_python_calls_equal_are_different_series() -> None:
+    stream = Stream(SCOPE, "m")
+    sets: list[dict[str, AnyValue]] = [
+        {"a": 1},
+        {"a": 1.0},
+        {"a": True},
+        {"a": "1"},
+        {"a": 1, "b": 1.0},
+        {"a": 1.0, "b": 1},
+        {"a": (1,)},
+        {"a": (True,)},
+    ]
+    (request,) = parse(encode([entry(stream, 0.5, None, found) for found in sets * 2]))
+    points = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    assert [len(point.exemplars) for point in points] == [2] * len(sets)
+
+
+def test_the_order_of_attributes_makes_no_new_series() -> None:
+    stream = Stream(SCOPE, "m")
+    entries = [
+        entry(stream, 1.0, None, {"a": 1, "b": 2}, 1),
+        entry(stream, 2.0, None, {"b": 2, "a": 1}, 2),
+    ]
+    (request,) = parse(encode(entries))
+    assert len(request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) == 1
+
+
+def test_measurements_of_a_series_stay_in_order() -> None:
+    stream = Stream(SCOPE, "m")
+    entries = [entry(stream, math.sqrt(step), step, None, step) for step in range(3000)]
+    steps = [m.step for m in measurements(parse(encode(entries)))]
+    assert all((a or 0) < (b or 0) for a, b in pairwise(steps))
+    assert len(steps) == 3000
+
+
+def test_calls_of_mlogger_between_gauges_leave_their_steps_alone() -> None:
+    stream, context = Stream(SCOPE, "m"), in_span((1, 1))
+    row = Logged({"a": 1.0}, 70_000, None, 3, in_span(None))
+    entries: list[Measured | Logged] = [
+        (stream, 0.5, 300, 1, context),
+        (stream, 0.5, 301, 2, context),
+        row,
+    ]
+    entries += [(stream, 0.5, 302, 4, context), (stream, 0.5, 303, 5, context)]
+    found = [(m.name, m.step, m.span_id != "") for m in measurements(parse(encode(entries)))]
+    gauges = [("m", step, True) for step in range(300, 304)]
+    assert sorted(found) == [("a", 70_000, False), *gauges]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, b"\x00"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (300, b"\xac\x02"),
+        ((1 << 14) - 1, b"\xff\x7f"),
+        (1 << 14, b"\x80\x80\x01"),
+        (-1, b"\xff" * 9 + b"\x01"),
+    ],
+)
+def test_varints_are_protobufs(value: int, expected: bytes) -> None:
+    assert varint(value) == expected
+
+
+@given(st.text())
+def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
+    requests = encode([entry(Stream(SCOPE, text or "m"), 1.0, None, {"label": text})])
+    assert len(list(measurements(parse(requests)))) == 1

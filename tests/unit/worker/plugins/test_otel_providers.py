@@ -1,0 +1,151 @@
+"""Programs that know only the OpenTelemetry API, in interpreters of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.otlp_sink import Sink, sums
+
+pytestmark = pytest.mark.process
+
+
+PLUGINS = {"OTEL_PYTHON_METER_PROVIDER": "otel_rl", "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl"}
+
+PLAIN = """
+from opentelemetry import metrics, trace
+meter = metrics.get_meter("mine")
+loss, tokens = meter.create_gauge("loss"), meter.create_counter("tokens")
+for step in range(100):
+    with trace.get_tracer("mine").start_as_current_span("step"):
+        loss.set(1 / (step + 1), {"rl.loop.iteration": step})
+        tokens.add(2)
+"""
+
+
+def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "SLURM_", "OMPI_")) and name not in ("RANK", "WORLD_SIZE")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_program_without_a_line_of_otel_rl_reports_every_measurement(sink: Sink) -> None:
+    finished = run(PLAIN, **PLUGINS, OTEL_RL_EXPERIMENT="exp", OTEL_EXPORTER_OTLP_ENDPOINT=sink.url)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    found = sink.measurements("loss")
+    assert [m.step for m in found] == list(range(100))
+    assert found[0].resource["rl.worker.role"] == "worker"
+    assert all(m.span_id for m in found)
+    assert list(sums(sink.metrics, "tokens").values()) == [200]
+    assert (
+        sum(
+            len(scope.spans)
+            for t in sink.traces
+            for r in t.resource_spans
+            for scope in r.scope_spans
+        )
+        == 100
+    )
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"OTEL_RL_EXPERIMENT": "e", "OTEL_EXPORTER_OTLP_ENDPOINT": "nowhere"},
+        {"OTEL_RL_EXPERIMENT": "e", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"},
+        {"OTEL_RL_EXPERIMENT": "e", "OTEL_RL_INDEX": "first"},
+    ],
+)
+def test_a_wrong_environment_costs_the_program_nothing_but_one_warning(
+    environ: dict[str, str],
+) -> None:
+    finished = run(PLAIN, **PLUGINS, **environ)
+    assert finished.returncode == 0
+    assert finished.stderr.count("otel_rl cannot start") == 1
+
+
+def test_a_disabled_sdk_gives_providers_that_do_nothing(sink: Sink) -> None:
+    finished = run(
+        PLAIN,
+        **PLUGINS,
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+        OTEL_SDK_DISABLED="true",
+    )
+    assert (finished.returncode, finished.stderr, sink.requests) == (0, "", 0)
+
+
+def test_init_says_who_a_process_is_whose_libraries_asked_for_a_meter_first(sink: Sink) -> None:
+    finished = run(
+        # A busy machine may take longer to the next line than the exporter's first look.
+        "from otel_rl.worker.export import exporter\n"
+        "exporter._FIRST_LOOK_S = 60.0\n"
+        "from opentelemetry import metrics\n"
+        "gauge = metrics.get_meter('library').create_gauge('g')\n"
+        "gauge.set(1.0)\n"
+        "import otel_rl\n"
+        "otel_rl.init(role='trainer', index=3)\n"
+        "gauge.set(2.0)\n",
+        **PLUGINS,
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+        OTEL_METRIC_EXPORT_INTERVAL="60000",
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    roles = [(m.value, m.resource["rl.worker.role"]) for m in sink.measurements("g")]
+    assert roles == [(1.0, "trainer"), (2.0, "trainer")]
+
+
+def test_init_may_also_send_elsewhere_than_the_environment_says(sink: Sink) -> None:
+    finished = run(
+        "from opentelemetry import metrics\n"
+        "gauge = metrics.get_meter('library').create_gauge('g')\n"
+        "import otel_rl\n"
+        f"otel_rl.init(role='trainer', endpoint={sink.url!r})\n"
+        "gauge.set(2.0)\n",
+        **PLUGINS,
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert finished.returncode == 0
+    assert [m.value for m in sink.measurements("g")] == [2.0]
+
+
+def test_a_program_with_its_own_provider_is_told_how_to_keep_every_measurement(
+    sink: Sink,
+) -> None:
+    finished = run(
+        "from opentelemetry import metrics\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "metrics.set_meter_provider(MeterProvider())\n"
+        "import otel_rl\n"
+        "otel_rl.init(experiment='e', role='r')\n"
+        "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n",
+        OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+    )
+    assert finished.returncode == 0
+    assert finished.stderr.count("otel_rl.exact_view()") == 1
+    assert [m.name for m in sink.measurements()] == ["loss"]
+
+
+def test_mlogger_alone_starts_a_session_from_the_environment(sink: Sink) -> None:
+    finished = run(
+        "import otel_rl\notel_rl.mlogger.log({'loss': 1.0}, step=1)\n",
+        OTEL_RL_EXPERIMENT="e",
+        OTEL_RL_ROLE="reward",
+        OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert [m.resource["rl.worker.role"] for m in sink.measurements()] == ["reward"]

@@ -1,0 +1,1 @@
+"""Programs for those who change otel_rl; none is in the wheel."""
