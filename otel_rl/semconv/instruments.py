@@ -10,11 +10,11 @@ from otel_rl.semconv import names
 
 
 def create_gen_ai_server_request_duration(meter: Meter) -> Histogram:
-    """Time of a generation request at the server, to its last token."""
+    """Server time of a generation request to the last token."""
     return meter.create_histogram(
         name=names.GEN_AI_SERVER_REQUEST_DURATION,
         unit="s",
-        description="Time of a generation request at the server, to its last token.",
+        description="Server time of a generation request to the last token.",
     )
 
 
@@ -28,11 +28,11 @@ def create_gen_ai_server_time_per_output_token(meter: Meter) -> Histogram:
 
 
 def create_gen_ai_server_time_to_first_token(meter: Meter) -> Histogram:
-    """Time of a generation request at the server, to its first token."""
+    """Server time to the first token."""
     return meter.create_histogram(
         name=names.GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
         unit="s",
-        description="Time of a generation request at the server, to its first token.",
+        description="Server time to the first token.",
     )
 
 
@@ -118,13 +118,11 @@ def create_hw_temperature(meter: Meter) -> Gauge:
 
 
 def create_otel_rl_worker_heartbeat(meter: Meter) -> Gauge:
-    """Sign of life of a worker, with the time up to which all its measurements are sent."""
+    """Sign of life, without a value; all measurements before its time are sent."""
     return meter.create_gauge(
         name=names.OTEL_RL_WORKER_HEARTBEAT,
         unit="1",
-        description=(
-            "Sign of life of a worker, with the time up to which all its measurements are sent."
-        ),
+        description="Sign of life, without a value; all measurements before its time are sent.",
     )
 
 
@@ -183,26 +181,20 @@ def create_process_thread_count(meter: Meter) -> UpDownCounter:
 
 
 def create_rl_env_step_duration(meter: Meter) -> Histogram:
-    """Time of one environment step."""
+    """Duration of an environment step."""
     return meter.create_histogram(
         name=names.RL_ENV_STEP_DURATION,
         unit="s",
-        description="Time of one environment step.",
+        description="Duration of an environment step.",
     )
 
 
 def create_rl_episode_length(meter: Meter) -> Gauge:
-    """Mean length of the batch's episodes, in actions taken.
-
-    For a language model, tokens generated.
-    """
+    """Mean episode length of the batch in actions, or generated tokens."""
     return meter.create_gauge(
         name=names.RL_EPISODE_LENGTH,
         unit="{step}",
-        description=(
-            "Mean length of the batch's episodes, in actions taken. For a language model, tokens "
-            "generated."
-        ),
+        description="Mean episode length of the batch in actions, or generated tokens.",
     )
 
 
@@ -216,11 +208,11 @@ def create_rl_generator_kv_cache_hits(meter: Meter) -> Counter:
 
 
 def create_rl_generator_kv_cache_limit(meter: Meter) -> UpDownCounter:
-    """Tokens that fit into the KV cache."""
+    """Capacity of the KV cache."""
     return meter.create_up_down_counter(
         name=names.RL_GENERATOR_KV_CACHE_LIMIT,
         unit="{token}",
-        description="Tokens that fit into the KV cache.",
+        description="Capacity of the KV cache.",
     )
 
 
@@ -243,47 +235,47 @@ def create_rl_generator_kv_cache_usage(meter: Meter) -> UpDownCounter:
 
 
 def create_rl_generator_kv_cache_utilization(meter: Meter) -> Gauge:
-    """Share of the KV cache in use, between 0 and 1."""
+    """Used share of the KV cache, 0 to 1."""
     return meter.create_gauge(
         name=names.RL_GENERATOR_KV_CACHE_UTILIZATION,
         unit="1",
-        description="Share of the KV cache in use, between 0 and 1.",
+        description="Used share of the KV cache, 0 to 1.",
     )
 
 
 def create_rl_generator_preemptions(meter: Meter) -> Counter:
-    """Requests evicted from the running batch for lack of cache, to be recomputed."""
+    """Running requests evicted for lack of cache, to be recomputed."""
     return meter.create_counter(
         name=names.RL_GENERATOR_PREEMPTIONS,
         unit="{request}",
-        description="Requests evicted from the running batch for lack of cache, to be recomputed.",
+        description="Running requests evicted for lack of cache, to be recomputed.",
     )
 
 
 def create_rl_generator_prompt_tokens(meter: Meter) -> Histogram:
-    """Length of prompts."""
+    """Prompt length."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_PROMPT_TOKENS,
         unit="{token}",
-        description="Length of prompts.",
+        description="Prompt length.",
     )
 
 
 def create_rl_generator_queue_depth(meter: Meter) -> UpDownCounter:
-    """Requests that wait to be generated."""
+    """Waiting requests."""
     return meter.create_up_down_counter(
         name=names.RL_GENERATOR_QUEUE_DEPTH,
         unit="{request}",
-        description="Requests that wait to be generated.",
+        description="Waiting requests.",
     )
 
 
 def create_rl_generator_queue_duration(meter: Meter) -> Histogram:
-    """Time that a request waited before it was generated."""
+    """Waiting time of a request."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_QUEUE_DURATION,
         unit="s",
-        description="Time that a request waited before it was generated.",
+        description="Waiting time of a request.",
     )
 
 
@@ -297,56 +289,56 @@ def create_rl_generator_requests(meter: Meter) -> Counter:
 
 
 def create_rl_generator_requests_running(meter: Meter) -> UpDownCounter:
-    """Requests being generated."""
+    """Running requests."""
     return meter.create_up_down_counter(
         name=names.RL_GENERATOR_REQUESTS_RUNNING,
         unit="{request}",
-        description="Requests being generated.",
+        description="Running requests.",
     )
 
 
 def create_rl_generator_response_tokens(meter: Meter) -> Histogram:
-    """Length of responses."""
+    """Response length."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_RESPONSE_TOKENS,
         unit="{token}",
-        description="Length of responses.",
+        description="Response length.",
     )
 
 
 def create_rl_generator_sampling_max_tokens(meter: Meter) -> Histogram:
-    """Largest response that requests allow."""
+    """Largest allowed response."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_SAMPLING_MAX_TOKENS,
         unit="{token}",
-        description="Largest response that requests allow.",
+        description="Largest allowed response.",
     )
 
 
 def create_rl_generator_sampling_temperature(meter: Meter) -> Histogram:
-    """Sampling temperature of requests."""
+    """Sampling temperature."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_SAMPLING_TEMPERATURE,
         unit="1",
-        description="Sampling temperature of requests.",
+        description="Sampling temperature.",
     )
 
 
 def create_rl_generator_sampling_top_p(meter: Meter) -> Histogram:
-    """Nucleus-sampling probability of requests."""
+    """Nucleus-sampling probability."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_SAMPLING_TOP_P,
         unit="1",
-        description="Nucleus-sampling probability of requests.",
+        description="Nucleus-sampling probability.",
     )
 
 
 def create_rl_generator_tokenize_duration(meter: Meter) -> Histogram:
-    """Time to tokenize and detokenize one request."""
+    """Time to tokenize and detokenize a request."""
     return meter.create_histogram(
         name=names.RL_GENERATOR_TOKENIZE_DURATION,
         unit="s",
-        description="Time to tokenize and detokenize one request.",
+        description="Time to tokenize and detokenize a request.",
     )
 
 
@@ -360,80 +352,74 @@ def create_rl_generator_tokens(meter: Meter) -> Counter:
 
 
 def create_rl_gpu_clock_frequency(meter: Meter) -> Gauge:
-    """Clock of the GPU now."""
+    """GPU clock."""
     return meter.create_gauge(
         name=names.RL_GPU_CLOCK_FREQUENCY,
         unit="Hz",
-        description="Clock of the GPU now.",
+        description="GPU clock.",
     )
 
 
 def create_rl_gpu_owner_busy_time(meter: Meter) -> Counter:
-    """Time for which the GPU was busy while a phase held it.
-
-    Divided by the time, its utilization.
-    """
+    """Busy time of the GPU while a phase held it."""
     return meter.create_counter(
         name=names.RL_GPU_OWNER_BUSY_TIME,
         unit="s",
-        description=(
-            "Time for which the GPU was busy while a phase held it. Divided by the time, its "
-            "utilization."
-        ),
+        description="Busy time of the GPU while a phase held it.",
     )
 
 
 def create_rl_gpu_owner_energy(meter: Meter) -> Counter:
-    """Electric energy that the GPU used while a phase held it."""
+    """Energy used while a phase held the GPU."""
     return meter.create_counter(
         name=names.RL_GPU_OWNER_ENERGY,
         unit="J",
-        description="Electric energy that the GPU used while a phase held it.",
+        description="Energy used while a phase held the GPU.",
     )
 
 
 def create_rl_gpu_owner_memory_usage(meter: Meter) -> Gauge:
-    """GPU memory in use, by all, while a phase held the GPU."""
+    """GPU memory in use while a phase held it."""
     return meter.create_gauge(
         name=names.RL_GPU_OWNER_MEMORY_USAGE,
         unit="By",
-        description="GPU memory in use, by all, while a phase held the GPU.",
+        description="GPU memory in use while a phase held it.",
     )
 
 
 def create_rl_gpu_owner_time(meter: Meter) -> Counter:
-    """Time for which a phase held the GPU. Its rate is the share of time."""
+    """Time that a phase held the GPU; its rate is the share."""
     return meter.create_counter(
         name=names.RL_GPU_OWNER_TIME,
         unit="s",
-        description="Time for which a phase held the GPU. Its rate is the share of time.",
+        description="Time that a phase held the GPU; its rate is the share.",
     )
 
 
 def create_rl_gpu_power_limit(meter: Meter) -> Gauge:
-    """Electric power that the GPU may draw now."""
+    """Power limit of the GPU."""
     return meter.create_gauge(
         name=names.RL_GPU_POWER_LIMIT,
         unit="W",
-        description="Electric power that the GPU may draw now.",
+        description="Power limit of the GPU.",
     )
 
 
 def create_rl_gpu_process_memory_usage(meter: Meter) -> UpDownCounter:
-    """GPU memory that the worker's own process holds."""
+    """GPU memory of the worker's process."""
     return meter.create_up_down_counter(
         name=names.RL_GPU_PROCESS_MEMORY_USAGE,
         unit="By",
-        description="GPU memory that the worker's own process holds.",
+        description="GPU memory of the worker's process.",
     )
 
 
 def create_rl_gpu_throttled(meter: Meter) -> Gauge:
-    """Clock lowered for a reason, 0 or 1. Its mean is a share of time."""
+    """Clock lowered, 0 or 1; its mean is a share of time."""
     return meter.create_gauge(
         name=names.RL_GPU_THROTTLED,
         unit="1",
-        description="Clock lowered for a reason, 0 or 1. Its mean is a share of time.",
+        description="Clock lowered, 0 or 1; its mean is a share of time.",
     )
 
 
@@ -447,11 +433,11 @@ def create_rl_iteration_duration(meter: Meter) -> Gauge:
 
 
 def create_rl_phase_duration(meter: Meter) -> Gauge:
-    """Exclusive time of a phase in one iteration of a worker."""
+    """Exclusive time of a phase in one iteration, or of each phase outside of one."""
     return meter.create_gauge(
         name=names.RL_PHASE_DURATION,
         unit="s",
-        description="Exclusive time of a phase in one iteration of a worker.",
+        description="Exclusive time of a phase in one iteration, or of each phase outside of one.",
     )
 
 
@@ -483,31 +469,29 @@ def create_rl_policy_advantage_min(meter: Meter) -> Gauge:
 
 
 def create_rl_policy_clip_fraction(meter: Meter) -> Gauge:
-    """Share of tokens or actions whose importance ratio was clipped."""
+    """Share of tokens or actions with a clipped importance ratio."""
     return meter.create_gauge(
         name=names.RL_POLICY_CLIP_FRACTION,
         unit="1",
-        description="Share of tokens or actions whose importance ratio was clipped.",
+        description="Share of tokens or actions with a clipped importance ratio.",
     )
 
 
 def create_rl_policy_entropy(meter: Meter) -> Gauge:
-    """Entropy of the policy, in nats per token or action."""
+    """Entropy, in nats per token or action."""
     return meter.create_gauge(
         name=names.RL_POLICY_ENTROPY,
         unit="1",
-        description="Entropy of the policy, in nats per token or action.",
+        description="Entropy, in nats per token or action.",
     )
 
 
 def create_rl_policy_importance_ratio(meter: Meter) -> Gauge:
-    """Mean importance ratio of the batch, new policy over the policy that sampled it."""
+    """Mean importance ratio of the batch, new over sampling policy."""
     return meter.create_gauge(
         name=names.RL_POLICY_IMPORTANCE_RATIO,
         unit="1",
-        description=(
-            "Mean importance ratio of the batch, new policy over the policy that sampled it."
-        ),
+        description="Mean importance ratio of the batch, new over sampling policy.",
     )
 
 
@@ -533,76 +517,65 @@ def create_rl_policy_kl_rollout(meter: Meter) -> Gauge:
 
 
 def create_rl_policy_kl_update(meter: Meter) -> Gauge:
-    """KL(policy before the update || policy after it), in nats per token or action."""
+    """KL(policy before the update || after it), in nats per token or action."""
     return meter.create_gauge(
         name=names.RL_POLICY_KL_UPDATE,
         unit="1",
-        description="KL(policy before the update || policy after it), in nats per token or action.",
+        description="KL(policy before the update || after it), in nats per token or action.",
     )
 
 
 def create_rl_policy_staleness(meter: Meter) -> Histogram:
-    """Age of a sample when it is trained on, in versions made since the one that produced it."""
+    """Age of a sample at training, in policy versions."""
     return meter.create_histogram(
         name=names.RL_POLICY_STALENESS,
         unit="{version}",
-        description=(
-            "Age of a sample when it is trained on, in versions made since the one that produced "
-            "it."
-        ),
+        description="Age of a sample at training, in policy versions.",
     )
 
 
 def create_rl_policy_updates(meter: Meter) -> Counter:
-    """Policy versions made by a trainer or loaded by a generator.
-
-    Its rate is the update frequency.
-    """
+    """Policy versions made by a trainer or loaded by a generator."""
     return meter.create_counter(
         name=names.RL_POLICY_UPDATES,
         unit="{update}",
-        description=(
-            "Policy versions made by a trainer or loaded by a generator. Its rate is the update "
-            "frequency."
-        ),
+        description="Policy versions made by a trainer or loaded by a generator.",
     )
 
 
 def create_rl_policy_version(meter: Meter) -> Gauge:
-    """Newest policy version that the worker has. It becomes the run's policy_version axis."""
+    """Newest policy version of the worker."""
     return meter.create_gauge(
         name=names.RL_POLICY_VERSION,
         unit="{version}",
-        description=(
-            "Newest policy version that the worker has. It becomes the run's policy_version axis."
-        ),
+        description="Newest policy version of the worker.",
     )
 
 
 def create_rl_replay_buffer_evictions(meter: Meter) -> Counter:
-    """Samples removed without a read."""
+    """Samples removed unread."""
     return meter.create_counter(
         name=names.RL_REPLAY_BUFFER_EVICTIONS,
         unit="{sample}",
-        description="Samples removed without a read.",
+        description="Samples removed unread.",
     )
 
 
 def create_rl_replay_buffer_limit(meter: Meter) -> UpDownCounter:
-    """Samples that the buffer can hold."""
+    """Capacity in samples."""
     return meter.create_up_down_counter(
         name=names.RL_REPLAY_BUFFER_LIMIT,
         unit="{sample}",
-        description="Samples that the buffer can hold.",
+        description="Capacity in samples.",
     )
 
 
 def create_rl_replay_buffer_queue_depth(meter: Meter) -> UpDownCounter:
-    """Reads and writes that wait for the buffer."""
+    """Waiting reads and writes."""
     return meter.create_up_down_counter(
         name=names.RL_REPLAY_BUFFER_QUEUE_DEPTH,
         unit="{request}",
-        description="Reads and writes that wait for the buffer.",
+        description="Waiting reads and writes.",
     )
 
 
@@ -616,11 +589,11 @@ def create_rl_replay_buffer_reads(meter: Meter) -> Counter:
 
 
 def create_rl_replay_buffer_retrieval_duration(meter: Meter) -> Histogram:
-    """Time to read one batch that is available, as the reader sees it."""
+    """Reader's time to get an available batch."""
     return meter.create_histogram(
         name=names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
         unit="s",
-        description="Time to read one batch that is available, as the reader sees it.",
+        description="Reader's time to get an available batch.",
     )
 
 
@@ -652,123 +625,121 @@ def create_rl_replica_failures(meter: Meter) -> Counter:
 
 
 def create_rl_replica_queue_depth(meter: Meter) -> UpDownCounter:
-    """Unfinished requests that a router gave to the replica."""
+    """Unfinished requests of the replica, by its router."""
     return meter.create_up_down_counter(
         name=names.RL_REPLICA_QUEUE_DEPTH,
         unit="{request}",
-        description="Unfinished requests that a router gave to the replica.",
+        description="Unfinished requests of the replica, by its router.",
     )
 
 
 def create_rl_replica_recovery_duration(meter: Meter) -> Histogram:
-    """Time from the detected failure of a replica until it serves again."""
+    """Time from a detected failure until it serves again."""
     return meter.create_histogram(
         name=names.RL_REPLICA_RECOVERY_DURATION,
         unit="s",
-        description="Time from the detected failure of a replica until it serves again.",
+        description="Time from a detected failure until it serves again.",
     )
 
 
 def create_rl_reward_duration(meter: Meter) -> Histogram:
-    """Time to score one request."""
+    """Time to score a request."""
     return meter.create_histogram(
         name=names.RL_REWARD_DURATION,
         unit="s",
-        description="Time to score one request.",
+        description="Time to score a request.",
     )
 
 
 def create_rl_reward_max(meter: Meter) -> Gauge:
-    """Largest reward of a sample in the batch."""
+    """Largest reward in the batch."""
     return meter.create_gauge(
         name=names.RL_REWARD_MAX,
         unit="1",
-        description="Largest reward of a sample in the batch.",
+        description="Largest reward in the batch.",
     )
 
 
 def create_rl_reward_mean(meter: Meter) -> Gauge:
-    """Mean reward per sample of the batch."""
+    """Mean reward of the samples that a trainer trained on or a reward worker scored."""
     return meter.create_gauge(
         name=names.RL_REWARD_MEAN,
         unit="1",
-        description="Mean reward per sample of the batch.",
+        description=(
+            "Mean reward of the samples that a trainer trained on or a reward worker scored."
+        ),
     )
 
 
 def create_rl_reward_min(meter: Meter) -> Gauge:
-    """Smallest reward of a sample in the batch."""
+    """Smallest reward in the batch."""
     return meter.create_gauge(
         name=names.RL_REWARD_MIN,
         unit="1",
-        description="Smallest reward of a sample in the batch.",
+        description="Smallest reward in the batch.",
     )
 
 
 def create_rl_reward_std(meter: Meter) -> Gauge:
-    """Standard deviation of the rewards of the batch. Over workers, the mean of theirs."""
+    """Standard deviation of the batch's rewards."""
     return meter.create_gauge(
         name=names.RL_REWARD_STD,
         unit="1",
-        description=(
-            "Standard deviation of the rewards of the batch. Over workers, the mean of theirs."
-        ),
+        description="Standard deviation of the batch's rewards.",
     )
 
 
 def create_rl_reward_sum(meter: Meter) -> Gauge:
-    """Sum of the rewards of the batch."""
+    """Sum of the batch's rewards."""
     return meter.create_gauge(
         name=names.RL_REWARD_SUM,
         unit="1",
-        description="Sum of the rewards of the batch.",
+        description="Sum of the batch's rewards.",
     )
 
 
 def create_rl_sample_age_duration(meter: Meter) -> Gauge:
-    """Time between making and use of a sample."""
+    """Age of samples at use, by `lineage.link`."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_DURATION,
         unit="s",
-        description="Time between making and use of a sample.",
+        description="Age of samples at use, by `lineage.link`.",
     )
 
 
 def create_rl_sample_age_steps(meter: Meter) -> Gauge:
-    """Training steps between making and use of a sample, where its maker knew the step."""
+    """Age of samples at use, in training steps, if known."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_STEPS,
         unit="{step}",
-        description=(
-            "Training steps between making and use of a sample, where its maker knew the step."
-        ),
+        description="Age of samples at use, in training steps, if known.",
     )
 
 
 def create_rl_sample_age_versions(meter: Meter) -> Gauge:
-    """Policy versions between making and use of a sample, its staleness."""
+    """Age of samples at use, in policy versions."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_AGE_VERSIONS,
         unit="{version}",
-        description="Policy versions between making and use of a sample, its staleness.",
+        description="Age of samples at use, in policy versions.",
     )
 
 
 def create_rl_sample_dropped(meter: Meter) -> Counter:
-    """Samples produced and then not trained on."""
+    """Samples not trained on."""
     return meter.create_counter(
         name=names.RL_SAMPLE_DROPPED,
         unit="{sample}",
-        description="Samples produced and then not trained on.",
+        description="Samples not trained on.",
     )
 
 
 def create_rl_sample_duration(meter: Meter) -> Histogram:
-    """Time to produce one sample, from asking for it to having it whole."""
+    """Time from asking for a sample to having it."""
     return meter.create_histogram(
         name=names.RL_SAMPLE_DURATION,
         unit="s",
-        description="Time to produce one sample, from asking for it to having it whole.",
+        description="Time from asking for a sample to having it.",
     )
 
 
@@ -782,20 +753,20 @@ def create_rl_sample_episodes(meter: Meter) -> Counter:
 
 
 def create_rl_sample_length(meter: Meter) -> Histogram:
-    """Length of each sample produced, whether or not it is trained on."""
+    """Length of every produced sample, by `lineage.score`."""
     return meter.create_histogram(
         name=names.RL_SAMPLE_LENGTH,
         unit="{token}",
-        description="Length of each sample produced, whether or not it is trained on.",
+        description="Length of every produced sample, by `lineage.score`.",
     )
 
 
 def create_rl_sample_reward(meter: Meter) -> Gauge:
-    """Reward of each sample produced, whether or not it is trained on."""
+    """Reward of every produced sample, by `lineage.score`."""
     return meter.create_gauge(
         name=names.RL_SAMPLE_REWARD,
         unit="1",
-        description="Reward of each sample produced, whether or not it is trained on.",
+        description="Reward of every produced sample, by `lineage.score`.",
     )
 
 
@@ -809,20 +780,20 @@ def create_rl_sample_samples(meter: Meter) -> Counter:
 
 
 def create_rl_train_grad_abs_max(meter: Meter) -> Gauge:
-    """Largest absolute value of any element of the gradient."""
+    """Largest absolute gradient element."""
     return meter.create_gauge(
         name=names.RL_TRAIN_GRAD_ABS_MAX,
         unit="1",
-        description="Largest absolute value of any element of the gradient.",
+        description="Largest absolute gradient element.",
     )
 
 
 def create_rl_train_grad_mean_square(meter: Meter) -> Gauge:
-    """Mean of the squared elements of the gradient."""
+    """Mean squared gradient element."""
     return meter.create_gauge(
         name=names.RL_TRAIN_GRAD_MEAN_SQUARE,
         unit="1",
-        description="Mean of the squared elements of the gradient.",
+        description="Mean squared gradient element.",
     )
 
 
@@ -836,20 +807,20 @@ def create_rl_train_grad_nonfinite(meter: Meter) -> Gauge:
 
 
 def create_rl_train_grad_norm(meter: Meter) -> Gauge:
-    """Euclidean norm of the gradient before clipping."""
+    """Gradient norm before clipping."""
     return meter.create_gauge(
         name=names.RL_TRAIN_GRAD_NORM,
         unit="1",
-        description="Euclidean norm of the gradient before clipping.",
+        description="Gradient norm before clipping.",
     )
 
 
 def create_rl_train_learning_rate(meter: Meter) -> Gauge:
-    """Learning rate that the update was made with."""
+    """Learning rate of the update."""
     return meter.create_gauge(
         name=names.RL_TRAIN_LEARNING_RATE,
         unit="1",
-        description="Learning rate that the update was made with.",
+        description="Learning rate of the update.",
     )
 
 
@@ -863,23 +834,20 @@ def create_rl_train_loss(meter: Meter) -> Gauge:
 
 
 def create_rl_train_mfu(meter: Meter) -> Gauge:
-    """Model FLOPs utilisation, a share of the hardware's peak between 0 and 1."""
+    """Model FLOPs utilisation, 0 to 1."""
     return meter.create_gauge(
         name=names.RL_TRAIN_MFU,
         unit="1",
-        description="Model FLOPs utilisation, a share of the hardware's peak between 0 and 1.",
+        description="Model FLOPs utilisation, 0 to 1.",
     )
 
 
 def create_rl_train_steps(meter: Meter) -> Counter:
-    """Optimizer steps. Every rank counts its own; the mean over ranks is the number of steps."""
+    """Optimizer steps, counted by every rank."""
     return meter.create_counter(
         name=names.RL_TRAIN_STEPS,
         unit="{step}",
-        description=(
-            "Optimizer steps. Every rank counts its own; the mean over ranks is the number of "
-            "steps."
-        ),
+        description="Optimizer steps, counted by every rank.",
     )
 
 
@@ -893,66 +861,56 @@ def create_rl_train_tokens(meter: Meter) -> Counter:
 
 
 def create_rl_train_update_norm(meter: Meter) -> Gauge:
-    """Euclidean norm of the change that one update made to the parameters."""
+    """Norm of the update's change of the parameters."""
     return meter.create_gauge(
         name=names.RL_TRAIN_UPDATE_NORM,
         unit="1",
-        description="Euclidean norm of the change that one update made to the parameters.",
+        description="Norm of the update's change of the parameters.",
     )
 
 
 def create_rl_worker_gc_time(meter: Meter) -> Counter:
-    """Time in CPython's cyclic garbage collector, which stops all threads.
-
-    Its rate is the lost share.
-    """
+    """Time in CPython's cyclic garbage collector (`OTEL_RL_GC`)."""
     return meter.create_counter(
         name=names.RL_WORKER_GC_TIME,
         unit="s",
-        description=(
-            "Time in CPython's cyclic garbage collector, which stops all threads. Its rate is the "
-            "lost share."
-        ),
+        description="Time in CPython's cyclic garbage collector (`OTEL_RL_GC`).",
     )
 
 
 def create_rl_worker_idle_time(meter: Meter) -> Counter:
-    """Time without work. Its rate is the idle share."""
+    """Time without work; its rate is the idle share."""
     return meter.create_counter(
         name=names.RL_WORKER_IDLE_TIME,
         unit="s",
-        description="Time without work. Its rate is the idle share.",
+        description="Time without work; its rate is the idle share.",
     )
 
 
 def create_rl_worker_phase_age(meter: Meter) -> Gauge:
-    """Age of the open phase at the export, the oldest of several. Grows during a hang."""
+    """Age of the open phase at the export."""
     return meter.create_gauge(
         name=names.RL_WORKER_PHASE_AGE,
         unit="s",
-        description=(
-            "Age of the open phase at the export, the oldest of several. Grows during a hang."
-        ),
+        description="Age of the open phase at the export.",
     )
 
 
 def create_rl_worker_step_age(meter: Meter) -> Gauge:
-    """Age of the open step at the export, the oldest of several. Grows during a hang."""
+    """Age of the open step at the export."""
     return meter.create_gauge(
         name=names.RL_WORKER_STEP_AGE,
         unit="s",
-        description=(
-            "Age of the open step at the export, the oldest of several. Grows during a hang."
-        ),
+        description="Age of the open step at the export.",
     )
 
 
 def create_rl_worker_step_number(meter: Meter) -> Gauge:
-    """Open step at the export, the oldest of several."""
+    """Open step at the export."""
     return meter.create_gauge(
         name=names.RL_WORKER_STEP_NUMBER,
         unit="{step}",
-        description="Open step at the export, the oldest of several.",
+        description="Open step at the export.",
     )
 
 

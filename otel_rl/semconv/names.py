@@ -20,13 +20,13 @@ EXCEPTION_MESSAGE: Final = "exception.message"
 """Attribute, OpenTelemetry's own."""
 
 GEN_AI_SERVER_REQUEST_DURATION: Final = "gen_ai.server.request.duration"
-"""Metric (histogram, s). Time of a generation request at the server, to its last token."""
+"""Metric (histogram, s). Server time of a generation request to the last token."""
 
 GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"  # noqa: S105  # a token of text
 """Metric (histogram, s). Time per token after the first."""
 
 GEN_AI_SERVER_TIME_TO_FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"  # noqa: S105  # a token of text
-"""Metric (histogram, s). Time of a generation request at the server, to its first token."""
+"""Metric (histogram, s). Server time to the first token."""
 
 HW_ENERGY: Final = "hw.energy"
 """Metric (counter, J). Electric energy used. Its rate is the mean power."""
@@ -158,19 +158,16 @@ OTEL_RL_BRIDGE_VALUES_FOLDED: Final = "otel_rl.bridge.values.folded"
 """Metric (counter, {value}). Values left out of the tracker because they were too many for it."""
 
 OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
-"""Attribute. Metric's name in its framework, where an adapter records it under the registry's."""
+"""Attribute. Name that the framework gives the metric. Not part of the key."""
 
 OTEL_RL_FRAMEWORK_SCALE: Final = "otel_rl.framework.scale"
-"""Attribute. Factor from the framework's value to this one. Absent for 1."""
+"""Attribute. Factor from the framework's value to this one; default 1."""
 
 OTEL_RL_STEP_SHARE: Final = "otel_rl.step.share"
-"""Attribute. Marks what a counter or histogram counted during one step."""
+"""Attribute. Marks the count of one step, with the time of the series' previous one in ns."""
 
 OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
-"""Metric (gauge, 1).
-
-Sign of life of a worker, with the time up to which all its measurements are sent.
-"""
+"""Metric (gauge, 1). Sign of life, without a value; all measurements before its time are sent."""
 
 OTEL_RL_WORKER_MEASUREMENTS_DROPPED: Final = "otel_rl.worker.measurements.dropped"
 """Metric (counter, {measurement}). Measurements dropped by a worker."""
@@ -203,34 +200,31 @@ RL_CRITICAL_PATH_DURATION: Final = "rl.critical_path.duration"
 """Metric (gauge, s). Critical-path time of a phase. The parts add up to the step."""
 
 RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
-"""Metric (histogram, s). Time of one environment step."""
+"""Metric (histogram, s). Duration of an environment step."""
 
 RL_EPISODE_LENGTH: Final = "rl.episode.length"
-"""Metric (gauge, {step}).
-
-Mean length of the batch's episodes, in actions taken. For a language model, tokens generated.
-"""
+"""Metric (gauge, {step}). Mean episode length of the batch in actions, or generated tokens."""
 
 RL_EXPERIMENT_CONFIG: Final = "rl.experiment.config"
-"""Attribute. Hyper-parameters, as a map that may be nested."""
+"""Attribute. Hyper-parameters, a nested map, merged by top-level key."""
 
 RL_EXPERIMENT_END: Final = "rl.experiment.end"
-"""Event. End of the run."""
+"""Event. End of the run, until a later start."""
 
 RL_EXPERIMENT_GROUP: Final = "rl.experiment.group"
-"""Attribute. Group of runs. The last writer wins."""
+"""Attribute. Group of runs."""
 
 RL_EXPERIMENT_JOB_TYPE: Final = "rl.experiment.job_type"
-"""Attribute. Kind of run within its group. The last writer wins."""
+"""Attribute. Kind of run within its group."""
 
 RL_EXPERIMENT_NAME: Final = "rl.experiment.name"
-"""Attribute. Name of the experiment. Data without it is refused."""
+"""Attribute. Experiment. Data without it is refused."""
 
 RL_EXPERIMENT_NOTES: Final = "rl.experiment.notes"
-"""Attribute. Notes in prose. The last writer wins."""
+"""Attribute. Notes."""
 
 RL_EXPERIMENT_START: Final = "rl.experiment.start"
-"""Event. Start of the run, with its metadata. Sent again with more metadata."""
+"""Event. Start of the run or further metadata."""
 
 RL_EXPERIMENT_STATUS: Final = "rl.experiment.status"
 """Attribute. End of the experiment."""
@@ -242,7 +236,7 @@ RL_GENERATOR_KV_CACHE_HITS: Final = "rl.generator.kv_cache.hits"
 """Metric (counter, {token}). Tokens found in the KV cache."""
 
 RL_GENERATOR_KV_CACHE_LIMIT: Final = "rl.generator.kv_cache.limit"
-"""Metric (updowncounter, {token}). Tokens that fit into the KV cache."""
+"""Metric (updowncounter, {token}). Capacity of the KV cache."""
 
 RL_GENERATOR_KV_CACHE_MISS_RATIO: Final = "rl.generator.kv_cache.miss.ratio"
 """Metric (gauge, 1). Share of queried tokens not in the KV cache, pooled over generators."""
@@ -254,43 +248,40 @@ RL_GENERATOR_KV_CACHE_USAGE: Final = "rl.generator.kv_cache.usage"
 """Metric (updowncounter, {token}). Tokens in the KV cache."""
 
 RL_GENERATOR_KV_CACHE_UTILIZATION: Final = "rl.generator.kv_cache.utilization"
-"""Metric (gauge, 1). Share of the KV cache in use, between 0 and 1."""
+"""Metric (gauge, 1). Used share of the KV cache, 0 to 1."""
 
 RL_GENERATOR_PREEMPTIONS: Final = "rl.generator.preemptions"
-"""Metric (counter, {request}).
-
-Requests evicted from the running batch for lack of cache, to be recomputed.
-"""
+"""Metric (counter, {request}). Running requests evicted for lack of cache, to be recomputed."""
 
 RL_GENERATOR_PROMPT_TOKENS: Final = "rl.generator.prompt.tokens"
-"""Metric (histogram, {token}). Length of prompts."""
+"""Metric (histogram, {token}). Prompt length."""
 
 RL_GENERATOR_QUEUE_DEPTH: Final = "rl.generator.queue.depth"
-"""Metric (updowncounter, {request}). Requests that wait to be generated."""
+"""Metric (updowncounter, {request}). Waiting requests."""
 
 RL_GENERATOR_QUEUE_DURATION: Final = "rl.generator.queue.duration"
-"""Metric (histogram, s). Time that a request waited before it was generated."""
+"""Metric (histogram, s). Waiting time of a request."""
 
 RL_GENERATOR_REQUESTS: Final = "rl.generator.requests"
 """Metric (counter, {request}). Requests finished."""
 
 RL_GENERATOR_REQUESTS_RUNNING: Final = "rl.generator.requests.running"
-"""Metric (updowncounter, {request}). Requests being generated."""
+"""Metric (updowncounter, {request}). Running requests."""
 
 RL_GENERATOR_RESPONSE_TOKENS: Final = "rl.generator.response.tokens"
-"""Metric (histogram, {token}). Length of responses."""
+"""Metric (histogram, {token}). Response length."""
 
 RL_GENERATOR_SAMPLING_MAX_TOKENS: Final = "rl.generator.sampling.max_tokens"
-"""Metric (histogram, {token}). Largest response that requests allow."""
+"""Metric (histogram, {token}). Largest allowed response."""
 
 RL_GENERATOR_SAMPLING_TEMPERATURE: Final = "rl.generator.sampling.temperature"
-"""Metric (histogram, 1). Sampling temperature of requests."""
+"""Metric (histogram, 1). Sampling temperature."""
 
 RL_GENERATOR_SAMPLING_TOP_P: Final = "rl.generator.sampling.top_p"
-"""Metric (histogram, 1). Nucleus-sampling probability of requests."""
+"""Metric (histogram, 1). Nucleus-sampling probability."""
 
 RL_GENERATOR_TOKENIZE_DURATION: Final = "rl.generator.tokenize.duration"
-"""Metric (histogram, s). Time to tokenize and detokenize one request."""
+"""Metric (histogram, s). Time to tokenize and detokenize a request."""
 
 RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
 """Metric (counter, {token}). Tokens generated."""
@@ -299,7 +290,7 @@ RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
 """Attribute. Clock of a GPU."""
 
 RL_GPU_CLOCK_FREQUENCY: Final = "rl.gpu.clock.frequency"
-"""Metric (gauge, Hz). Clock of the GPU now."""
+"""Metric (gauge, Hz). GPU clock."""
 
 RL_GPU_COUNT: Final = "rl.gpu.count"
 """Metric (gauge, {device}). Devices that were reported, each counted once."""
@@ -308,40 +299,37 @@ RL_GPU_LINK: Final = "rl.gpu.link"
 """Attribute. Link of a GPU transfer."""
 
 RL_GPU_OWNER: Final = "rl.gpu.owner"
-"""Attribute. Use of GPUs that several processes share in turns."""
+"""Attribute. Use of GPUs shared in turns. Open list."""
 
 RL_GPU_OWNER_BUSY_TIME: Final = "rl.gpu.owner.busy_time"
-"""Metric (counter, s).
-
-Time for which the GPU was busy while a phase held it. Divided by the time, its utilization.
-"""
+"""Metric (counter, s). Busy time of the GPU while a phase held it."""
 
 RL_GPU_OWNER_ENERGY: Final = "rl.gpu.owner.energy"
-"""Metric (counter, J). Electric energy that the GPU used while a phase held it."""
+"""Metric (counter, J). Energy used while a phase held the GPU."""
 
 RL_GPU_OWNER_IDLE: Final = "rl.gpu.owner.idle"
 """Metric (gauge, 1). Share of time without a holder, of a window without sharing."""
 
 RL_GPU_OWNER_MEMORY_USAGE: Final = "rl.gpu.owner.memory.usage"
-"""Metric (gauge, By). GPU memory in use, by all, while a phase held the GPU."""
+"""Metric (gauge, By). GPU memory in use while a phase held it."""
 
 RL_GPU_OWNER_OVERLAP: Final = "rl.gpu.owner.overlap"
 """Metric (gauge, 1). Time held beyond the whole, because several phases held the GPU at once."""
 
 RL_GPU_OWNER_TIME: Final = "rl.gpu.owner.time"
-"""Metric (counter, s). Time for which a phase held the GPU. Its rate is the share of time."""
+"""Metric (counter, s). Time that a phase held the GPU; its rate is the share."""
 
 RL_GPU_POWER_LIMIT: Final = "rl.gpu.power.limit"
-"""Metric (gauge, W). Electric power that the GPU may draw now."""
+"""Metric (gauge, W). Power limit of the GPU."""
 
 RL_GPU_PROCESS_MEMORY_USAGE: Final = "rl.gpu.process.memory.usage"
-"""Metric (updowncounter, By). GPU memory that the worker's own process holds."""
+"""Metric (updowncounter, By). GPU memory of the worker's process."""
 
 RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
-"""Metric (gauge, 1). Clock lowered for a reason, 0 or 1. Its mean is a share of time."""
+"""Metric (gauge, 1). Clock lowered, 0 or 1; its mean is a share of time."""
 
 RL_GPU_THROTTLE_REASON: Final = "rl.gpu.throttle.reason"
-"""Attribute. Reason for a lowered GPU clock. Idleness and clocks set by a person do not count."""
+"""Attribute. Reason for a lowered clock, except idleness and set clocks."""
 
 RL_HEALTH_BOUND: Final = "rl.health.bound"
 """Metric (gauge, 1). Share of a stage in the critical path. The shares add up to 1."""
@@ -377,25 +365,28 @@ RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 """Metric (gauge, s). Wall time of one iteration."""
 
 RL_LOOP_ITERATION: Final = "rl.loop.iteration"
-"""Attribute. Training step of the measurement."""
+"""Attribute. Training step. Not part of the series."""
 
 RL_LOSS_TYPE: Final = "rl.loss.type"
 """Attribute. Part of the loss. Absent on the total."""
 
 RL_OPEN: Final = "rl.open"
-"""Attribute. The span shows an open step or phase, which is its parent."""
+"""Attribute. Shows that its parent is still open, after 30 s and each double age."""
 
 RL_OUTCOME: Final = "rl.outcome"
 """Attribute. Outcome."""
 
 RL_PHASE: Final = "rl.phase"
-"""Attribute. Phase of the worker's time."""
+"""Attribute. Phase. Open list."""
 
 RL_PHASE_CLASS: Final = "rl.phase_class"
-"""Attribute. Kind of time of a phase outside of the registry."""
+"""Attribute. Kind of time of a phase that is not registered."""
 
 RL_PHASE_DURATION: Final = "rl.phase.duration"
-"""Metric (gauge, s). Exclusive time of a phase in one iteration of a worker."""
+"""Metric (gauge, s).
+
+Exclusive time of a phase in one iteration, or of each phase outside of one.
+"""
 
 RL_PIPELINE_DURATION: Final = "rl.pipeline.duration"
 """Metric (gauge, s).
@@ -413,16 +404,13 @@ RL_POLICY_ADVANTAGE_MIN: Final = "rl.policy.advantage.min"
 """Metric (gauge, 1). Smallest advantage in the batch."""
 
 RL_POLICY_CLIP_FRACTION: Final = "rl.policy.clip_fraction"
-"""Metric (gauge, 1). Share of tokens or actions whose importance ratio was clipped."""
+"""Metric (gauge, 1). Share of tokens or actions with a clipped importance ratio."""
 
 RL_POLICY_ENTROPY: Final = "rl.policy.entropy"
-"""Metric (gauge, 1). Entropy of the policy, in nats per token or action."""
+"""Metric (gauge, 1). Entropy, in nats per token or action."""
 
 RL_POLICY_IMPORTANCE_RATIO: Final = "rl.policy.importance_ratio"
-"""Metric (gauge, 1).
-
-Mean importance ratio of the batch, new policy over the policy that sampled it.
-"""
+"""Metric (gauge, 1). Mean importance ratio of the batch, new over sampling policy."""
 
 RL_POLICY_KL_REFERENCE: Final = "rl.policy.kl.reference"
 """Metric (gauge, 1). KL(policy || reference), in nats per token or action."""
@@ -434,50 +422,41 @@ KL(generator's policy || trainer's policy) at equal weights, in nats per token o
 """
 
 RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
-"""Metric (gauge, 1).
-
-KL(policy before the update || policy after it), in nats per token or action.
-"""
+"""Metric (gauge, 1). KL(policy before the update || after it), in nats per token or action."""
 
 RL_POLICY_STALENESS: Final = "rl.policy.staleness"
-"""Metric (histogram, {version}).
-
-Age of a sample when it is trained on, in versions made since the one that produced it.
-"""
+"""Metric (histogram, {version}). Age of a sample at training, in policy versions."""
 
 RL_POLICY_UPDATES: Final = "rl.policy.updates"
-"""Metric (counter, {update}).
-
-Policy versions made by a trainer or loaded by a generator. Its rate is the update frequency.
-"""
+"""Metric (counter, {update}). Policy versions made by a trainer or loaded by a generator."""
 
 RL_POLICY_VERSION: Final = "rl.policy.version"
 """Attribute.
 
-Version of the policy weights behind the measurement. Not the training step. Metric (gauge,
-{version}). Newest policy version that the worker has. It becomes the run's policy_version axis.
+Version of the policy weights, not the training step. Metric (gauge, {version}). Newest policy
+version of the worker.
 """
 
 RL_REASON: Final = "rl.reason"
-"""Attribute. Reason, from a small closed set."""
+"""Attribute. Reason, from a closed set."""
 
 RL_REDUCE: Final = "rl.reduce"
 """Attribute. Reduction over workers. Overrides the registry."""
 
 RL_REPLAY_BUFFER_EVICTIONS: Final = "rl.replay_buffer.evictions"
-"""Metric (counter, {sample}). Samples removed without a read."""
+"""Metric (counter, {sample}). Samples removed unread."""
 
 RL_REPLAY_BUFFER_LIMIT: Final = "rl.replay_buffer.limit"
-"""Metric (updowncounter, {sample}). Samples that the buffer can hold."""
+"""Metric (updowncounter, {sample}). Capacity in samples."""
 
 RL_REPLAY_BUFFER_QUEUE_DEPTH: Final = "rl.replay_buffer.queue.depth"
-"""Metric (updowncounter, {request}). Reads and writes that wait for the buffer."""
+"""Metric (updowncounter, {request}). Waiting reads and writes."""
 
 RL_REPLAY_BUFFER_READS: Final = "rl.replay_buffer.reads"
 """Metric (counter, {sample}). Samples read."""
 
 RL_REPLAY_BUFFER_RETRIEVAL_DURATION: Final = "rl.replay_buffer.retrieval.duration"
-"""Metric (histogram, s). Time to read one batch that is available, as the reader sees it."""
+"""Metric (histogram, s). Reader's time to get an available batch."""
 
 RL_REPLAY_BUFFER_SIZE: Final = "rl.replay_buffer.size"
 """Metric (updowncounter, {sample}). Samples in the buffer."""
@@ -486,76 +465,73 @@ RL_REPLAY_BUFFER_WRITES: Final = "rl.replay_buffer.writes"
 """Metric (counter, {sample}). Samples written."""
 
 RL_REPLICA: Final = "rl.replica"
-"""Attribute. Measured replica of a service; another process may report it."""
+"""Attribute. Measured replica, also if another process reports it."""
 
 RL_REPLICA_FAILURES: Final = "rl.replica.failures"
 """Metric (counter, {failure}). Detected failures of the replica."""
 
 RL_REPLICA_QUEUE_DEPTH: Final = "rl.replica.queue.depth"
-"""Metric (updowncounter, {request}). Unfinished requests that a router gave to the replica."""
+"""Metric (updowncounter, {request}). Unfinished requests of the replica, by its router."""
 
 RL_REPLICA_RECOVERY_DURATION: Final = "rl.replica.recovery.duration"
-"""Metric (histogram, s). Time from the detected failure of a replica until it serves again."""
+"""Metric (histogram, s). Time from a detected failure until it serves again."""
 
 RL_REWARD_DURATION: Final = "rl.reward.duration"
-"""Metric (histogram, s). Time to score one request."""
+"""Metric (histogram, s). Time to score a request."""
 
 RL_REWARD_MAX: Final = "rl.reward.max"
-"""Metric (gauge, 1). Largest reward of a sample in the batch."""
+"""Metric (gauge, 1). Largest reward in the batch."""
 
 RL_REWARD_MEAN: Final = "rl.reward.mean"
-"""Metric (gauge, 1). Mean reward per sample of the batch."""
-
-RL_REWARD_MIN: Final = "rl.reward.min"
-"""Metric (gauge, 1). Smallest reward of a sample in the batch."""
-
-RL_REWARD_STD: Final = "rl.reward.std"
 """Metric (gauge, 1).
 
-Standard deviation of the rewards of the batch. Over workers, the mean of theirs.
+Mean reward of the samples that a trainer trained on or a reward worker scored.
 """
+
+RL_REWARD_MIN: Final = "rl.reward.min"
+"""Metric (gauge, 1). Smallest reward in the batch."""
+
+RL_REWARD_STD: Final = "rl.reward.std"
+"""Metric (gauge, 1). Standard deviation of the batch's rewards."""
 
 RL_REWARD_SUM: Final = "rl.reward.sum"
-"""Metric (gauge, 1). Sum of the rewards of the batch."""
+"""Metric (gauge, 1). Sum of the batch's rewards."""
 
 RL_ROLLOUT_SAMPLE: Final = "rl.rollout.sample"
-"""Event. Text sample, such as a prompt and its completion."""
+"""Event. Text sample; its body maps fields to values."""
 
 RL_RUN_ID: Final = "rl.run.id"
-"""Attribute. Id of the run, by default a digest of experiment and trial."""
+"""Attribute. Run id; default a digest of experiment and trial."""
 
 RL_SAMPLE_AGE_DURATION: Final = "rl.sample.age.duration"
-"""Metric (gauge, s). Time between making and use of a sample."""
+"""Metric (gauge, s). Age of samples at use, by `lineage.link`."""
 
 RL_SAMPLE_AGE_STEPS: Final = "rl.sample.age.steps"
-"""Metric (gauge, {step}).
-
-Training steps between making and use of a sample, where its maker knew the step.
-"""
+"""Metric (gauge, {step}). Age of samples at use, in training steps, if known."""
 
 RL_SAMPLE_AGE_VERSIONS: Final = "rl.sample.age.versions"
-"""Metric (gauge, {version}). Policy versions between making and use of a sample, its staleness."""
+"""Metric (gauge, {version}). Age of samples at use, in policy versions."""
 
 RL_SAMPLE_COUNT: Final = "rl.sample.count"
-"""Attribute. Samples used by the span."""
+"""Attribute. Samples used."""
 
 RL_SAMPLE_DROPPED: Final = "rl.sample.dropped"
-"""Metric (counter, {sample}). Samples produced and then not trained on."""
+"""Metric (counter, {sample}). Samples not trained on."""
 
 RL_SAMPLE_DURATION: Final = "rl.sample.duration"
-"""Metric (histogram, s). Time to produce one sample, from asking for it to having it whole."""
+"""Metric (histogram, s). Time from asking for a sample to having it."""
 
 RL_SAMPLE_EPISODES: Final = "rl.sample.episodes"
 """Metric (counter, {episode}). Episodes finished."""
 
 RL_SAMPLE_LENGTH: Final = "rl.sample.length"
-"""Metric (histogram, {token}). Length of each sample produced, whether or not it is trained on."""
+"""Metric (histogram, {token}). Length of every produced sample, by `lineage.score`."""
 
 RL_SAMPLE_ORIGINS: Final = "rl.sample.origins"
-"""Attribute. Distinct spans that made these samples; not all need links."""
+"""Attribute. Distinct spans that made them; not all have links."""
 
 RL_SAMPLE_REWARD: Final = "rl.sample.reward"
-"""Metric (gauge, 1). Reward of each sample produced, whether or not it is trained on."""
+"""Metric (gauge, 1). Reward of every produced sample, by `lineage.score`."""
 
 RL_SAMPLE_SAMPLES: Final = "rl.sample.samples"
 """Metric (counter, {sample}). Samples produced."""
@@ -588,19 +564,19 @@ RL_SERVICE_STEP_REPORTED: Final = "rl.service.step.reported"
 """Metric (gauge, {worker}). Workers in the row of a step. Absent from complete rows."""
 
 RL_STAGE: Final = "rl.stage"
-"""Attribute. Part of the pipeline, independent of role and phase names."""
+"""Attribute. Part of the pipeline."""
 
 RL_STALENESS_PART: Final = "rl.staleness.part"
-"""Attribute. Part of the staleness. Absent on the total, their sum."""
+"""Attribute. Part of the staleness. Absent on the total."""
 
 RL_STATISTIC: Final = "rl.statistic"
-"""Attribute. Statistic over the samples or tokens of one worker at one step."""
+"""Attribute. Statistic over one worker's samples or tokens in a step; not over workers."""
 
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
-"""Metric (gauge, 1). Largest absolute value of any element of the gradient."""
+"""Metric (gauge, 1). Largest absolute gradient element."""
 
 RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
-"""Metric (gauge, 1). Mean of the squared elements of the gradient."""
+"""Metric (gauge, 1). Mean squared gradient element."""
 
 RL_TRAIN_GRAD_NONFINITE: Final = "rl.train.grad.nonfinite"
 """Metric (gauge, {element}).
@@ -609,85 +585,73 @@ NaN or infinite elements of the worker's own gradient, before averaging.
 """
 
 RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
-"""Metric (gauge, 1). Euclidean norm of the gradient before clipping."""
+"""Metric (gauge, 1). Gradient norm before clipping."""
 
 RL_TRAIN_LEARNING_RATE: Final = "rl.train.learning_rate"
-"""Metric (gauge, 1). Learning rate that the update was made with."""
+"""Metric (gauge, 1). Learning rate of the update."""
 
 RL_TRAIN_LOSS: Final = "rl.train.loss"
 """Metric (gauge, 1). Training loss."""
 
 RL_TRAIN_MFU: Final = "rl.train.mfu"
-"""Metric (gauge, 1). Model FLOPs utilisation, a share of the hardware's peak between 0 and 1."""
+"""Metric (gauge, 1). Model FLOPs utilisation, 0 to 1."""
 
 RL_TRAIN_STEPS: Final = "rl.train.steps"
-"""Metric (counter, {step}).
-
-Optimizer steps. Every rank counts its own; the mean over ranks is the number of steps.
-"""
+"""Metric (counter, {step}). Optimizer steps, counted by every rank."""
 
 RL_TRAIN_TOKENS: Final = "rl.train.tokens"
 """Metric (counter, {token}). Tokens trained on."""
 
 RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
-"""Metric (gauge, 1). Euclidean norm of the change that one update made to the parameters."""
+"""Metric (gauge, 1). Norm of the update's change of the parameters."""
 
 RL_TRIAL_NAME: Final = "rl.trial.name"
-"""Attribute. One attempt at the experiment. Experiment and trial name one tracker run."""
+"""Attribute. Attempt at the experiment; both name one tracker run."""
 
 RL_WORKER_CONSOLE: Final = "rl.worker.console"
-"""Event. Lines that a worker wrote to its console."""
+"""Event. Console lines, as the body; time of the last line."""
 
 RL_WORKER_COUNT: Final = "rl.worker.count"
-"""Attribute. Number of workers of the role, if known."""
+"""Attribute. Workers of the role."""
 
 RL_WORKER_DIFF: Final = "rl.worker.diff"
-"""Attribute. Difference of the working tree to its commit, without secrets, cut if it is long."""
+"""Attribute. Uncommitted changes, secrets masked, cut if long."""
 
 RL_WORKER_END: Final = "rl.worker.end"
-"""Event. Clean end of a worker, its last record."""
+"""Event. Clean end of a worker, with the step that its error ended."""
 
 RL_WORKER_ERROR: Final = "rl.worker.error"
-"""Event. An exception has left a step. The worker may go on."""
+"""Event. Exception that left a step; the worker may go on."""
 
 RL_WORKER_GC_TIME: Final = "rl.worker.gc.time"
-"""Metric (counter, s).
-
-Time in CPython's cyclic garbage collector, which stops all threads. Its rate is the lost share.
-"""
+"""Metric (counter, s). Time in CPython's cyclic garbage collector (`OTEL_RL_GC`)."""
 
 RL_WORKER_IDLE_TIME: Final = "rl.worker.idle.time"
-"""Metric (counter, s). Time without work. Its rate is the idle share."""
+"""Metric (counter, s). Time without work; its rate is the idle share."""
 
 RL_WORKER_INDEX: Final = "rl.worker.index"
-"""Attribute. Index among the workers of the role, from 0, if known."""
+"""Attribute. Index among the workers of the role, from 0."""
 
 RL_WORKER_PACKAGES: Final = "rl.worker.packages"
-"""Attribute. Installed packages of the process, with their versions."""
+"""Attribute. Installed packages with versions."""
 
 RL_WORKER_PHASE_AGE: Final = "rl.worker.phase.age"
-"""Metric (gauge, s).
-
-Age of the open phase at the export, the oldest of several. Grows during a hang.
-"""
+"""Metric (gauge, s). Age of the open phase at the export."""
 
 RL_WORKER_ROLE: Final = "rl.worker.role"
-"""Attribute. Role of the process in the training loop."""
+"""Attribute. Role of the process. Open list."""
 
 RL_WORKER_START: Final = "rl.worker.start"
-"""Event. What a worker runs, and where."""
+"""Event. Program, code and machine of a worker."""
 
 RL_WORKER_STATUS: Final = "rl.worker.status"
 """Attribute. End of the worker."""
 
 RL_WORKER_STEP_AGE: Final = "rl.worker.step.age"
-"""Metric (gauge, s).
-
-Age of the open step at the export, the oldest of several. Grows during a hang.
-"""
+"""Metric (gauge, s). Age of the open step at the export."""
 
 RL_WORKER_STEP_NUMBER: Final = "rl.worker.step.number"
-"""Metric (gauge, {step}). Open step at the export, the oldest of several."""
+"""Metric (gauge, {step}). Open step at the export."""
 
 RL_WORKER_TAG: Final = "rl.worker.tag"
 """Attribute. Purpose of the worker."""
@@ -979,10 +943,10 @@ class RlWorkerRoleValues(StrEnum):
     """Computes gradients and owns the newest weights."""
 
     GENERATOR = "generator"
-    """Runs the policy to produce samples: a rollout or inference worker."""
+    """Produces samples: a rollout or inference worker."""
 
     REPLAY_BUFFER = "replay_buffer"
-    """Keeps samples between their producers and consumers."""
+    """Keeps samples until they are used."""
 
     ENV = "env"
     """Steps environments."""
@@ -991,7 +955,7 @@ class RlWorkerRoleValues(StrEnum):
     """Scores samples: a reward model or a verifier."""
 
     REFERENCE = "reference"
-    """Computes log-probabilities under the frozen reference policy."""
+    """Computes log-probabilities of the reference policy."""
 
     CRITIC = "critic"
     """Estimates values."""
@@ -1026,7 +990,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=GEN_AI_SERVER_REQUEST_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time of a generation request at the server, to its last token.",
+            brief="Server time of a generation request to the last token.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="machine",
@@ -1046,7 +1010,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=GEN_AI_SERVER_TIME_TO_FIRST_TOKEN,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time of a generation request at the server, to its first token.",
+            brief="Server time to the first token.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="machine",
@@ -1440,9 +1404,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_WORKER_HEARTBEAT,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Sign of life of a worker, with the time up to which all its measurements are sent."
-            ),
+            brief="Sign of life, without a value; all measurements before its time are sent.",
             reduction=Reduction.LAST,
             group="otel_rl",
         ),
@@ -1513,7 +1475,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_ENV_STEP_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time of one environment step.",
+            brief="Duration of an environment step.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="environment",
@@ -1523,10 +1485,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_EPISODE_LENGTH,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief=(
-                "Mean length of the batch's episodes, in actions taken. For a language model, "
-                "tokens generated."
-            ),
+            brief="Mean episode length of the batch in actions, or generated tokens.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="environment",
@@ -1544,7 +1503,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_KV_CACHE_LIMIT,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{token}",
-            brief="Tokens that fit into the KV cache.",
+            brief="Capacity of the KV cache.",
             reduction=Reduction.SUM,
             group="generator",
         ),
@@ -1578,7 +1537,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_KV_CACHE_UTILIZATION,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Share of the KV cache in use, between 0 and 1.",
+            brief="Used share of the KV cache, 0 to 1.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
             group="generator",
@@ -1589,7 +1548,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_PREEMPTIONS,
             instrument=Instrument.COUNTER,
             unit="{request}",
-            brief="Requests evicted from the running batch for lack of cache, to be recomputed.",
+            brief="Running requests evicted for lack of cache, to be recomputed.",
             reduction=Reduction.SUM,
             group="generator",
             tier=Tier.BASIC,
@@ -1598,7 +1557,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_PROMPT_TOKENS,
             instrument=Instrument.HISTOGRAM,
             unit="{token}",
-            brief="Length of prompts.",
+            brief="Prompt length.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1609,7 +1568,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_QUEUE_DEPTH,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{request}",
-            brief="Requests that wait to be generated.",
+            brief="Waiting requests.",
             reduction=Reduction.SUM,
             per_worker=True,
             group="generator",
@@ -1619,7 +1578,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_QUEUE_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time that a request waited before it was generated.",
+            brief="Waiting time of a request.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1640,7 +1599,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_REQUESTS_RUNNING,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{request}",
-            brief="Requests being generated.",
+            brief="Running requests.",
             reduction=Reduction.SUM,
             group="generator",
             tier=Tier.BASIC,
@@ -1649,7 +1608,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_RESPONSE_TOKENS,
             instrument=Instrument.HISTOGRAM,
             unit="{token}",
-            brief="Length of responses.",
+            brief="Response length.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1659,7 +1618,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_SAMPLING_MAX_TOKENS,
             instrument=Instrument.HISTOGRAM,
             unit="{token}",
-            brief="Largest response that requests allow.",
+            brief="Largest allowed response.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1668,7 +1627,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_SAMPLING_TEMPERATURE,
             instrument=Instrument.HISTOGRAM,
             unit="1",
-            brief="Sampling temperature of requests.",
+            brief="Sampling temperature.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1677,7 +1636,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_SAMPLING_TOP_P,
             instrument=Instrument.HISTOGRAM,
             unit="1",
-            brief="Nucleus-sampling probability of requests.",
+            brief="Nucleus-sampling probability.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1686,7 +1645,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_TOKENIZE_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time to tokenize and detokenize one request.",
+            brief="Time to tokenize and detokenize a request.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -1704,7 +1663,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_CLOCK_FREQUENCY,
             instrument=Instrument.GAUGE,
             unit="Hz",
-            brief="Clock of the GPU now.",
+            brief="GPU clock.",
             reduction=Reduction.MEAN,
             statistics=("min",),
             attributes=(RL_GPU_CLOCK_DOMAIN,),
@@ -1723,10 +1682,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_BUSY_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
-            brief=(
-                "Time for which the GPU was busy while a phase held it. Divided by the time, its "
-                "utilization."
-            ),
+            brief="Busy time of the GPU while a phase held it.",
             reduction=Reduction.SUM,
             attributes=(RL_GPU_OWNER,),
             group="machine",
@@ -1735,7 +1691,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_ENERGY,
             instrument=Instrument.COUNTER,
             unit="J",
-            brief="Electric energy that the GPU used while a phase held it.",
+            brief="Energy used while a phase held the GPU.",
             reduction=Reduction.SUM,
             attributes=(RL_GPU_OWNER,),
             group="machine",
@@ -1753,7 +1709,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_MEMORY_USAGE,
             instrument=Instrument.GAUGE,
             unit="By",
-            brief="GPU memory in use, by all, while a phase held the GPU.",
+            brief="GPU memory in use while a phase held it.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             attributes=(RL_GPU_OWNER,),
@@ -1772,7 +1728,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_OWNER_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
-            brief="Time for which a phase held the GPU. Its rate is the share of time.",
+            brief="Time that a phase held the GPU; its rate is the share.",
             reduction=Reduction.SUM,
             attributes=(RL_GPU_OWNER,),
             group="machine",
@@ -1781,7 +1737,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_POWER_LIMIT,
             instrument=Instrument.GAUGE,
             unit="W",
-            brief="Electric power that the GPU may draw now.",
+            brief="Power limit of the GPU.",
             reduction=Reduction.MEAN,
             group="machine",
         ),
@@ -1789,7 +1745,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_PROCESS_MEMORY_USAGE,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="By",
-            brief="GPU memory that the worker's own process holds.",
+            brief="GPU memory of the worker's process.",
             reduction=Reduction.SUM,
             statistics=("max",),
             group="machine",
@@ -1798,7 +1754,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GPU_THROTTLED,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Clock lowered for a reason, 0 or 1. Its mean is a share of time.",
+            brief="Clock lowered, 0 or 1; its mean is a share of time.",
             reduction=Reduction.MEAN,
             attributes=(RL_GPU_THROTTLE_REASON,),
             group="machine",
@@ -1904,7 +1860,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_PHASE_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Exclusive time of a phase in one iteration of a worker.",
+            brief="Exclusive time of a phase in one iteration, or of each phase outside of one.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             attributes=(RL_PHASE, RL_PHASE_CLASS),
@@ -1950,7 +1906,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_CLIP_FRACTION,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Share of tokens or actions whose importance ratio was clipped.",
+            brief="Share of tokens or actions with a clipped importance ratio.",
             reduction=Reduction.MEAN,
             group="policy",
             tier=Tier.BASIC,
@@ -1959,7 +1915,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_ENTROPY,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Entropy of the policy, in nats per token or action.",
+            brief="Entropy, in nats per token or action.",
             reduction=Reduction.MEAN,
             statistics=("min",),
             group="policy",
@@ -1969,7 +1925,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_IMPORTANCE_RATIO,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Mean importance ratio of the batch, new policy over the policy that sampled it.",
+            brief="Mean importance ratio of the batch, new over sampling policy.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
@@ -2002,7 +1958,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_KL_UPDATE,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="KL(policy before the update || policy after it), in nats per token or action.",
+            brief="KL(policy before the update || after it), in nats per token or action.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
@@ -2012,10 +1968,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_STALENESS,
             instrument=Instrument.HISTOGRAM,
             unit="{version}",
-            brief=(
-                "Age of a sample when it is trained on, in versions made since the one that "
-                "produced it."
-            ),
+            brief="Age of a sample at training, in policy versions.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             attributes=(RL_STALENESS_PART,),
@@ -2026,10 +1979,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_UPDATES,
             instrument=Instrument.COUNTER,
             unit="{update}",
-            brief=(
-                "Policy versions made by a trainer or loaded by a generator. Its rate is the update"
-                " frequency."
-            ),
+            brief="Policy versions made by a trainer or loaded by a generator.",
             reduction=Reduction.MEAN,
             group="policy",
         ),
@@ -2037,10 +1987,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_VERSION,
             instrument=Instrument.GAUGE,
             unit="{version}",
-            brief=(
-                "Newest policy version that the worker has. It becomes the run's policy_version "
-                "axis."
-            ),
+            brief="Newest policy version of the worker.",
             reduction=Reduction.LAST,
             statistics=("min",),
             group="policy",
@@ -2049,7 +1996,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLAY_BUFFER_EVICTIONS,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples removed without a read.",
+            brief="Samples removed unread.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="replay_buffer",
@@ -2058,7 +2005,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLAY_BUFFER_LIMIT,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{sample}",
-            brief="Samples that the buffer can hold.",
+            brief="Capacity in samples.",
             reduction=Reduction.SUM,
             group="replay_buffer",
         ),
@@ -2066,7 +2013,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLAY_BUFFER_QUEUE_DEPTH,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{request}",
-            brief="Reads and writes that wait for the buffer.",
+            brief="Waiting reads and writes.",
             reduction=Reduction.SUM,
             group="replay_buffer",
         ),
@@ -2083,7 +2030,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLAY_BUFFER_RETRIEVAL_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time to read one batch that is available, as the reader sees it.",
+            brief="Reader's time to get an available batch.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="replay_buffer",
@@ -2119,7 +2066,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLICA_QUEUE_DEPTH,
             instrument=Instrument.UP_DOWN_COUNTER,
             unit="{request}",
-            brief="Unfinished requests that a router gave to the replica.",
+            brief="Unfinished requests of the replica, by its router.",
             reduction=Reduction.SUM,
             attributes=(RL_REPLICA,),
             group="service",
@@ -2128,7 +2075,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REPLICA_RECOVERY_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time from the detected failure of a replica until it serves again.",
+            brief="Time from a detected failure until it serves again.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             attributes=(RL_REPLICA,),
@@ -2138,7 +2085,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time to score one request.",
+            brief="Time to score a request.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="reward",
@@ -2148,7 +2095,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_MAX,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Largest reward of a sample in the batch.",
+            brief="Largest reward in the batch.",
             reduction=Reduction.MAX,
             group="reward",
             tier=Tier.BASIC,
@@ -2158,7 +2105,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_MEAN,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Mean reward per sample of the batch.",
+            brief="Mean reward of the samples that a trainer trained on or a reward worker scored.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
             per_worker=True,
@@ -2170,7 +2117,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_MIN,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Smallest reward of a sample in the batch.",
+            brief="Smallest reward in the batch.",
             reduction=Reduction.MIN,
             group="reward",
             tier=Tier.BASIC,
@@ -2179,9 +2126,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_STD,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "Standard deviation of the rewards of the batch. Over workers, the mean of theirs."
-            ),
+            brief="Standard deviation of the batch's rewards.",
             reduction=Reduction.MEAN,
             group="reward",
             tier=Tier.BASIC,
@@ -2190,7 +2135,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_SUM,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Sum of the rewards of the batch.",
+            brief="Sum of the batch's rewards.",
             reduction=Reduction.SUM,
             group="reward",
             summary=Summary.MAX,
@@ -2199,7 +2144,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_AGE_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Time between making and use of a sample.",
+            brief="Age of samples at use, by `lineage.link`.",
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
@@ -2209,9 +2154,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_AGE_STEPS,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief=(
-                "Training steps between making and use of a sample, where its maker knew the step."
-            ),
+            brief="Age of samples at use, in training steps, if known.",
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
@@ -2220,7 +2163,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_AGE_VERSIONS,
             instrument=Instrument.GAUGE,
             unit="{version}",
-            brief="Policy versions between making and use of a sample, its staleness.",
+            brief="Age of samples at use, in policy versions.",
             reduction=Reduction.MEAN,
             attributes=(RL_STATISTIC,),
             group="generator",
@@ -2229,7 +2172,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_DROPPED,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples produced and then not trained on.",
+            brief="Samples not trained on.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="generator",
@@ -2239,7 +2182,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_DURATION,
             instrument=Instrument.HISTOGRAM,
             unit="s",
-            brief="Time to produce one sample, from asking for it to having it whole.",
+            brief="Time from asking for a sample to having it.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="generator",
@@ -2258,7 +2201,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_LENGTH,
             instrument=Instrument.HISTOGRAM,
             unit="{token}",
-            brief="Length of each sample produced, whether or not it is trained on.",
+            brief="Length of every produced sample, by `lineage.score`.",
             reduction=Reduction.MEAN,
             statistics=("p50", "p90", "p99", "min", "max"),
             group="reward",
@@ -2267,7 +2210,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_SAMPLE_REWARD,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Reward of each sample produced, whether or not it is trained on.",
+            brief="Reward of every produced sample, by `lineage.score`.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
             group="reward",
@@ -2353,7 +2296,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_GRAD_ABS_MAX,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Largest absolute value of any element of the gradient.",
+            brief="Largest absolute gradient element.",
             reduction=Reduction.MAX,
             group="trainer",
         ),
@@ -2361,7 +2304,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_GRAD_MEAN_SQUARE,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Mean of the squared elements of the gradient.",
+            brief="Mean squared gradient element.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="trainer",
@@ -2380,7 +2323,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_GRAD_NORM,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Euclidean norm of the gradient before clipping.",
+            brief="Gradient norm before clipping.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="trainer",
@@ -2390,7 +2333,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_LEARNING_RATE,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Learning rate that the update was made with.",
+            brief="Learning rate of the update.",
             reduction=Reduction.MEAN,
             group="trainer",
             tier=Tier.BASIC,
@@ -2410,7 +2353,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_MFU,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Model FLOPs utilisation, a share of the hardware's peak between 0 and 1.",
+            brief="Model FLOPs utilisation, 0 to 1.",
             reduction=Reduction.MEAN,
             statistics=("min",),
             group="trainer",
@@ -2421,10 +2364,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_STEPS,
             instrument=Instrument.COUNTER,
             unit="{step}",
-            brief=(
-                "Optimizer steps. Every rank counts its own; the mean over ranks is the number of "
-                "steps."
-            ),
+            brief="Optimizer steps, counted by every rank.",
             reduction=Reduction.MEAN,
             group="trainer",
         ),
@@ -2441,7 +2381,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_UPDATE_NORM,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Euclidean norm of the change that one update made to the parameters.",
+            brief="Norm of the update's change of the parameters.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="trainer",
@@ -2451,10 +2391,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_GC_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
-            brief=(
-                "Time in CPython's cyclic garbage collector, which stops all threads. Its rate is "
-                "the lost share."
-            ),
+            brief="Time in CPython's cyclic garbage collector (`OTEL_RL_GC`).",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="wait",
@@ -2463,7 +2400,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_IDLE_TIME,
             instrument=Instrument.COUNTER,
             unit="s",
-            brief="Time without work. Its rate is the idle share.",
+            brief="Time without work; its rate is the idle share.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="wait",
@@ -2473,9 +2410,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_PHASE_AGE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief=(
-                "Age of the open phase at the export, the oldest of several. Grows during a hang."
-            ),
+            brief="Age of the open phase at the export.",
             reduction=Reduction.MAX,
             attributes=(RL_PHASE,),
             group="wait",
@@ -2484,7 +2419,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_STEP_AGE,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Age of the open step at the export, the oldest of several. Grows during a hang.",
+            brief="Age of the open step at the export.",
             reduction=Reduction.MAX,
             per_worker=True,
             group="wait",
@@ -2493,7 +2428,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_WORKER_STEP_NUMBER,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief="Open step at the export, the oldest of several.",
+            brief="Open step at the export.",
             reduction=Reduction.MIN,
             statistics=("max",),
             per_worker=True,

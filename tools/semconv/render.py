@@ -40,6 +40,7 @@ _LOOKS_LIKE_A_SECRET = re.compile(r"(^|_)TOKEN(_|$)")
 _BRIDGE = "otel_rl.bridge."
 # Every metric of a device has these; the page says so once.
 _DEVICE = ("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent")
+_EVENT_ID = "log.record.uid"  # of every event
 _QUANTILES = ("p50", "p90", "p99", "min", "max")
 _CONSTRUCTORS = {
     Instrument.GAUGE: ("create_gauge", "Gauge"),
@@ -311,7 +312,7 @@ def _sentences(brief: str, note: str) -> str:
 def _metric_table(metrics: Sequence[Metric]) -> str:
     def reduced(metric: Metric) -> str:
         if metric.statistics == _QUANTILES:
-            return f"{metric.reduction}, quantiles"
+            return str(metric.reduction)
         parts = [", ".join((metric.reduction, *metric.statistics))]
         parts += ["each worker"] if metric.per_worker else []
         return "; ".join(parts)
@@ -320,23 +321,19 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
         own = [key for key, _ in metric.attributes if key not in _DEVICE]
         by = f"By {_codes(own)}." if own else ""
         told = "" if metric.upstream else _sentences(metric.brief, metric.note)
-        return _sentences(told, by) or "-"
+        return _sentences(told, by)
 
     def detail(metric: Metric) -> str:
-        other = (f"{name}: {tier}" for name, tier in metric.tiers)
-        return "; ".join([metric.tier, *other])
+        tiers = [metric.tier] if metric.tier is not Tier.FULL else []
+        return "; ".join([*tiers, *(f"{name}: {tier}" for name, tier in metric.tiers)])
+
+    def values(metric: Metric) -> str:
+        how = f"{metric.instrument}, `{metric.unit}`: {reduced(metric)}"
+        return f"{how} ({detail(metric)})" if detail(metric) else how
 
     return _table(
-        ("metric", "instrument, unit: over workers", "detail", "meaning"),
-        (
-            (
-                f"`{metric.name}`",
-                f"{metric.instrument}, `{metric.unit}`: {reduced(metric)}",
-                detail(metric),
-                description(metric),
-            )
-            for metric in metrics
-        ),
+        ("metric", "instrument, unit: over workers (detail)", "meaning"),
+        ((f"`{metric.name}`", values(metric), description(metric)) for metric in metrics),
     )
 
 
@@ -344,11 +341,11 @@ def _attribute_table(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
         if attribute.members and attribute.key != "rl.phase":
             return _codes(member.value for member in attribute.members)
-        examples = f", e.g. {_codes(attribute.examples[:1])}" if attribute.examples else ""
+        examples = f" {_codes(attribute.examples[:1])}" if attribute.examples else ""
         return f"{attribute.type}{examples}"
 
     return _table(
-        ("attribute", "values", "meaning"),
+        ("attribute", "values, or type and example", "meaning"),
         (
             (f"`{attribute.key}`", values(attribute), _sentences(attribute.brief, attribute.note))
             for attribute in attributes
@@ -362,7 +359,7 @@ def _event_table(events: Sequence[Event]) -> str:
         (
             (
                 f"`{event.name}`",
-                _codes(key for key, _ in event.attributes),
+                _codes(key for key, _ in event.attributes if key != _EVENT_ID),
                 _sentences(event.brief, event.note),
             )
             for event in events
