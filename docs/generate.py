@@ -42,40 +42,25 @@ DOCS: Final = Path(__file__).parent
 _ACTIONS: Final[Mapping[str, str]] = {
     "ConfigError": "Correct what the message names.",
     "MissingExtra": "Install the extra that the message names.",
-    "MalformedRequest": "Fix the sender, or the proxy or port between.",
-    "RequestTooLarge": "Export smaller batches, or raise `receive.max_body_bytes`.",
-    "Unauthenticated": (
-        "Give the sender a [token](security.md#tokens). Data sent meanwhile is lost."
-    ),
-    "Overloaded": (
-        "If it persists, fewer senders at a time or a higher `receive.max_in_flight_bytes`."
-    ),
-    "SlowSender": "Check the network; raise `receive.body_timeout_s` for slow links.",
+    "MalformedRequest": "Fix the sender, proxy or port.",
+    "RequestTooLarge": "Smaller batches, or a higher `receive.max_body_bytes`.",
+    "Unauthenticated": "Give the sender a [token](security.md#tokens).",
+    "Overloaded": "If it persists: fewer senders, or a higher `receive.max_in_flight_bytes`.",
+    "SlowSender": "Check the network, or raise `receive.body_timeout_s`.",
     "JournalLocked": "Stop the other process, or use another `--data`.",
     "JournalFull": "Free disk space or raise `journal.max_bytes`.",
     "ShareUsedUp": "As `JournalFull`, or raise the token's `share`.",
     "JournalClosed": "Nothing: senders retry.",
-    "JournalUnavailable": (
-        "Check the PostgreSQL server of `journal.url`; runs resume by themselves."
-    ),
+    "JournalUnavailable": "Check the server of `journal.url`; runs resume by themselves.",
     "JournalGone": (
-        "Restore the data directory or tables, and the bridge resumes; if they are lost, "
-        "restart it and senders repeat unacknowledged data. Until then `/healthz` answers 503; "
-        "exit status 1."
+        "Restore it and the bridge resumes; if it is lost, restart the bridge. Until then "
+        "`/healthz` answers 503."
     ),
-    "LeaseLost": (
-        "Nothing: another bridge has the run. If frequent, see [what breaks "
-        "first](scale.md#what-breaks-first)."
-    ),
-    "JournalError": (
-        "Check the disk. Move `journal.db` away to start a new one; keep it for inspection."
-    ),
+    "LeaseLost": "Nothing. If frequent, see [what breaks first](scale.md#what-breaks-first).",
+    "JournalError": "Check the disk. Keep `journal.db`, and start with another directory.",
     "TrackerUnavailable": "Nothing: rows are retried.",
     "RunDiverged": "Use another trial name.",
-    "TraceStoreError": (
-        "Check that `otel-rl diagnose --jaeger` has the address of Jaeger's page and that "
-        "Jaeger runs."
-    ),
+    "TraceStoreError": "Check that Jaeger runs, and the address after `--jaeger`.",
     "TrackerRejected": "Check key, entity and project; rows are retried every minute.",
 }
 """What to do about each exception."""

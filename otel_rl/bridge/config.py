@@ -55,7 +55,7 @@ class ListenSettings(BaseModel):
     model_config = _MODEL
 
     host: str = "127.0.0.1"
-    """Listen address. Every host that can reach it may write runs, unless tokens are set."""
+    """Listen address."""
 
     enabled: bool = True
     """Listen for this protocol."""
@@ -81,27 +81,24 @@ class JournalSettings(BaseModel):
     model_config = _MODEL
 
     url: SecretStr | None = None
-    """``postgresql://user:password@host/database``, shared by several bridges (docs/scale.md).
-    Unset: a SQLite file in ``data``, for one bridge."""
+    """``postgresql://user:password@host/database`` shared by several bridges. Unset: SQLite in
+    ``data``."""
 
     lease_s: float = Field(15.0, ge=1)
-    """Bridge lease: after a bridge is killed, its runs wait this long for another one. The same for
-    all bridges of a database."""
+    """Bridge lease: time that a killed bridge's runs wait for another one. Equal on all bridges."""
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
-    """Bound of waiting batches; above it senders get 503. Rows may use as much again."""
+    """Waiting batches; above it senders get 503. Rows may use as much again."""
 
     max_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes`` for batches and rows of one experiment; above it its senders get
-    503."""
+    """Part of ``max_bytes`` for one experiment; above it its senders get 503."""
 
     keep_ended_days: float = Field(30.0, gt=0)
-    """Days that a run stays in the journal after its end. Then ``otel-rl diagnose`` no longer knows
-    it, and late data for it is dropped and counted."""
+    """Days that an ended run stays in the journal, for late data and ``otel-rl diagnose``."""
 
     max_ended_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes``, or of a token's share, for ended runs. Beyond it the oldest goes
-    earlier, but not within an hour of its end."""
+    """Part of ``max_bytes``, or of a token's share, for ended runs; beyond it the oldest goes
+    earlier."""
 
 
 class TrackerSettings(BaseModel):
@@ -113,41 +110,34 @@ class TrackerSettings(BaseModel):
     """``wandb`` or ``jsonl``."""
 
     directory: Path | None = None
-    """Directory of the tracker's files. Unset: ``data``."""
+    """Tracker's files. Unset: ``data``."""
 
     detail: Tier = Tier.BASIC
-    """What the tracker gets: ``basic``, a chart for each question, and histograms as mean, p50 and
-    p99; ``full``, also internals and further statistics; ``everything``, also the series of single
-    workers. `otel-rl diagnose` does not depend on it."""
+    """``basic``, ``full`` or ``everything``: which values the tracker gets."""
 
     names: KeyNames = KeyNames.FRAMEWORK
-    """Names of metrics that a framework logs through its adapter: ``framework``, as it logs them
-    (``actor/pg_loss``), ``otel_rl``, as all frameworks share them (``trainer/loss/policy``), or
-    ``both``."""
+    """Names of a framework's metrics: ``framework``, ``otel_rl`` (shared) or ``both``."""
 
     max_values_per_minute: int = Field(100_000, ge=0)
-    """Values of a run in a minute of its time, by W&B's guidance, and with W&B only. Beyond it the
-    series of single workers are left out, then what is beyond the detail ``basic``; counted as
-    `otel_rl.bridge.values.folded` in the run. 0 for no bound."""
+    """Values of a W&B run in a minute of its time; 0: no bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict)
-    """Options of the tracker, e.g. ``project``, ``entity`` and ``mode`` of W&B."""
+    """Options of the tracker."""
 
     max_live_runs: int = Field(32, ge=1)
-    """Runs written at the same time, one process each. Rows of other runs wait in the journal."""
+    """Runs written at once, a process each; others wait in the journal."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
-    """Interval between queries for the rows that the tracker has."""
+    """Interval of asking the tracker which rows it has."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """Time a confirmed row stays in the journal, in case the tracker is restored from a backup.
-    Shorter when the run has used its share of the journal."""
+    """Time that confirmed rows stay in the journal, or less without room."""
 
     max_retry_s: float = Field(60.0, gt=0)
-    """Longest pause between attempts to reach the tracker; the first is 0.5 s."""
+    """Longest pause between attempts; the first is 0.5 s."""
 
     rejected_retry_s: float = Field(60.0, gt=0)
-    """Pause after the tracker refused settings or credentials."""
+    """Pause after refused settings or credentials."""
 
     @model_validator(mode="before")
     @classmethod
@@ -164,19 +154,16 @@ class ArchiveSettings(BaseModel):
     model_config = _MODEL
 
     enabled: bool | None = None
-    """Write every accepted value to Parquet files. Unset: if pyarrow is installed, as by
-    ``otel-rl[archive]``."""
+    """Write every accepted value to Parquet files. Unset: if pyarrow is installed."""
 
     directory: Path | None = None
-    """Directory of the files. Unset: ``archive`` in ``data``."""
+    """Its files. Unset: ``archive`` in ``data``."""
 
     every_s: float = Field(300.0, gt=0)
-    """Longest time between the acceptance of a value and its file; a file ends earlier at some
-    500,000 values."""
+    """Longest time until a value is in a file; 500,000 values end a file earlier."""
 
     max_share: float = Field(0.1, gt=0, le=1)
-    """Part of ``journal.max_bytes`` for values that wait for a file. Beyond it values are left out
-    of the archive and counted."""
+    """Part of ``journal.max_bytes`` for values that wait; more are left out and counted."""
 
 
 class DiagnoseSettings(BaseModel):
@@ -185,8 +172,7 @@ class DiagnoseSettings(BaseModel):
     model_config = _MODEL
 
     every_s: float = Field(60.0, ge=0)
-    """Interval of diagnosis of a running run; a run is also diagnosed after its end. New findings
-    are written under ``diagnosis/`` and, with W&B, as alerts. 0 disables it."""
+    """Interval of diagnosis; also at the end of a run. 0: off."""
 
 
 class TelemetrySettings(BaseModel):
@@ -195,7 +181,7 @@ class TelemetrySettings(BaseModel):
     model_config = _MODEL
 
     endpoint: str | None = Field(None, pattern="^https?://")
-    """Base URL of an OTLP/HTTP endpoint for the bridge's own metrics. Unset: no export."""
+    """Base URL of OTLP/HTTP for the bridge's own metrics. Unset: no export."""
 
     interval_s: float = Field(15.0, gt=0)
     """Export interval."""
@@ -217,7 +203,7 @@ class BridgeSettings(BaseSettings):
     )
 
     data: Path = Path(".otel_rl")
-    """Journal directory, kept over restarts; one bridge at a time."""
+    """Journal directory, for one bridge at a time."""
 
     http: HttpSettings = HttpSettings()
     """OTLP over HTTP."""
@@ -253,7 +239,7 @@ class BridgeSettings(BaseSettings):
     """Export of the bridge's own metrics."""
 
     stop_timeout_s: float = Field(300.0, gt=0)
-    """Longest time for a stopping bridge to deliver its rows. The next start delivers the rest."""
+    """Time to deliver rows at a stop; the next start delivers the rest."""
 
     @classmethod
     def settings_customise_sources(

@@ -75,27 +75,25 @@ class Outcome(StrEnum):
     """Outcome of an export request.
 
     Attributes:
-        OK: All of it was accepted.
-        PARTIAL: Part of it was refused; the answer names what and why.
+        OK: Accepted.
+        PARTIAL: Partly refused; the answer says what and why.
         MALFORMED: The bytes are not OTLP.
-        HTTP2: HTTP/2 on the HTTP port: a gRPC client with the wrong port.
-        TOO_LARGE: Over ``receive.max_body_bytes``, ``receive.max_messages_per_request`` or
-            ``receive.max_points_per_request``.
+        HTTP2: HTTP/2 on the HTTP port, as by gRPC clients.
+        TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.
         UNAUTHENTICATED: No valid token.
-        UNSUPPORTED_MEDIA_TYPE: ``Content-Type`` is neither protobuf nor JSON.
+        UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON.
         WRONG_METHOD: Not a POST.
-        NOT_FOUND: The path is not ``/v1/metrics``, ``/v1/traces`` or ``/v1/logs``.
-        DISCONNECTED: The sender disconnected before the request was complete.
-        CANCELLED: A gRPC call ended before its message was complete: cancelled by the sender, or
-            refused by gRPC itself for a message over ``receive.max_body_bytes``.
-        SLOW: The body took longer than ``receive.body_timeout_s``, or a gRPC call without its
-            message gave up its place to others; the sender retries.
-        OVERLOADED: Over ``receive.max_in_flight_bytes`` of requests at once, or too many gRPC calls
-            without a place; the sender retries.
+        NOT_FOUND: Unknown path.
+        DISCONNECTED: The sender left before the end of its request.
+        CANCELLED: A gRPC call ended without its message, or with one over
+            ``receive.max_body_bytes``.
+        SLOW: Over ``receive.body_timeout_s``, or a gRPC call lost its place; the sender retries.
+        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many gRPC calls without a place;
+            the sender retries.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``; the sender retries.
-        NO_ROOM: The journal or its disk is full; the sender retries.
+        NO_ROOM: Journal or disk is full; the sender retries.
         STOPPING: The bridge is stopping; the sender retries.
-        FAILED: The bridge could not store it (see its log); the sender retries.
+        FAILED: Not stored, see the bridge's log; the sender retries.
     """
 
     OK = "ok"
@@ -121,27 +119,24 @@ class Refusal(StrEnum):
     """Reason to refuse a point, exemplar, span or log record of a request.
 
     Attributes:
-        MALFORMED: The bytes of one resource are not OTLP; the rest of the request is accepted.
-        NO_EXPERIMENT: The resource lacks ``rl.experiment.name`` and
-            ``receive.default_experiment`` is not set.
+        MALFORMED: One resource is not OTLP; the rest is accepted.
+        NO_EXPERIMENT: No ``rl.experiment.name``, and no ``receive.default_experiment``.
         NOT_ALLOWED: The token may not write this experiment.
         TOO_MANY_EXPERIMENTS: A new run beyond ``receive.max_experiments``.
         SHARE_USED_UP: A new run beyond the token's share of ``receive.max_experiments``.
-        INVALID_NAME: Experiment, trial or role, or a table, tag, group or key in an event, is not
-            text, is empty, too long or unprintable, or is given twice.
+        INVALID_NAME: A name or tag is not text, empty, too long, unprintable or given twice.
         INVALID_METRIC_NAME: The metric name is empty, too long or unprintable.
-        INVALID_ID: A trace id or span id is missing, of the wrong length or all zero.
-        NO_VALUE: A point of a gauge or sum has neither a number nor the flag "no recorded value".
-        INVALID_BUCKETS: Histogram bounds do not ascend, do not fit the counts, or are not doubles.
-        INVALID_EVENT: A log event lacks a required field, or has it with a wrong type or value.
-        EVENT_TOO_LARGE: A log event or a text in it is too large, or nested too deep.
-        SPAN_TOO_LARGE: A span has too many bytes or links, or its name or phase is too long.
-        TOO_MANY_ATTRIBUTES: Too many attributes of a resource, point, span or event, or fields of
-            a sample.
-        ATTRIBUTE_TOO_LONG: A key, a value or all attributes together are over the limit.
+        INVALID_ID: A trace or span id is missing, all zero or of the wrong length.
+        NO_VALUE: A gauge or sum has neither a number nor the flag for none.
+        INVALID_BUCKETS: Bounds do not ascend or fit the counts, or are not doubles.
+        INVALID_EVENT: A field of a log event is missing or wrong.
+        EVENT_TOO_LARGE: A log event or its text is too large or too deep.
+        SPAN_TOO_LARGE: Too many bytes or links, or a name or phase is too long.
+        TOO_MANY_ATTRIBUTES: Of a resource, point, span or event, or fields of a sample.
+        ATTRIBUTE_TOO_LONG: A key, a value or all attributes together.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
-        TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars`` in one point.
-        TIME_OUT_OF_RANGE: Older than ``receive.max_age_s`` or ahead by ``receive.max_future_s``.
+        TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars``.
+        TIME_OUT_OF_RANGE: Beyond ``receive.max_age_s`` or ``receive.max_future_s``.
     """
 
     MALFORMED = "malformed"
@@ -168,14 +163,12 @@ class SampleDrop(StrEnum):
     """Reason to drop an accepted sample.
 
     Attributes:
-        TOO_MANY_SERIES: A new series or key beyond ``align.max_series`` or ``align.max_keys``.
-        TOO_OLD: Older than the points remembered for deduplication (``align.max_remembered``).
-        RUN_REMOVED: From before the run was removed (``journal.keep_ended_days``): the points that
-            were taken are no longer known.
+        TOO_MANY_SERIES: Beyond ``align.max_series`` or ``align.max_keys``.
+        TOO_OLD: Older than what deduplication remembers (``align.max_remembered``).
+        RUN_REMOVED: From before the run was removed (``journal.keep_ended_days``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
-        DAMAGED: The batch was damaged on the journal's disk and set aside.
-        UNDECODABLE: The batch could not be decoded and was set aside: a defect of otel_rl, with a
-            logged traceback.
+        DAMAGED: The batch was damaged on the disk and set aside.
+        UNDECODABLE: The batch could not be decoded and was set aside: a defect, see the log.
     """
 
     TOO_MANY_SERIES = "too_many_series"
@@ -190,10 +183,9 @@ class ValueFold(StrEnum):
     """Reason to leave values of a row out of the tracker. They are in the journal.
 
     Attributes:
-        WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``. Their role's
-            values are in the run.
-        FURTHER: What is beyond the basic detail, if that is still too much.
-        TOO_MANY_KEYS: New keys of these two kinds, beyond 100,000 in the run.
+        WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
+        FURTHER: What is beyond the basic detail, if still too much.
+        TOO_MANY_KEYS: New keys of both kinds, beyond 100,000 in the run.
     """
 
     WORKER = "worker"
@@ -205,9 +197,9 @@ class ArchiveDrop(StrEnum):
     """Reason to leave accepted values out of the archive. Their rows are not affected.
 
     Attributes:
-        NO_ROOM: More than ``archive.max_share`` of the journal waited for the archive's disk.
-        DAMAGED: The values were damaged on the journal's disk.
-        RUN_REMOVED: The run was removed from the journal before they could be written.
+        NO_ROOM: More than ``archive.max_share`` waited for the disk.
+        DAMAGED: Damaged on the journal's disk.
+        RUN_REMOVED: The run was removed before.
     """
 
     NO_ROOM = "no_room"
@@ -219,9 +211,8 @@ class StateFault(StrEnum):
     """Reason to discard the stored state of a run, with its open steps and samples.
 
     Attributes:
-        DAMAGED: The bytes changed after they were written. Check the disk.
-        REFUSED: The bytes are not the state of a run: something else writes to the journal. Nothing
-            in them was executed.
+        DAMAGED: The bytes changed on the disk: check it.
+        REFUSED: Not the state of a run: something else writes to the journal.
     """
 
     DAMAGED = "damaged"
@@ -232,11 +223,10 @@ class TrackerFailure(StrEnum):
     """Reason to retry a delivery. The rows are kept.
 
     Attributes:
-        UNAVAILABLE: The tracker is unreachable, hangs or reports a temporary failure, or the writer
-            process died.
+        UNAVAILABLE: Unreachable, hanging or failing for now, or the writer process died.
         REJECTED: The tracker refuses the key, the project or the run.
-        JOURNAL: The rows could not be read: the bridge's database is unreachable.
-        UNEXPECTED: A defect of otel_rl or a failing disk, with a logged traceback.
+        JOURNAL: The bridge's database is unreachable.
+        UNEXPECTED: A defect or a failing disk, see the log.
     """
 
     UNAVAILABLE = "unavailable"
@@ -249,7 +239,7 @@ class CommitRefusal(StrEnum):
     """Reason to undo a transaction of rows. Its batches wait and are retried.
 
     Attributes:
-        SHARE_USED_UP: The token of the run has used its share of the journal.
+        SHARE_USED_UP: The token's share of the journal is used up.
     """
 
     SHARE_USED_UP = "share_used_up"
@@ -260,7 +250,7 @@ class Removal(StrEnum):
 
     Attributes:
         TOO_OLD: It ended ``journal.keep_ended_days`` ago.
-        OVER_SHARE: Ended runs had more than ``journal.max_ended_share``, and it was the oldest.
+        OVER_SHARE: Ended runs exceeded ``journal.max_ended_share``; it was the oldest.
     """
 
     TOO_OLD = "too_old"
@@ -273,11 +263,11 @@ class Where(StrEnum):
     Attributes:
         HTTP: Answering an HTTP request; the sender retries.
         GRPC: Answering a gRPC request; the sender retries.
-        DRAIN: Making rows; the batches are kept and read again.
-        DELIVERY: Writing a run; the rows are kept and written again.
-        WATCH: Diagnosing a run; the run goes on undiagnosed.
-        SETTLE: Unloading or removing finished runs; they stay until the next attempt.
-        ARCHIVE: Writing the archive; the values are kept and written again.
+        DRAIN: Making rows; batches are read again.
+        DELIVERY: Writing a run; rows are written again.
+        WATCH: Diagnosing a run, which goes on without.
+        SETTLE: Unloading or removing ended runs; tried again.
+        ARCHIVE: Writing the archive; values are written again.
     """
 
     HTTP = "http"

@@ -16,34 +16,29 @@ class DropReason(StrEnum):
     """Reason why a measurement, an event or a span was dropped. A closed set: each is documented.
 
     Attributes:
-        BUFFER_FULL: More measurements, or spans, between two exports than the buffer holds.
+        BUFFER_FULL: More measurements or spans between two exports than the buffer holds.
         QUEUE_FULL: The endpoint was unreachable for longer than the send queue lasts.
-        NOT_A_NUMBER: The value is not a number: text, None, an array of several elements.
-        NOT_ADDABLE: A counter or histogram received NaN, infinity, or a negative value.
-        BAD_STEP: The step is not a 64-bit integer.
-        BAD_REDUCE: The reduction is not one of ``Reduction``.
-        BAD_NAME: The name is not a text of 1 to 255 characters.
-        BAD_ATTRIBUTES: The attributes, or a config, are not a mapping.
-        TOO_LARGE: One point, span or event is larger than a request may be, or one setting larger
-            than a config may be.
-        TOO_MANY_SAMPLES: More than 256 samples in one call of ``log_samples``, or 65,536 in one of
-            ``lineage.link``.
-        BAD_SAMPLE: The sample is not a mapping or is empty, or the samples are not a list.
-        TEXT_CUT: A text of a sample is longer than 16,384 characters, or all of them than 65,536;
-            the run holds its beginning.
-        NO_STAMP: The sample accepts neither a key nor an attribute, so it got no stamp.
-        BAD_STATUS: ``end_experiment`` received an unknown status.
-        REJECTED: The endpoint refused it permanently.
-        TOO_MANY_PHASES: The steps of one thread or task had more than 128 different phases.
-        UNCLOSED_PHASE: A step or phase was still open when its thread or task, or the process,
-            ended; or 64 were nested.
-        NOT_STARTED: Logged before ``init`` with no experiment in the environment, or after
-            ``shutdown``; or a span that ended after it, or after the program's own shutdown of its
-            tracing.
-        SHUTDOWN: Not yet sent when the process ended.
-        CONSOLE: A line of the console over the limits of a worker; the console of the run says how
-            many.
-        INTERNAL: A defect of otel_rl itself, with a logged traceback.
+        NOT_A_NUMBER: Text, None, an array of several elements.
+        NOT_ADDABLE: NaN, infinity or a negative value for a counter or histogram.
+        BAD_STEP: Not a 64-bit integer.
+        BAD_REDUCE: Not one of ``Reduction``.
+        BAD_NAME: Not a text of 1 to 255 characters.
+        BAD_ATTRIBUTES: Attributes or a config that are no mapping.
+        TOO_LARGE: A point, span, event or setting over its bound.
+        TOO_MANY_SAMPLES: Over 256 in a ``log_samples``, or 65,536 in a ``lineage.link``.
+        BAD_SAMPLE: Empty or no mapping, or the samples are no list.
+        TEXT_CUT: Over 16,384 characters in a text, or 65,536 in a sample; the run has the
+            beginning.
+        NO_STAMP: The sample accepts neither key nor attribute.
+        BAD_STATUS: Unknown status in ``end_experiment``.
+        REJECTED: Refused by the endpoint for good.
+        TOO_MANY_PHASES: Over 128 different phases of a thread or task.
+        UNCLOSED_PHASE: A step or phase open at the end of its thread, task or process, or nested
+            over 64 deep.
+        NOT_STARTED: Logged before ``init`` without an experiment, or after a shutdown.
+        SHUTDOWN: Unsent when the process ended.
+        CONSOLE: Console lines over the bounds; the run's console counts them.
+        INTERNAL: A defect, see the log.
     """
 
     BUFFER_FULL = "buffer_full"

@@ -24,20 +24,17 @@ class ReceiveLimits(BaseModel):
 
     # Two bytes can encode a message, and parsing one takes up to 200 bytes.
     max_messages_per_request: int = Field(1_000_000, ge=1)
-    """Protobuf messages in a request, empty ones included; twice as many strings, half as many JSON
-    objects."""
+    """Protobuf messages in a request; twice as many strings, half as many JSON objects."""
 
     max_points_per_request: int = Field(200_000, ge=1)
-    """Data points, spans or log records in a request; also resources, scopes and metrics together.
-    Senders set ``max_export_batch_size`` (SDKs) or ``send_batch_max_size`` (Collector)."""
+    """Points, spans or log records in a request; also resources, scopes and metrics together."""
 
     max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
-    """Memory for all requests being parsed. Large requests share three quarters of it, one at a
-    time."""
+    """Memory for parsing; large requests share three quarters of it, one at a time."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
-    """Bytes of request bodies held at once, compressed and decompressed, HTTP and gRPC together. At
-    least twice ``max_body_bytes``."""
+    """Request bodies held at once, compressed and decompressed; at least twice
+    ``max_body_bytes``."""
 
     # Waiting requests share one fsync, so this exceeds the number of cores.
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
@@ -50,34 +47,33 @@ class ReceiveLimits(BaseModel):
     """Runs (experiment and trial) in use at once."""
 
     header_timeout_s: float = Field(10.0, gt=0)
-    """Time for the headers of an HTTP request to arrive."""
+    """Time for the headers of an HTTP request."""
 
     body_timeout_s: float = Field(10.0, gt=0)
-    """Time for a request body or gRPC message to arrive."""
+    """Time for a request body or gRPC message."""
 
     answer_timeout_s: float = Field(10.0, gt=0)
     """Time for a sender to read its answer."""
 
     # Above the export interval of every SDK.
     idle_timeout_s: float = Field(75.0, gt=0)
-    """Time without requests before a connection is closed."""
+    """Time without requests until a connection is closed."""
 
     retry_after_s: int = Field(1, ge=1)
-    """``Retry-After`` of a 503. Exporters give up after ten seconds in all, so more than three
-    loses data."""
+    """``Retry-After`` of a 503; above three, exporters give up."""
 
     max_resource_attributes: int = Field(128, ge=1)
     """Attributes of a resource."""
 
     max_attributes: int = Field(64, ge=1)
-    """Attributes of a scope, data point, exemplar or log event; fields of a text sample."""
+    """Attributes of a scope, point, exemplar or log event; fields of a text sample."""
 
     # The limit of OpenTelemetry SDKs.
     max_span_attributes: int = Field(128, ge=1)
     """Attributes of a span."""
 
     max_span_bytes: int = Field(1 << 20, ge=1 << 10)
-    """Protobuf bytes of a span with its attributes, events and links."""
+    """Protobuf bytes of a span."""
 
     # SDKs send at most 128, workers of otel_rl 64.
     max_span_links: int = Field(1024, ge=1)
@@ -87,52 +83,50 @@ class ReceiveLimits(BaseModel):
     """UTF-8 bytes of a span name."""
 
     max_attribute_key_bytes: int = Field(256, ge=1)
-    """UTF-8 bytes of an attribute key, and of a key within a log event."""
+    """UTF-8 bytes of an attribute or event key."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
-    """Protobuf bytes of an attribute value, except of spans, which carry stack traces; name and
-    version of a scope."""
+    """Protobuf bytes of an attribute value, except of spans; of a scope's name and version."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
-    """Protobuf bytes of all attributes of a resource."""
+    """Protobuf bytes of a resource's attributes."""
 
     max_attributes_bytes: int = Field(8 << 10, ge=1)
-    """Protobuf bytes of all attributes of a scope, data point or exemplar."""
+    """Protobuf bytes of all attributes of a scope, point or exemplar."""
 
     max_event_bytes: int = Field(1 << 20, ge=1 << 10)
     """Protobuf bytes of a log event."""
 
     # Workers of otel_rl cut texts at 16,384 characters.
     max_event_text_bytes: int = Field(128 << 10, ge=1)
-    """UTF-8 bytes of one text in a log event."""
+    """UTF-8 bytes of a text in a log event."""
 
     # Protobuf's own limit is 30.
     max_event_depth: int = Field(16, ge=1, le=25)
-    """Nested maps and arrays in a log event."""
+    """Nesting in a log event."""
 
     max_name_chars: int = Field(128, ge=1)
-    """Characters of an experiment, trial or role, of the phase of a span, and of the table, tag,
-    group or job type of an event."""
+    """Characters of an experiment, trial, role, phase, table, tag, group or job type."""
 
     # OpenTelemetry's limit.
     max_metric_name_bytes: int = Field(255, ge=1)
     """UTF-8 bytes of a metric name or unit."""
 
     max_buckets: int = Field(512, ge=1)
-    """Buckets of a histogram point, or quantiles of a summary point."""
+    """Buckets or quantiles of a point."""
 
     # Workers of otel_rl send at most 1,024.
     max_exemplars: int = Field(4096, ge=1)
     """Exemplars of a data point."""
 
     max_age_s: float = Field(14 * 86_400.0, gt=0)
-    """Oldest accepted event time, before the bridge's clock."""
+    """Oldest event time, by the bridge's clock."""
 
     max_future_s: float = Field(600.0, ge=0)
-    """Furthest accepted event time, ahead of the bridge's clock."""
+    """Furthest event time ahead of the bridge's clock."""
 
     default_experiment: str | None = Field(None, min_length=1)
-    """Experiment of data without ``rl.experiment.name``. Unset: such data is refused."""
+    """Experiment of data that names none. Unset: refused."""
 
     @model_validator(mode="after")
     def _one_request_fits(self) -> Self:

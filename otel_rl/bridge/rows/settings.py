@@ -13,76 +13,64 @@ class AlignSettings(BaseModel):
     )
 
     window_s: float = Field(default=5.0, gt=0, le=3600)
-    """Event-time window of metrics without a step (rates, quantiles, levels). Text samples wait as
-    long for others of their step."""
+    """Event-time window of measurements without a step."""
 
     allowed_lateness_s: float = Field(default=15.0, gt=0, le=86400)
-    """Time an incomplete step or window waits after its newest sample. Later samples make a row of
-    their own and are counted."""
+    """Time an incomplete step or window waits after its newest sample."""
 
     lease_s: float = Field(default=15.0, gt=0, le=86400)
-    """Worker timeout: a worker without an export for this long no longer holds steps open, and has
-    failed unless it reported its exit or exports much less often."""
+    """Worker timeout: time without an export until a worker counts as gone."""
 
     forget_s: float = Field(default=3600.0, gt=0)
-    """A worker without an export for this long is removed from memory with its series. Its counts
-    stay in the totals and are not added again if it returns."""
+    """Time without an export until a worker leaves memory; its counts stay in the totals."""
 
     # Some SDKs collect one instrument after another.
     settle_s: float = Field(default=0.25, ge=0, le=60)
-    """A step of a worker is settled by an export this long after the worker left the step."""
+    """An export this long after a worker left a step settles the step."""
 
     quiet_s: float = Field(default=1.0, ge=0, le=3600)
-    """The newest step closes after this long without a sample, once it has everything that the step
-    before had."""
+    """Time without a sample that closes the newest step, if it has all that the one before had."""
 
     per_worker: bool = False
-    """Also write each worker's own series, every measurement, under
-    ``workers/<role>/<index>/...``."""
+    """Also write each worker's own series, under ``workers/<role>/<index>/...``."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment. Near the bound, timed-out workers are forgotten; points of further
-    series are dropped and counted. Also bounds the workers that rows wait for."""
+    """Series per experiment; points of more are dropped. Also bounds the workers that rows wait
+    for."""
 
     max_keys: int = Field(default=20_000, gt=0)
-    """Tracker keys per experiment, over its whole life. Points that need another one are dropped
-    and counted."""
+    """Tracker keys per experiment; points that need more are dropped."""
 
     max_remembered: int = Field(default=4_000_000, gt=0)
-    """Points per experiment remembered for deduplication, 16 bytes each, of senders other than
-    otel_rl. Above it the older half is forgotten, and points as old are dropped and counted."""
+    """Points per experiment remembered for deduplication, 16 bytes each; older ones are dropped."""
 
     max_worker_series: int = Field(default=2_000, ge=0)
-    """Per-worker series per experiment. Further ones are only in the role's value."""
+    """Per-worker series per experiment; more are only in the role's value."""
 
     max_devices: int = Field(default=128, ge=0)
-    """GPUs per experiment with keys of their own, ``gpu/<host>/<device>/...``. Further ones are
-    only in the values of roles and of all."""
+    """GPUs per experiment with keys of their own."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Steps of a role that wait for workers; above it the oldest close. Also bounds the steps that
-    wait for their analysis."""
+    """Steps of a role that wait for workers or analysis; above it the oldest close."""
 
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
-    """Time a step waits for its spans before it is analysed."""
+    """Time a step waits for its spans."""
 
     spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
-    """Spans that ended at most this long before a step take part in its analysis."""
+    """Spans that ended longer before a step take no part in its analysis."""
 
     trace_url: str = ""
-    """URL of a trace, e.g. ``http://localhost:16686/trace/{trace_id}``, written into the row with
-    the step's analysis."""
+    """URL of a trace for the row of an analysis: ``http://localhost:16686/trace/{trace_id}``."""
 
     max_spans: int = Field(default=100_000, gt=0)
-    """Spans per experiment kept for step analysis; the oldest are dropped and counted."""
+    """Spans per experiment kept for analysis; the oldest are dropped."""
 
     max_spans_bytes: int = Field(default=128 << 20, ge=1 << 10)
-    """Memory for those spans, per experiment: about 700 bytes a span and 70 a link. The oldest are
-    dropped and counted."""
+    """Memory for them: about 700 bytes a span, 70 a link."""
 
     max_open_windows: int = Field(default=1_000, gt=0)
-    """Windows per experiment that wait for workers; above it the oldest close."""
+    """Open windows per experiment; above it the oldest close."""
 
     max_history_bytes: int = Field(default=64 << 20, ge=0)
-    """Compressed history for ``otel-rl diagnose`` in the journal, per experiment; the oldest is
-    dropped. 0 keeps none."""
+    """Compressed history for ``otel-rl diagnose`` per experiment; the oldest is dropped. 0:
+    none."""
