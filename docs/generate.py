@@ -33,7 +33,7 @@ from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.cli import commands as cli
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.errors import OtelRLError
-from otel_rl.semconv.aliases import dialect, programs
+from otel_rl.semconv.aliases import Rule, dialect, programs
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 
@@ -159,29 +159,31 @@ def faults() -> Iterator[str]:
 
 
 def framework_names() -> Iterator[str]:
-    """Every rule for a framework's names, with the metric and a trainer's key."""
-    yield from _header("framework", "its name", "metric", "shared key")
+    """Each shared key of a trainer, with the names that frameworks have for it."""
+    yield from _header("shared key", "names of frameworks")
+    found: dict[str, dict[str, list[str]]] = {}
     for program in programs():
         table = dialect(program)
         if table.prefixes:
             continue  # of what a Collector scrapes
         for rule in table.rules:
-            groups = dict(_GROUP.findall(rule.match))
-            own = _GROUP.sub(lambda found: f"({found[2]})", rule.match).replace("\\", "")
-            shown = {name: f"({words})" for name, words in groups.items()}
-            attributes = {key: value.format(**shown) for key, value in rule.attributes.items()}
-            metric = [f"`{rule.name.format(**shown)}`"]
-            metric += [f"`{key}={value}`" for key, value in attributes.items()]
-            metric += [f"times {rule.scale:g}"] if rule.scale != 1 else []
-            # Words that a key does not escape, in the places of the groups.
-            marks = {name: f"Group{name}Group" for name in groups}
-            placed = {key: value.format(**marks) for key, value in rule.attributes.items()}
-            if rule.statistic:
-                placed[RL_STATISTIC] = rule.statistic.format(**marks)
-            key = tracker_key("trainer", rule.name.format(**marks), placed.items())
-            for name, mark in marks.items():
-                key = key.replace(mark, shown[name].replace("avg", "mean"))
-            yield _line(program, f"`{own}`", ", ".join(metric), f"`{key}`")
+            own = _GROUP.sub(lambda group: f"({group[2]})", rule.match)
+            own = re.sub(r"\\(\W)", r"\1", own)
+            scale = f" times {rule.scale:g}" if rule.scale != 1 else ""
+            names = found.setdefault(_shared_key(rule), {})
+            names.setdefault(program, []).append(f"`{own}`{scale}")
+    for key in sorted(found):
+        cell = "; ".join(f"{program} {', '.join(own)}" for program, own in found[key].items())
+        yield _line(f"`{key}`", cell)
+
+
+def _shared_key(rule: Rule) -> str:
+    """The key of a trainer, with ``...`` for what the framework's name decides."""
+    marks = dict.fromkeys((name for name, _ in _GROUP.findall(rule.match)), "Group")
+    placed = {key: value.format(**marks) for key, value in rule.attributes.items()}
+    if rule.statistic:
+        placed[RL_STATISTIC] = rule.statistic.format(**marks)
+    return tracker_key("trainer", rule.name.format(**marks), placed.items()).replace("Group", "...")
 
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
