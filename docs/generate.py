@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import COUNTERS, GAUGES
+from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
 from otel_rl.bridge.tracker_keys import tracker_key
@@ -64,6 +64,10 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "TrackerRejected": "Check key, entity and project; rows are retried every minute.",
 }
 """What to do about each exception."""
+
+# Reasons with a section of their own; the others share one.
+_LONG_REASONS: Final = (Outcome, Refusal, SampleDrop)
+_OTHER_REASONS: Final = "Reasons"
 
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -120,20 +124,29 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def counters() -> Iterator[str]:
-    """Every counter of the bridge."""
+    """Every counter and gauge of the bridge, with the reasons of the counters."""
     yield from _header("counter", "counts")
     for counter, spec in COUNTERS.items():
-        reasons = (
-            f" By [{spec.reasons.__name__}](#{_anchor(spec.reasons)})." if spec.reasons else ""
-        )
+        reasons = f" By [reason](#{_section(spec.reasons).lower()})." if spec.reasons else ""
         yield _line(f"`{counter}`", spec.description + reasons)
     yield ""
     yield from _header("gauge", "shows")
     for gauge, shown in GAUGES.items():
         yield _line(f"`{gauge}`", f"{shown.description} In `{shown.unit}`.")
-    for kind in dict.fromkeys(spec.reasons for spec in COUNTERS.values() if spec.reasons):
+    for kind in _LONG_REASONS:
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
+    yield from ("", f"### {_OTHER_REASONS}", "")
+    yield from _header("reason", "counter `otel_rl.bridge.`", "meaning")
+    for counter, spec in COUNTERS.items():
+        if spec.reasons and spec.reasons not in _LONG_REASONS:
+            meanings = _attributes(spec.reasons)
+            name = counter.removeprefix("otel_rl.bridge.")
+            yield from (_line(f"`{one}`", f"`{name}`", meanings[one.name]) for one in spec.reasons)
+
+
+def _section(reasons: type[StrEnum]) -> str:
+    return reasons.__name__ if reasons in _LONG_REASONS else _OTHER_REASONS
 
 
 def drops() -> Iterator[str]:
@@ -242,10 +255,6 @@ def _attributes(kind: type) -> dict[str, str]:
 
 def _summary(kind: type) -> str:
     return (kind.__doc__ or "").partition("\n")[0]
-
-
-def _anchor(kind: type) -> str:
-    return kind.__name__.lower()
 
 
 def _toml(value: object) -> str:
