@@ -67,22 +67,21 @@ class WandbSettings:
     """Options of the W&B tracker.
 
     Attributes:
-        mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE`` if set, else online with a key
-            and offline without.
+        mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE``, else online with a key.
         project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
         entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
-        attach: Run of your own process to join, ``[[ENTITY/]PROJECT/]RUN_ID``; ``{experiment}`` and
-            ``{trial}`` are replaced by the names. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is
-            ``shared``, else for a run of the bridge's own.
+        attach: Run of your own process to join, ``[[ENTITY/]PROJECT/]RUN_ID``, with the names for
+            ``{experiment}`` and ``{trial}``. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is
+            ``shared``, else none.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: Time to create or resume the run.
         finish_timeout_s: Time to upload the rest when the run ends.
-        stall_timeout_s: The run is reopened after no row has reached the server, or the offline
-            file, for this long: W&B's client stops silently on one 401 or 404, or on a full disk.
-        transmit_interval_s: Whole seconds between uploads; 0 for W&B's default (15 s).
-        settle_s: After a crash, an attached run is joined again once its history is unchanged for
-            this long.
-        system_panels: Show the reported GPUs in W&B's System panels, too.
+        stall_timeout_s: Time without a row at the server, or in the offline file, until the run is
+            reopened.
+        transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
+        settle_s: After a crash, time that an attached run's history must not change before it is
+            joined.
+        system_panels: Show reported GPUs in W&B's System panels.
     """
 
     mode: str = "auto"
