@@ -96,31 +96,26 @@ def wandb_options() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Every command of ``otel-rl`` with its options, and the options of all commands once."""
+    """Every command of ``otel-rl`` with its own options, then those of all commands."""
     parsers = _parsers()
     shared = set.intersection(*({*_options(parser)} for parser in parsers.values()))
     for name, parser in parsers.items():
-        yield from ("", f"### otel-rl {name}", "", " ".join((parser.description or "").split()), "")
-        yield from _option_table(line for line in _options(parser) if line not in shared)
+        does = " ".join((parser.description or "").split()).partition(". ")[0].removesuffix(".")
+        yield from ("", f"### otel-rl {name}", "", f"{does}.", "")
+        yield from (line for line in _options(parser) if line not in shared)
     yield from ("", "### Options of every command", "")
-    yield from _option_table(line for line in _options(parser) if line in shared)
-
-
-def _option_table(lines: Iterable[str]) -> Iterator[str]:
-    own = list(lines)
-    if own:
-        yield from (*_header("option", "meaning"), *own)
+    yield from (line for line in _options(parser) if line in shared)
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A table row for each option."""
+    """A list item for each option."""
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
         if isinstance(action, argparse._HelpAction):  # noqa: SLF001
             continue
         words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
         meaning = (action.help or "").replace("%(default)s", str(action.default))
         option = " ".join(str(word) for word in words if word)
-        yield _line(f"`{option}`", meaning.replace("%%", "%"))
+        yield f"- `{option}`: {meaning.replace('%%', '%')}"
 
 
 def counters() -> Iterator[str]:
