@@ -115,29 +115,24 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
         words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
         meaning = (action.help or "").replace("%(default)s", str(action.default))
         option = " ".join(str(word) for word in words if word)
-        yield f"- `{option}`: {meaning.replace('%%', '%')}"
+        yield _item(option, meaning.replace("%%", "%"))
 
 
 def counters() -> Iterator[str]:
     """Every counter and gauge of the bridge, with the reasons of the counters."""
-    yield from _header("counter", "counts")
     for counter, spec in COUNTERS.items():
         reasons = f" By [reason](#{_section(spec.reasons).lower()})." if spec.reasons else ""
-        yield _line(f"`{counter}`", spec.description + reasons)
-    yield ""
-    yield from _header("gauge", "shows")
+        yield _item(counter, spec.description + reasons)
+    yield from ("", "Gauges:", "")
     for gauge, shown in GAUGES.items():
-        yield _line(f"`{gauge}`", f"{shown.description} In `{shown.unit}`.")
+        yield _item(gauge, f"{shown.description} In `{shown.unit}`.")
     for kind in _LONG_REASONS:
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
-    yield from ("", f"### {_OTHER_REASONS}", "")
-    yield from _header("reason", "counter `otel_rl.bridge.`", "meaning")
+    yield from ("", f"### {_OTHER_REASONS}")
     for counter, spec in COUNTERS.items():
         if spec.reasons and spec.reasons not in _LONG_REASONS:
-            meanings = _attributes(spec.reasons)
-            name = counter.removeprefix("otel_rl.bridge.")
-            yield from (_line(f"`{one}`", f"`{name}`", meanings[one.name]) for one in spec.reasons)
+            yield from ("", f"Of `{counter}`:", "", *_reasons(spec.reasons))
 
 
 def _section(reasons: type[StrEnum]) -> str:
@@ -236,9 +231,7 @@ def _parsers() -> dict[str, argparse.ArgumentParser]:
 
 def _reasons(kind: type[StrEnum]) -> Iterator[str]:
     meanings = _attributes(kind)
-    yield from _header("reason", "meaning")
-    for reason in kind:
-        yield _line(f"`{reason}`", meanings[reason.name])
+    return (_item(reason, meanings[reason.name]) for reason in kind)
 
 
 def _attributes(kind: type) -> dict[str, str]:
@@ -269,6 +262,11 @@ def _toml(value: object) -> str:
 
 def _header(*cells: str) -> tuple[str, str]:
     return _line(*cells), _line(*("---" for _ in cells))
+
+
+def _item(name: str, meaning: str) -> str:
+    """A list item, from text that may be wrapped and in the markup of docstrings."""
+    return f"- `{name}`: {' '.join(meaning.replace('``', '`').split())}"
 
 
 def _line(*cells: str) -> str:

@@ -333,7 +333,7 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
     Counter.SPANS_REFUSED: CounterSpec("Spans refused by partial success.", Refusal, unit="{span}"),
     Counter.SPANS_TOO_OLD: CounterSpec(
-        "Spans left out of step analysis, too late or without room.", unit="{span}"
+        "Spans too late or without room for step analysis.", unit="{span}"
     ),
     Counter.LOGS_ACCEPTED: CounterSpec("Log events acknowledged to the sender.", unit="{record}"),
     Counter.LOGS_REFUSED: CounterSpec(
@@ -342,19 +342,15 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
         unit="{record}",
     ),
     Counter.LOGS_IGNORED: CounterSpec(
-        "Other log records, acknowledged and not kept.",
+        "Other log records, not kept.",
         unit="{record}",
     ),
-    Counter.BATCHES_SPOOLED: CounterSpec(
-        "Batches stored in the journal before they were acknowledged.", unit="{batch}"
-    ),
-    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or open; each counted once."),
+    Counter.BATCHES_SPOOLED: CounterSpec("Batches stored and acknowledged.", unit="{batch}"),
+    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or open."),
     Counter.SAMPLES_DUPLICATE: CounterSpec(
-        "Samples left out as repeated, or as older than a counter's last total."
+        "Samples left out as repeated or older than a counter's total."
     ),
-    Counter.SAMPLES_LATE: CounterSpec(
-        "Samples that arrived after their row and made a row of their own."
-    ),
+    Counter.SAMPLES_LATE: CounterSpec("Samples after their row, in a row of their own."),
     Counter.SAMPLES_DROPPED: CounterSpec(
         "Accepted samples that could not be put in a row.", SampleDrop
     ),
@@ -364,7 +360,7 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     ),
     Counter.ROWS_CONFIRMED: CounterSpec("Rows confirmed by the tracker.", unit="{row}"),
     Counter.VALUES_FOLDED: CounterSpec(
-        "Values left out of the tracker because they were too many for it.",
+        "Values left out of the tracker as too many.",
         ValueFold,
         unit="{value}",
     ),
@@ -374,21 +370,19 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     ),
     Counter.TRACKER_RETRIES: CounterSpec("Retried deliveries.", TrackerFailure, unit="{retry}"),
     Counter.STATES_LOST: CounterSpec(
-        "Stored states of runs, or parts of their span logs, that were unusable.",
+        "Unusable stored states, or parts of span logs.",
         StateFault,
         unit="{state}",
     ),
     Counter.COMMITS_REFUSED: CounterSpec(
-        "Transactions with rows that were undone, to be retried.",
+        "Undone transactions with rows, to be retried.",
         CommitRefusal,
         unit="{transaction}",
     ),
     Counter.RUNS_REMOVED: CounterSpec(
-        "Ended runs removed from the journal, with their history.", Removal, unit="{run}"
+        "Ended runs removed from the journal.", Removal, unit="{run}"
     ),
-    Counter.EXCEPTIONS: CounterSpec(
-        "Unexpected exceptions, by the place that caught them.", Where, unit="{exception}"
-    ),
+    Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by place.", Where, unit="{exception}"),
 }
 """Every counter, described. The documentation is checked against it."""
 

@@ -71,13 +71,13 @@ OTEL_RL_BRIDGE_ARCHIVE_WRITTEN: Final = "otel_rl.bridge.archive.written"
 """Metric (counter, {value}). Values written to files of the archive."""
 
 OTEL_RL_BRIDGE_BATCHES_SPOOLED: Final = "otel_rl.bridge.batches.spooled"
-"""Metric (counter, {batch}). Batches stored in the journal before they were acknowledged."""
+"""Metric (counter, {batch}). Batches stored and acknowledged."""
 
 OTEL_RL_BRIDGE_COMMITS_REFUSED: Final = "otel_rl.bridge.commits.refused"
-"""Metric (counter, {transaction}). Transactions with rows that were undone, to be retried."""
+"""Metric (counter, {transaction}). Undone transactions with rows, to be retried."""
 
 OTEL_RL_BRIDGE_EXCEPTIONS: Final = "otel_rl.bridge.exceptions"
-"""Metric (counter, {exception}). Unexpected exceptions, by the place that caught them."""
+"""Metric (counter, {exception}). Unexpected exceptions, by place."""
 
 OTEL_RL_BRIDGE_EXEMPLARS_REFUSED: Final = "otel_rl.bridge.exemplars.refused"
 """Metric (counter, {measurement}). Single measurements refused from accepted points."""
@@ -89,7 +89,7 @@ OTEL_RL_BRIDGE_LOGS_ACCEPTED: Final = "otel_rl.bridge.logs.accepted"
 """Metric (counter, {record}). Log events acknowledged to the sender."""
 
 OTEL_RL_BRIDGE_LOGS_IGNORED: Final = "otel_rl.bridge.logs.ignored"
-"""Metric (counter, {record}). Other log records, acknowledged and not kept."""
+"""Metric (counter, {record}). Other log records, not kept."""
 
 OTEL_RL_BRIDGE_LOGS_REFUSED: Final = "otel_rl.bridge.logs.refused"
 """Metric (counter, {record}). Log events refused by partial success."""
@@ -116,22 +116,19 @@ OTEL_RL_BRIDGE_ROWS_WRITTEN: Final = "otel_rl.bridge.rows.written"
 """Metric (counter, {row}). Rows handed to the tracker, repeats included."""
 
 OTEL_RL_BRIDGE_RUNS_REMOVED: Final = "otel_rl.bridge.runs.removed"
-"""Metric (counter, {run}). Ended runs removed from the journal, with their history."""
+"""Metric (counter, {run}). Ended runs removed from the journal."""
 
 OTEL_RL_BRIDGE_SAMPLES_DROPPED: Final = "otel_rl.bridge.samples.dropped"
 """Metric (counter, {sample}). Accepted samples that could not be put in a row."""
 
 OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: Final = "otel_rl.bridge.samples.duplicate"
-"""Metric (counter, {sample}).
-
-Samples left out as repeated, or as older than a counter's last total.
-"""
+"""Metric (counter, {sample}). Samples left out as repeated or older than a counter's total."""
 
 OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
-"""Metric (counter, {sample}). Samples that arrived after their row and made a row of their own."""
+"""Metric (counter, {sample}). Samples after their row, in a row of their own."""
 
 OTEL_RL_BRIDGE_SAMPLES_TAKEN: Final = "otel_rl.bridge.samples.taken"
-"""Metric (counter, {sample}). Samples in rows, written or open; each counted once."""
+"""Metric (counter, {sample}). Samples in rows, written or open."""
 
 OTEL_RL_BRIDGE_SPANS_ACCEPTED: Final = "otel_rl.bridge.spans.accepted"
 """Metric (counter, {span}). Spans acknowledged to the sender."""
@@ -140,22 +137,19 @@ OTEL_RL_BRIDGE_SPANS_REFUSED: Final = "otel_rl.bridge.spans.refused"
 """Metric (counter, {span}). Spans refused by partial success."""
 
 OTEL_RL_BRIDGE_SPANS_TOO_OLD: Final = "otel_rl.bridge.spans.too_old"
-"""Metric (counter, {span}). Spans left out of step analysis, too late or without room."""
+"""Metric (counter, {span}). Spans too late or without room for step analysis."""
 
 OTEL_RL_BRIDGE_SPOOL_SIZE: Final = "otel_rl.bridge.spool.size"
 """Metric (gauge, By). Acknowledged batches not yet made into rows, by experiment."""
 
 OTEL_RL_BRIDGE_STATES_LOST: Final = "otel_rl.bridge.states.lost"
-"""Metric (counter, {state}).
-
-Stored states of runs, or parts of their span logs, that were unusable.
-"""
+"""Metric (counter, {state}). Unusable stored states, or parts of span logs."""
 
 OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
 """Metric (counter, {retry}). Retried deliveries."""
 
 OTEL_RL_BRIDGE_VALUES_FOLDED: Final = "otel_rl.bridge.values.folded"
-"""Metric (counter, {value}). Values left out of the tracker because they were too many for it."""
+"""Metric (counter, {value}). Values left out of the tracker as too many."""
 
 OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
 """Attribute. Name that the framework gives the metric. Not part of the key."""
@@ -1147,7 +1141,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_BATCHES_SPOOLED,
             instrument=Instrument.COUNTER,
             unit="{batch}",
-            brief="Batches stored in the journal before they were acknowledged.",
+            brief="Batches stored and acknowledged.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1156,7 +1150,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_COMMITS_REFUSED,
             instrument=Instrument.COUNTER,
             unit="{transaction}",
-            brief="Transactions with rows that were undone, to be retried.",
+            brief="Undone transactions with rows, to be retried.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1166,7 +1160,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_EXCEPTIONS,
             instrument=Instrument.COUNTER,
             unit="{exception}",
-            brief="Unexpected exceptions, by the place that caught them.",
+            brief="Unexpected exceptions, by place.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1204,7 +1198,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_LOGS_IGNORED,
             instrument=Instrument.COUNTER,
             unit="{record}",
-            brief="Other log records, acknowledged and not kept.",
+            brief="Other log records, not kept.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1288,7 +1282,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_RUNS_REMOVED,
             instrument=Instrument.COUNTER,
             unit="{run}",
-            brief="Ended runs removed from the journal, with their history.",
+            brief="Ended runs removed from the journal.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1309,7 +1303,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_DUPLICATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples left out as repeated, or as older than a counter's last total.",
+            brief="Samples left out as repeated or older than a counter's total.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1318,7 +1312,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_LATE,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples that arrived after their row and made a row of their own.",
+            brief="Samples after their row, in a row of their own.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1327,7 +1321,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SAMPLES_TAKEN,
             instrument=Instrument.COUNTER,
             unit="{sample}",
-            brief="Samples in rows, written or open; each counted once.",
+            brief="Samples in rows, written or open.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1355,7 +1349,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_SPANS_TOO_OLD,
             instrument=Instrument.COUNTER,
             unit="{span}",
-            brief="Spans left out of step analysis, too late or without room.",
+            brief="Spans too late or without room for step analysis.",
             reduction=Reduction.SUM,
             group="otel_rl",
             derived=True,
@@ -1373,7 +1367,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_STATES_LOST,
             instrument=Instrument.COUNTER,
             unit="{state}",
-            brief="Stored states of runs, or parts of their span logs, that were unusable.",
+            brief="Unusable stored states, or parts of span logs.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",
@@ -1393,7 +1387,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=OTEL_RL_BRIDGE_VALUES_FOLDED,
             instrument=Instrument.COUNTER,
             unit="{value}",
-            brief="Values left out of the tracker because they were too many for it.",
+            brief="Values left out of the tracker as too many.",
             reduction=Reduction.SUM,
             attributes=(RL_REASON,),
             group="otel_rl",

@@ -62,7 +62,7 @@ def test_settings_of_every_depth_stand_in_the_table(setting: str) -> None:
 def test_every_counter_and_reason_is_documented() -> None:
     reasons = {reason for spec in COUNTERS.values() for reason in spec.reasons or ()}
     named = [*COUNTERS, *GAUGES, *reasons, *DropReason]
-    assert [name for name in named if f"| `{name}` |" not in page("operations")] == []
+    assert [name for name in named if f"- `{name}`: " not in page("operations")] == []
 
 
 def test_every_exception_says_what_to_do() -> None:
