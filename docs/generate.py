@@ -69,6 +69,8 @@ _ACTIONS: Final[Mapping[str, str]] = {
 _LONG_REASONS: Final = (Outcome, Refusal, SampleDrop)
 _OTHER_REASONS: Final = "Reasons"
 
+_NO_DEFAULT: Final = object()
+
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -82,17 +84,15 @@ _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 def settings() -> Iterator[str]:
     """Every setting of the bridge."""
-    yield from _header("setting", "default", "meaning")
     for path, default, meaning in _settings(BridgeSettings, BridgeSettings.model_construct(), ()):
-        yield _line(f"`{'.'.join(path)}`", _toml(default), meaning)
+        yield _item(".".join(path), meaning, default)
 
 
 def wandb_options() -> Iterator[str]:
     """Every option of the W&B tracker."""
     meanings = _attributes(WandbSettings)
-    yield from _header("option", "default", "meaning")
     for field in fields(WandbSettings):
-        yield _line(f"`{field.name}`", _toml(field.default), meanings[field.name])
+        yield _item(field.name, meanings[field.name], field.default)
 
 
 def commands() -> Iterator[str]:
@@ -256,7 +256,7 @@ def _toml(value: object) -> str:
     if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
         mebibytes = value >> 20
         size = f"{mebibytes >> 10} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
-        return f"`{value}` ({size})"
+        return f"`{value}`, {size}"
     return f"`{value}`"
 
 
@@ -264,9 +264,10 @@ def _header(*cells: str) -> tuple[str, str]:
     return _line(*cells), _line(*("---" for _ in cells))
 
 
-def _item(name: str, meaning: str) -> str:
+def _item(name: str, meaning: str, default: object = _NO_DEFAULT) -> str:
     """A list item, from text that may be wrapped and in the markup of docstrings."""
-    return f"- `{name}`: {' '.join(meaning.replace('``', '`').split())}"
+    told = "" if default is _NO_DEFAULT else f" ({_toml(default)})"
+    return f"- `{name}`{told}: {' '.join(meaning.replace('``', '`').split())}"
 
 
 def _line(*cells: str) -> str:

@@ -55,8 +55,8 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 
 @pytest.mark.parametrize("setting", ["data", "http.port", "align.window_s", "tracker.options"])
-def test_settings_of_every_depth_stand_in_the_table(setting: str) -> None:
-    assert f"| `{setting}` |" in page("bridge")
+def test_settings_of_every_depth_are_documented(setting: str) -> None:
+    assert f"- `{setting}` (" in page("bridge")
 
 
 def test_every_counter_and_reason_is_documented() -> None:
