@@ -143,16 +143,15 @@ def page(registry: Registry, template: str) -> str:
         for group in dict.fromkeys(metric.group for metric in registry.metrics)
     }
     tables["metrics_upstream"] = _metric_table([m for m in registry.metrics if m.upstream])
-    tables["events"] = _event_table(registry.events)
+    tables["events"] = _event_list(registry.events)
     for placement in ("resource", "measurement", "scope", "event", "span"):
-        tables[f"attributes_{placement}"] = _attribute_table(
+        tables[f"attributes_{placement}"] = _attribute_list(
             [attribute for attribute in registry.attributes if attribute.placement == placement]
         )
     for attribute in registry.attributes:
         if attribute.members and attribute.key != "rl.phase":
-            tables["values_" + attribute.key.replace(".", "_")] = _table(
-                ("value", "meaning"),
-                ((f"`{member.value}`", member.brief) for member in attribute.members),
+            tables["values_" + attribute.key.replace(".", "_")] = _list(
+                (f"`{member.value}`", member.brief) for member in attribute.members
             )
     (kinds,) = (a for a in registry.attributes if a.key == "rl.phase_class")
     tables["kinds"] = _kind_table(kinds, _phases(registry))
@@ -337,34 +336,31 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
     )
 
 
-def _attribute_table(attributes: Sequence[Attribute]) -> str:
+def _attribute_list(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
         if attribute.members and attribute.key != "rl.phase":
             return _codes(member.value for member in attribute.members)
         examples = f" {_codes(attribute.examples[:1])}" if attribute.examples else ""
         return f"{attribute.type}{examples}"
 
-    return _table(
-        ("attribute", "values, or type and example", "meaning"),
-        (
-            (f"`{attribute.key}`", values(attribute), _sentences(attribute.brief, attribute.note))
-            for attribute in attributes
-        ),
+    return _list(
+        (f"`{attribute.key}` ({values(attribute)})", _sentences(attribute.brief, attribute.note))
+        for attribute in attributes
     )
 
 
-def _event_table(events: Sequence[Event]) -> str:
-    return _table(
-        ("event", "attributes", "description"),
-        (
-            (
-                f"`{event.name}`",
-                _codes(key for key, _ in event.attributes if key != _EVENT_ID),
-                _sentences(event.brief, event.note),
-            )
-            for event in events
-        ),
+def _event_list(events: Sequence[Event]) -> str:
+    def attributes(event: Event) -> str:
+        return f"With {_codes(key for key, _ in event.attributes if key != _EVENT_ID)}."
+
+    return _list(
+        (f"`{event.name}`", f"{_sentences(event.brief, event.note)} {attributes(event)}")
+        for event in events
     )
+
+
+def _list(items: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"- {name}: {meaning}" for name, meaning in items)
 
 
 def _kind_table(attribute: Attribute, phases: Sequence[Member]) -> str:
