@@ -40,28 +40,28 @@ from otel_rl.worker.drops import DropReason
 DOCS: Final = Path(__file__).parent
 
 _ACTIONS: Final[Mapping[str, str]] = {
-    "ConfigError": "Correct what the message names.",
-    "MissingExtra": "Install the extra that the message names.",
-    "MalformedRequest": "Fix the sender, proxy or port.",
-    "RequestTooLarge": "Smaller batches, or a higher `receive.max_body_bytes`.",
-    "Unauthenticated": "Give the sender a [token](security.md#tokens).",
-    "Overloaded": "If it persists: fewer senders, or a higher `receive.max_in_flight_bytes`.",
-    "SlowSender": "Check the network, or raise `receive.body_timeout_s`.",
-    "JournalLocked": "Stop the other process, or use another `--data`.",
-    "JournalFull": "Free disk space or raise `journal.max_bytes`.",
-    "ShareUsedUp": "As `JournalFull`, or raise the token's `share`.",
-    "JournalClosed": "Nothing: senders retry.",
-    "JournalUnavailable": "Check the server of `journal.url`; runs resume by themselves.",
+    "ConfigError": "correct what the message names.",
+    "MissingExtra": "install the extra that the message names.",
+    "MalformedRequest": "fix the sender, proxy or port.",
+    "RequestTooLarge": "smaller batches, or a higher `receive.max_body_bytes`.",
+    "Unauthenticated": "give the sender a [token](security.md#tokens).",
+    "Overloaded": "if it persists: fewer senders, or a higher `receive.max_in_flight_bytes`.",
+    "SlowSender": "check the network, or raise `receive.body_timeout_s`.",
+    "JournalLocked": "stop the other process, or use another `--data`.",
+    "JournalFull": "free disk space or raise `journal.max_bytes`.",
+    "ShareUsedUp": "as `JournalFull`, or raise the token's `share`.",
+    "JournalClosed": "none, senders retry.",
+    "JournalUnavailable": "check the server of `journal.url`; runs resume by themselves.",
     "JournalGone": (
-        "Restore it and the bridge resumes; if it is lost, restart the bridge. Until then "
+        "restore it and the bridge resumes; if it is lost, restart the bridge. Until then "
         "`/healthz` answers 503."
     ),
-    "LeaseLost": "Nothing. If frequent, see [what breaks first](scale.md#what-breaks-first).",
-    "JournalError": "Check the disk. Keep `journal.db`, and start with another directory.",
-    "TrackerUnavailable": "Nothing: rows are retried.",
-    "RunDiverged": "Use another trial name.",
-    "TraceStoreError": "Check that Jaeger runs, and the address after `--jaeger`.",
-    "TrackerRejected": "Check key, entity and project; rows are retried every minute.",
+    "LeaseLost": "none. If frequent, see [what breaks first](scale.md#what-breaks-first).",
+    "JournalError": "check the disk. Keep `journal.db`, and start with another directory.",
+    "TrackerUnavailable": "none, rows are retried.",
+    "RunDiverged": "use another trial name.",
+    "TraceStoreError": "check that Jaeger runs, and the address after `--jaeger`.",
+    "TrackerRejected": "check key, entity and project; rows are retried every minute.",
 }
 """What to do about each exception."""
 
@@ -145,13 +145,12 @@ def drops() -> Iterator[str]:
 
 
 def exceptions() -> Iterator[str]:
-    """Every exception that is raised, with the answer to the sender of a refused request."""
-    yield from _header("exception", "meaning", "answer to the sender", "what to do")
+    """Every exception that is raised, with the answer to the sender and what to do."""
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, OtelRLError) and name in _ACTIONS:
             answer = ANSWERS.get(kind)
-            told = f"{answer.http}, {answer.grpc.name}" if answer else "-"
-            yield _line(f"`{name}`", _summary(kind), told, _ACTIONS[name])
+            told = f"{_summary(kind)} Answer: {answer.http}." if answer else _summary(kind)
+            yield _item(name, f"{told} Action: {_ACTIONS[name]}")
 
 
 def faults() -> Iterator[str]:
