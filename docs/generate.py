@@ -155,14 +155,12 @@ def exceptions() -> Iterator[str]:
 
 def faults() -> Iterator[str]:
     """Every fault of the demo."""
-    yield from _header("kind", "what happens, by default", "to whom")
     for kind in Kind:
-        yield _line(f"`{kind}`", Fault(kind=kind).words, affected_roles(kind))
+        yield _item(kind, f"{Fault(kind=kind).words} ({affected_roles(kind)})")
 
 
 def framework_names() -> Iterator[str]:
     """Each shared key of a trainer, with the names that frameworks have for it."""
-    yield from _header("shared key", "names of frameworks")
     found: dict[str, dict[str, list[str]]] = {}
     for program in programs():
         table = dialect(program)
@@ -176,7 +174,7 @@ def framework_names() -> Iterator[str]:
             names.setdefault(program, []).append(f"`{own}`{scale}")
     for key in sorted(found):
         cell = "; ".join(f"{program} {', '.join(own)}" for program, own in found[key].items())
-        yield _line(f"`{key}`", cell)
+        yield _item(key, cell)
 
 
 def _shared_key(rule: Rule) -> str:
@@ -259,20 +257,10 @@ def _toml(value: object) -> str:
     return f"`{value}`"
 
 
-def _header(*cells: str) -> tuple[str, str]:
-    return _line(*cells), _line(*("---" for _ in cells))
-
-
 def _item(name: str, meaning: str, default: object = _NO_DEFAULT) -> str:
     """A list item, from text that may be wrapped and in the markup of docstrings."""
     told = "" if default is _NO_DEFAULT else f" ({_toml(default)})"
     return f"- `{name}`{told}: {' '.join(meaning.replace('``', '`').split())}"
-
-
-def _line(*cells: str) -> str:
-    """A table row, from text that may be wrapped and in the markup of docstrings."""
-    cleaned = (" ".join(cell.replace("``", "`").split()).replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(cleaned)} |"
 
 
 def _filled(page: str) -> str:

@@ -130,7 +130,7 @@ def page(registry: Registry, template: str) -> str:
         KeyError: The template names a placeholder that does not exist.
     """
     tables = {
-        f"metrics_{group}": _metric_table(
+        f"metrics_{group}": _metric_list(
             [
                 metric
                 for metric in registry.metrics
@@ -142,7 +142,7 @@ def page(registry: Registry, template: str) -> str:
         )
         for group in dict.fromkeys(metric.group for metric in registry.metrics)
     }
-    tables["metrics_upstream"] = _metric_table([m for m in registry.metrics if m.upstream])
+    tables["metrics_upstream"] = _metric_list([m for m in registry.metrics if m.upstream])
     tables["events"] = _event_list(registry.events)
     for placement in ("resource", "measurement", "scope", "event", "span"):
         tables[f"attributes_{placement}"] = _attribute_list(
@@ -308,13 +308,17 @@ def _sentences(brief: str, note: str) -> str:
     return f"{brief} {note}".strip()
 
 
-def _metric_table(metrics: Sequence[Metric]) -> str:
+def _metric_list(metrics: Sequence[Metric]) -> str:
     def reduced(metric: Metric) -> str:
         if metric.statistics == _QUANTILES:
             return str(metric.reduction)
-        parts = [", ".join((metric.reduction, *metric.statistics))]
+        return ", ".join((metric.reduction, *metric.statistics))
+
+    def values(metric: Metric) -> str:
+        parts = [f"{metric.instrument}, `{metric.unit}`: {reduced(metric)}"]
         parts += ["each worker"] if metric.per_worker else []
-        return "; ".join(parts)
+        parts += [metric.tier] if metric.tier is not Tier.FULL else []
+        return "; ".join([*parts, *(f"{name}: {tier}" for name, tier in metric.tiers)])
 
     def description(metric: Metric) -> str:
         own = [key for key, _ in metric.attributes if key not in _DEVICE]
@@ -322,18 +326,7 @@ def _metric_table(metrics: Sequence[Metric]) -> str:
         told = "" if metric.upstream else _sentences(metric.brief, metric.note)
         return _sentences(told, by)
 
-    def detail(metric: Metric) -> str:
-        tiers = [metric.tier] if metric.tier is not Tier.FULL else []
-        return "; ".join([*tiers, *(f"{name}: {tier}" for name, tier in metric.tiers)])
-
-    def values(metric: Metric) -> str:
-        how = f"{metric.instrument}, `{metric.unit}`: {reduced(metric)}"
-        return f"{how} ({detail(metric)})" if detail(metric) else how
-
-    return _table(
-        ("metric", "instrument, unit: over workers (detail)", "meaning"),
-        ((f"`{metric.name}`", values(metric), description(metric)) for metric in metrics),
-    )
+    return _list((f"`{metric.name}` ({values(metric)})", description(metric)) for metric in metrics)
 
 
 def _attribute_list(attributes: Sequence[Attribute]) -> str:
@@ -360,7 +353,7 @@ def _event_list(events: Sequence[Event]) -> str:
 
 
 def _list(items: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"- {name}: {meaning}" for name, meaning in items)
+    return "\n".join(f"- {name}{': ' if meaning else ''}{meaning}" for name, meaning in items)
 
 
 def _kind_table(attribute: Attribute, phases: Sequence[Member]) -> str:
