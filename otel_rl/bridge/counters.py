@@ -72,7 +72,7 @@ class Gauge(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Outcome of an export request.
+    """Outcome of an export request. Senders retry after the last six.
 
     Attributes:
         OK: Accepted.
@@ -87,13 +87,12 @@ class Outcome(StrEnum):
         DISCONNECTED: The sender left before the end of its request.
         CANCELLED: A gRPC call ended without its message, or with one over
             ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout_s``, or a gRPC call lost its place; the sender retries.
-        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many gRPC calls without a place;
-            the sender retries.
-        TOO_MANY_CONNECTIONS: Over ``receive.max_connections``; the sender retries.
-        NO_ROOM: Journal or disk is full; the sender retries.
-        STOPPING: The bridge is stopping; the sender retries.
-        FAILED: Not stored, see the bridge's log; the sender retries.
+        SLOW: Over ``receive.body_timeout_s``, or a gRPC call lost its place.
+        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many gRPC calls without a place.
+        TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
+        NO_ROOM: Journal or disk is full.
+        STOPPING: The bridge is stopping.
+        FAILED: Not stored, see the bridge's log.
     """
 
     OK = "ok"
