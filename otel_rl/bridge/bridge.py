@@ -34,6 +34,7 @@ from otel_rl.bridge.ingest import (
 )
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.bridge_lease import FREE, BridgeLeases
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
@@ -128,7 +129,10 @@ class Bridge:
         owners: Ownership = self._leases or SoleOwner()
         self._shares = TokenShares(settings.auth)
         self._spool = Spool(
-            self._journal, max_share=journal.max_share, is_shared=self._shares.are_needed
+            self._journal,
+            max_share=journal.max_share,
+            is_shared=self._shares.are_needed,
+            owners=owners,
         )
         self._room = JournalShares(
             self._shares,
@@ -138,6 +142,12 @@ class Bridge:
         )
         self._run_store = RunStore(
             self._journal, max_share=journal.max_share, owners=owners, room=self._room
+        )
+        self._deliveries = DeliveryStore(
+            self._journal,
+            settings.tracker.name,
+            owners=owners,
+            has_room=self._run_store.has_room,
         )
         self._overflow = Overflow()
         self._logged_ns = 0
@@ -157,6 +167,7 @@ class Bridge:
             self._archive = self._archive_of(owners)
             self._delivery = DeliveryManager(
                 self._run_store,
+                self._deliveries,
                 DeliverySettings(
                     tracker=settings.tracker.name,
                     directory=settings.tracker.directory or settings.data,
@@ -211,6 +222,7 @@ class Bridge:
             self.cleanup = Cleanup(
                 settings,
                 self._run_store,
+                self._deliveries,
                 retention,
                 delivery=self._delivery,
                 rows=self._drain,
@@ -275,7 +287,7 @@ class Bridge:
         """Resume where the last bridge on this journal stopped, then accept requests."""
         if self._leases is None:
             self.cleanup.prune()
-            for key in self._run_store.unfinished(self._settings.tracker.name):
+            for key in self._deliveries.unfinished():
                 self._delivery.notify(key)
         else:
             self._leases.start()
@@ -575,7 +587,7 @@ class Bridge:
 
     def _levels_of_journal(self) -> Iterator[GaugeValue]:
         yield GaugeValue(Gauge.JOURNAL_SIZE, self._journal.size())
-        for key, size in self._run_store.spooled_bytes().items():
+        for key, size in self._spool.waiting_bytes().items():
             if not self._run_store.is_ours(key):
                 continue  # its owner reports it
             yield GaugeValue(Gauge.SPOOL_SIZE, size, _named(key))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from otel_rl.bridge.counters import Counter, TrackerFailure, Where
 from otel_rl.bridge.delivery.delivery_interfaces import (
     Count,
+    DeliveryRecord,
     DeliverySettings,
     RowSource,
     RunState,
@@ -61,6 +62,7 @@ class Shared:
 
     Attributes:
         source: Store of the rows.
+        record: Record of what the tracker has.
         settings: Settings of the delivery.
         count: Adds to the bridge's counters.
         slots: Limits the number of live runs.
@@ -71,6 +73,7 @@ class Shared:
     """
 
     source: RowSource
+    record: DeliveryRecord
     settings: DeliverySettings
     count: Count
     slots: "WriterSlots[RunDelivery]"
@@ -269,6 +272,7 @@ class RunDelivery:
                     writer,
                     self._info,
                     self._shared.source,
+                    self._shared.record,
                     self._settings,
                     self._shared.count,
                     self._shared.monotonic,
@@ -283,9 +287,7 @@ class RunDelivery:
                     self._opened = opened
                 if is_elsewhere:
                     with contextlib.suppress(JournalFull):  # the next opening stores it
-                        self._shared.source.opened(
-                            self.key, self._settings.tracker, opened.location
-                        )
+                        self._shared.record.opened(self.key, opened.location)
                     self._shared.opened(self.key, opened.location)
                 self._pump(opened)
             except RunDiverged as exc:
@@ -422,7 +424,7 @@ class RunDelivery:
         with self._changed:
             state = self._state
         try:
-            self._shared.source.reported(self.key, self._settings.tracker, state, error)
+            self._shared.record.reported(self.key, state, error)
         except JournalError as exc:
             _log.debug("Cannot store the delivery error of %s: %s", self.key, exc)
 
