@@ -1,4 +1,4 @@
-"""Whether the journal is where it was: nothing is acknowledged while it is not."""
+"""Presence of the journal: nothing is acknowledged while it is not where it was."""
 
 import logging
 
@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalPresence:
-    """What was last found out about a journal's files or tables. Any thread may tell and ask."""
+    """Last known presence of a journal's files or tables. Any thread may tell and ask."""
 
     def __init__(self) -> None:
         self._gone: JournalGone | None = None

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 import otel_rl
-from otel_rl.integrations.wandb._rows import Row
+from otel_rl.integrations.wandb._logged.rows import Row
 from otel_rl.integrations.wandb._run_metadata import About
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import Failure

@@ -1,4 +1,4 @@
-"""When an exporter collects: at an interval, earlier on request or while its buffer fills."""
+"""Times at which an exporter collects: at an interval, or earlier on request."""
 
 import time
 from collections import deque

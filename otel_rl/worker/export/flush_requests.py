@@ -1,4 +1,4 @@
-"""What other threads ask of the exporter thread (flush, hurry, stop), and what it answers."""
+"""Flush, hurry and stop: requests of other threads to the exporter thread, and its answers."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ __all__ = ["FlushRequests", "Wanted"]
 
 
 class Wanted(NamedTuple):
-    """What the exporter thread is asked to do.
+    """Work that the exporter thread is asked for.
 
     Attributes:
         ticket: Last flush to answer; 0 for none.
