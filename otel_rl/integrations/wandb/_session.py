@@ -117,7 +117,7 @@ def set_failure(error: str | None) -> None:
     """Set or clear the failure that the worker reports at its end."""
     session = running()
     if session is not None:
-        session.failure = None if error is None else Failure(error)
+        session.exit_report.failure = None if error is None else Failure(error)
 
 
 def wait() -> bool:
