@@ -1,10 +1,11 @@
 """A journal of either kind for a test, and the same one again, as after a restart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.records import ExperimentKey
 
-__all__ = ["Store"]
+__all__ = ["Store", "runs_of"]
 
 
 class Store:
@@ -28,3 +29,10 @@ class Store:
         """Close what was opened."""
         for journal in self._opened:
             journal.close()
+
+
+def runs_of(journal: Journal) -> Sequence[ExperimentKey]:
+    """Return every run of a journal, in the order in which they came up."""
+    with journal.read() as connection:
+        found = connection.execute("SELECT experiment, trial FROM runs ORDER BY number").fetchall()
+    return [ExperimentKey(experiment, trial) for experiment, trial in found]

@@ -14,6 +14,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
 from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.retention import Retention
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.rows.processor import RowProcessor
@@ -40,7 +41,8 @@ class Cleanup:
 
     Args:
         settings: Of the bridge.
-        run_store: Source of what is finished.
+        run_store: The runs.
+        deliveries: Record of what is finished.
         retention: Chooses and removes ended runs.
         delivery: Tells which runs the tracker has.
         rows: Tells which runs are in use.
@@ -54,6 +56,7 @@ class Cleanup:
         self,
         settings: BridgeSettings,
         run_store: RunStore,
+        deliveries: DeliveryStore,
         retention: Retention,
         *,
         delivery: DeliveryManager,
@@ -65,6 +68,7 @@ class Cleanup:
     ) -> None:
         self._settings = settings
         self._run_store = run_store
+        self._deliveries = deliveries
         self._retention = retention
         self._delivery = delivery
         self._rows = rows
@@ -94,9 +98,9 @@ class Cleanup:
             if (
                 status.state is RunState.FINISHED
                 and self._run_store.is_ours(status.key)
-                and self._run_store.finished(status.key, status.tracker) != status.next_row
+                and self._deliveries.finished(status.key) != status.next_row
             ):
-                self._run_store.finish(status.key, status.tracker, status.next_row)
+                self._deliveries.finish(status.key, status.next_row)
 
     def prune(self) -> None:
         """Remove rows that the tracker has had for long enough.
@@ -104,9 +108,8 @@ class Cleanup:
         Raises:
             JournalError: The journal is unreachable or full.
         """
-        tracker = self._settings.tracker
-        kept_since_ns = self._clock_ns() - int(tracker.keep_confirmed_s * 1e9)
-        self._run_store.prune_finished(tracker.name, confirmed_before_ns=kept_since_ns)
+        keep_ns = int(self._settings.tracker.keep_confirmed_s * 1e9)
+        self._deliveries.prune_finished(confirmed_before_ns=self._clock_ns() - keep_ns)
 
     def remove_ended(self) -> None:
         """Remove from the journal what ended runs have left, as far as it is too old or too much.
@@ -152,7 +155,7 @@ class Cleanup:
         self.note_finished(self._delivery.status())
         self.prune()
         if self._leases is not None:
-            self._leases.settle(self._run_store.settled(self._settings.tracker.name))
+            self._leases.settle(self._deliveries.settled())
         in_use = {*self._rows.experiments()}
         over = [key for key in self._delivery.over() if key not in in_use]
         self._let_go(over[:-_KEPT_IN_MEMORY])

@@ -86,6 +86,20 @@ def reporting_environment(
     }
     if role is not None:
         environment["OTEL_RL_ROLE"] = role
+    _point_signals(environment, base, common, http=http, grpc=grpc, prefers_grpc=prefers_grpc)
+    return environment
+
+
+def _point_signals(
+    environment: dict[str, str],
+    base: Mapping[str, str],
+    common: Protocol,
+    *,
+    http: str,
+    grpc: str | None,
+    prefers_grpc: bool,
+) -> None:
+    """Add what a signal needs that has another protocol than ``common``."""
     for signal in Signal:
         prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
         if environment.get(f"{prefix}ENDPOINT"):
@@ -101,7 +115,6 @@ def reporting_environment(
         if protocol is Protocol.GRPC:
             # The common variable may differ, and belongs to another endpoint, too.
             environment[f"{prefix}INSECURE"] = "true"
-    return environment
 
 
 def _protocol(

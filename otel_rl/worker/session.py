@@ -24,24 +24,19 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import Signal
 from otel_rl.redaction import redacted
 from otel_rl.semconv.names import (
-    ERROR_TYPE,
-    EXCEPTION_MESSAGE,
     OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
-    RL_LOOP_ITERATION,
     RL_WORKER_COUNT,
-    RL_WORKER_ERROR,
     RL_WORKER_INDEX,
-    RL_WORKER_START,
-    RL_WORKER_STATUS,
     RL_WORKER_TAG,
-    RlWorkerStatusValues,
 )
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.events.console import Console
-from otel_rl.worker.events.exit_status import Failure, failure_of, uncaught
+from otel_rl.worker.events.exit_report import ExitReport
+from otel_rl.worker.events.exit_status import uncaught
+from otel_rl.worker.events.provenance_thread import ProvenanceThread
 from otel_rl.worker.events.queue import EventQueue, around
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.exporter import Exporter, Source
@@ -56,7 +51,6 @@ from otel_rl.worker.identity.resource import Identity, identify
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.gc_time import GcTime
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.phases.liveness import count_open, show_phases
 from otel_rl.worker.phases.open_spans import show_open_spans
@@ -95,9 +89,6 @@ UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 _CHANGE_TIMEOUT_S: Final = 1.0
 """Maximum time that ``init`` spends delivering records of a guess to another endpoint."""
 
-_PROVENANCE_EXIT_S: Final = 1.0
-"""How long the end of a short process waits for what is found out of its code."""
-
 _CROWDED: Final = 0.25
 """Fill of the buffer that triggers an early export."""
 
@@ -111,6 +102,9 @@ class Session:
         providers: Those of an earlier session of this process, whose instruments live on.
         is_guess: True if ``init`` may still correct the identity.
         metadata: Run metadata passed to ``init``.
+
+    Attributes:
+        exit_report: Reports errors and the end of the worker.
     """
 
     def __init__(
@@ -131,38 +125,23 @@ class Session:
         providers.spans.are_wanted = False  # an earlier session may have set it
         if settings.traces.enabled:
             self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
-        buffer = providers.meter.buffer
-        crowded = int(buffer.capacity * _CROWDED)
-        events = providers.events
-        self._has_reported = False
+        self._has_reported = self._has_started = False
+        self._ends_silently = self._is_ending = False
+        self._started_s = monotonic()
+        self.exit_report = ExitReport(
+            providers.events,
+            GUARD,
+            with_message=settings.provenance is not ProvenanceDetail.OFF,
+        )
+        self._provenance = ProvenanceThread(providers.events, GUARD)
         self._exporter = Exporter(
-            Source(
-                self._collect,
-                lambda: buffer.abandon() + events.abandon(),
-                lambda: (
-                    len(buffer.entries) >= (crowded if self._has_reported else 1)
-                    or events.is_crowded
-                ),
-                self._flush_spans,
-                self._close,
-                self._heartbeat,
-                self._start_requests,
-                self._end_request,
-            ),
+            self._source(),
             lambda signal, beside: open_transport(
                 settings.logs if signal is Signal.LOGS else settings.metrics, beside
             ),
             settings.interval_s,
             GUARD,
         )
-        self._has_started = False
-        self._ends_silently = self._is_ending = False
-        self._finding_out: threading.Thread | None = None
-        # Guards _finding_out and _is_ending. Re-entrant, for signal handlers that shut down.
-        self._ending_lock = threading.RLock()
-        self.failure: Failure | None = None
-        """What the worker reports as its failure when it ends."""
-        self._started_s = monotonic()
         served_policy.forget()
         if settings.console and settings.logs.enabled:
             with GUARD:
@@ -178,25 +157,36 @@ class Session:
         providers.meter.reader = self
         self._exporter.start()
 
+    def _source(self) -> Source:
+        """Return what the exporter asks this session for."""
+        settings, meter, events = self.settings, self.providers.meter, self.providers.events
+        buffer, spans = meter.buffer, self._spans
+        crowded = int(buffer.capacity * _CROWDED)
+        return Source(
+            self._collect,
+            abandon=lambda: buffer.abandon() + events.abandon(),
+            is_crowded=lambda: (
+                len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
+            ),
+            flush_beside=(lambda _timeout_s: None) if spans is None else spans.flush,
+            close=self._close,
+            heartbeat=lambda: (
+                meter.heartbeat() if self._is_worker and settings.metrics.enabled else None
+            ),
+            first=lambda: events.requests(events.take_all() if settings.logs.enabled else []),
+            last=lambda: (
+                self.exit_report.request()
+                if self._is_worker and settings.logs.enabled and not self._ends_silently
+                else None
+            ),
+        )
+
     def report_start(self, metadata: RunMetadata) -> None:
         """Report the start of the run, with its metadata. Never raises."""
         with GUARD:
             self._has_started = True
             if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
-
-    def report_error(self, error: BaseException) -> None:
-        """Report an exception that has left a step: the process may be killed for it. Never raises.
-
-        Exceptions that only end a loop or the process are not errors.
-        """
-        if not isinstance(error, Exception) or isinstance(
-            error, StopIteration | StopAsyncIteration
-        ):
-            return
-        with GUARD:
-            attributes = _attributes_of(self._failure_of(error))
-            self.providers.events.add(RL_WORKER_ERROR, attributes, text_chars=_chars(attributes))
 
     def correct(self, identity: Identity) -> None:
         """Replace the guessed identity by the one from ``init``."""
@@ -211,8 +201,8 @@ class Session:
         self.identity = self.identity.without_place()
         self.is_guess = True  # the child may call init with its own identity
         self._has_reported = self._has_started = False
-        self.failure = None
-        self._finding_out, self._ending_lock = None, threading.RLock()
+        self.exit_report.failure = None
+        self._provenance.forget()
         self.model_flops = ModelFlops(self.settings.mfu, GUARD)
         GUARD.drops.reset()
         self.providers.gpus.forget()
@@ -235,7 +225,7 @@ class Session:
     def shutdown(self, timeout_s: float, *, announces_end: bool = True) -> bool:
         """See ``shutdown`` of the module."""
         self._ends_silently = not announces_end
-        self._note_failure(uncaught())
+        self.exit_report.note(uncaught())
         self._stop_sampling()
         return self._exporter.shutdown(timeout_s)
 
@@ -246,7 +236,7 @@ class Session:
         of the session: the bridge may still be starting.
         """
         # In a multiprocessing child the finalizers run while the target's exception propagates.
-        self._note_failure(sys.exception() or uncaught())
+        self.exit_report.note(sys.exception() or uncaught())
         self._stop_sampling()
         unreached_s = UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
@@ -289,74 +279,15 @@ class Session:
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             self.model_flops.start()
-        self._find_out_provenance()
-
-    def _find_out_provenance(self) -> None:
-        """Report what this process runs, once, from a thread: git may take seconds."""
         detail = self.settings.provenance
-        if not self.settings.logs.enabled or detail is ProvenanceDetail.OFF:
-            return
-        with_code = detail is ProvenanceDetail.FULL and not self.identity.index
-        with self._ending_lock:
-            if self._is_ending or self._finding_out is not None:
-                return
-            thread = threading.Thread(
-                target=self._report_provenance,
-                kwargs={"with_code": with_code},
-                name="otel-rl-provenance",
-                daemon=True,
-            )
-            thread.start()
-            self._finding_out = thread
-
-    def _report_provenance(self, *, with_code: bool) -> None:
-        with GUARD:
-            from otel_rl.worker.events.provenance import provenance  # needed once
-
-            found = provenance(with_code=with_code)
-            if not self.providers.events.add(RL_WORKER_START, found, text_chars=_chars(found)):
-                GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
+        if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
+            with_code = detail is ProvenanceDetail.FULL and not self.identity.index
+            self._provenance.start(with_code=with_code)
 
     def _stop_sampling(self) -> None:
-        with self._ending_lock:
-            self._is_ending = True  # the last collection may be the worker's first report
-            finding_out = self._finding_out
+        self._is_ending = True  # the last collection may be the worker's first report
         self.providers.gpus.stop()
-        if finding_out is not None and finding_out is not threading.current_thread():
-            finding_out.join(_PROVENANCE_EXIT_S)
-
-    def _heartbeat(self) -> Request | None:
-        is_reporting = self._is_worker and self.settings.metrics.enabled
-        return self.providers.meter.heartbeat() if is_reporting else None
-
-    def _start_requests(self) -> list[Request]:
-        events = self.providers.events.take_all() if self.settings.logs.enabled else []
-        return self.providers.events.requests(events)
-
-    def _end_request(self) -> Request | None:
-        if self._ends_silently or not self._is_worker or not self.settings.logs.enabled:
-            return None
-        attributes: dict[str, Plain] = {RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE}
-        failure = self.failure
-        if failure is not None:
-            attributes = {
-                RL_WORKER_STATUS: RlWorkerStatusValues.FAILED,
-                **_attributes_of(failure),
-            }
-        return self.providers.events.end_request(attributes)
-
-    def _note_failure(self, error: BaseException | None) -> None:
-        if error is not None and not isinstance(error, SystemExit):
-            with GUARD:
-                self.failure = self._failure_of(error)
-
-    def _failure_of(self, error: BaseException) -> Failure:
-        with_message = self.settings.provenance is not ProvenanceDetail.OFF
-        return failure_of(error, with_message=with_message)
-
-    def _flush_spans(self, timeout_s: float) -> None:
-        if self._spans is not None:
-            self._spans.flush(timeout_s)
+        self._provenance.stop()
 
     def _close(self) -> None:
         if self.providers.meter.reader is self:
@@ -364,24 +295,6 @@ class Session:
         self.providers.console.stop(self)
         if self._spans is not None:
             self._spans.close()
-
-
-def _attributes_of(failure: Failure) -> dict[str, Plain]:
-    attributes: dict[str, Plain] = {ERROR_TYPE: failure.error}
-    if failure.message:
-        attributes[EXCEPTION_MESSAGE] = failure.message
-    if failure.step is not None:
-        attributes[RL_LOOP_ITERATION] = failure.step
-    return attributes
-
-
-def _chars(attributes: Mapping[str, Plain]) -> int:
-    texts = (
-        one
-        for value in attributes.values()
-        for one in (value if isinstance(value, list) else [value])
-    )
-    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 class _Providers:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TextIO
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
@@ -104,14 +106,14 @@ class Child:
         """Set aside the first batch of a run."""
         spooled = Spool(self._opened()).read(key(run), max_bytes=1)
         for one in spooled:
-            RunStore(self._opened()).set_aside(key(run), one.offset)
+            Spool(self._opened()).set_aside(key(run), one.offset)
         return {"names": [one.batch.payload.decode().rstrip(".") for one in spooled]}
 
     def prune(self, *, run: str, below: int) -> Answer:
         """Have a tracker confirm rows, and remove them."""
-        run_store = RunStore(self._opened())
-        run_store.confirmed(key(run), "tracker", below)
-        run_store.prune(key(run), "tracker", below)
+        deliveries = DeliveryStore(self._opened(), "tracker")
+        deliveries.confirmed(key(run), below)
+        deliveries.prune(key(run), below)
         return {}
 
     def accept(self, *, run: str, request: str, received_ns: int) -> Answer:

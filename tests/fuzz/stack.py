@@ -27,6 +27,7 @@ from otel_rl.bridge.ingest.body import decompress
 from otel_rl.bridge.ingest.error_answers import status_message
 from otel_rl.bridge.ingest.grpc.server import SERVICES
 from otel_rl.bridge.ingest.http.app import PATHS
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -82,6 +83,7 @@ class Stack:
         self._journal = SqliteJournal(directory)
         self._spool = Spool(self._journal)
         self._run_store = RunStore(self._journal)
+        self._deliveries = DeliveryStore(self._journal, TRACKER)
         self._drain = RowProcessor(
             self._spool,
             self._run_store,
@@ -220,8 +222,8 @@ class Stack:
         touched, self._touched = self._touched, set()
         for key in touched:
             next_row = self._run_store.next_row(key)
-            self._run_store.confirmed(key, TRACKER, next_row)
-            self._run_store.prune(key, TRACKER, next_row)
+            self._deliveries.confirmed(key, next_row)
+            self._deliveries.prune(key, next_row)
             self._forgotten[key] = next_row
 
     def faults(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.ownership import SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -24,6 +25,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.journal import Crash, Way
 from tests.simulation.knobs import Knobs
 from tests.simulation.library import Library
+from tests.stores import runs_of
 
 __all__ = ["Bridge", "Writer"]
 
@@ -133,7 +135,7 @@ class Bridge:
         self._writer = writer
         self._gained = gained
         self.counters = Counters()
-        self._journal = journal.identity
+        self._journal = journal
         self.leases: BridgeLeases | None = None
         if owner:
             self.leases = BridgeLeases(
@@ -146,8 +148,11 @@ class Bridge:
                 monotonic=clock,
             )
         owners = self.leases or SoleOwner()
-        self._spool = Spool(journal)
+        self._spool = Spool(journal, owners=owners)
         self.run_store = RunStore(journal, owners=owners)
+        self._record = DeliveryStore(
+            journal, knobs.delivery.tracker, owners=owners, has_room=self.run_store.has_room
+        )
         self._drain = RowProcessor(
             self._spool,
             self.run_store,
@@ -170,7 +175,7 @@ class Bridge:
 
     def owned(self) -> frozenset[ExperimentKey]:
         """The runs that it may write now."""
-        return frozenset(key for key in self.run_store.runs() if self.run_store.is_ours(key))
+        return frozenset(key for key in runs_of(self._journal) if self.run_store.is_ours(key))
 
     def accept(self, request: bytes) -> None:
         """Take a request. If this returns, it was acknowledged."""
@@ -187,7 +192,7 @@ class Bridge:
 
     def deliver(self) -> bool:
         """Give every run a moment. Returns whether there may be more to do."""
-        ours = [key for key in self.run_store.runs() if self.run_store.is_ours(key)]
+        ours = [key for key in runs_of(self._journal) if self.run_store.is_ours(key)]
         has_more = [self._delivery(key).step() for key in ours]
         return any(has_more)
 
@@ -239,11 +244,12 @@ class Bridge:
                 run_id(key.experiment, key.trial),
                 self._knobs.delivery.directory,
                 tuple(self._knobs.delivery.attributes.items()),
-                journal=self._journal,
+                journal=self._journal.identity,
             )
             self._deliveries[key] = _Delivery(
                 run,
                 self.run_store,
+                self._record,
                 self._knobs.delivery,
                 self.counters,
                 self._clock,
@@ -259,6 +265,7 @@ class _Delivery:
         self,
         run: RunInfo,
         run_store: RunStore,
+        record: DeliveryStore,
         settings: DeliverySettings,
         counters: Counters,
         clock: Clock,
@@ -266,6 +273,7 @@ class _Delivery:
     ) -> None:
         self._run = run
         self._run_store = run_store
+        self._record = record
         self._settings = settings
         self._counters = counters
         self._clock = clock
@@ -306,6 +314,7 @@ class _Delivery:
             self._writer,
             self._run,
             self._run_store,
+            self._record,
             self._settings,
             self._counters.add,
             self._clock,

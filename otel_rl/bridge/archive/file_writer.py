@@ -168,12 +168,18 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
         ],
         schema=SCHEMA.with_metadata({"experiment": head.experiment, "trial": head.trial}),
     )
+    return table.take(_by_series_and_time(series, of_series, table.column("time")))
+
+
+def _by_series_and_time(
+    series: Sequence[wire.ArchivedSeries], of_series: pa.Array, times: pa.ChunkedArray
+) -> pa.Array:
+    """Return the places of the values in their order in a file."""
     ranks = array("i", bytes(4 * len(series)))
     for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
         ranks[place] = rank
-    keys = pa.table({"rank": _array(ranks).take(of_series), "time": table.column("time")})
-    order = pc.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
-    return table.take(order)
+    keys = pa.table({"rank": _array(ranks).take(of_series), "time": times})
+    return pc.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
 
 
 def write_file(path: Path, table: pa.Table) -> None:

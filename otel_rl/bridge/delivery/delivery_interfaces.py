@@ -12,7 +12,15 @@ from otel_rl.bridge.delivery.tracker_interface import Tracker
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["Count", "DeliverySettings", "RowSource", "RunState", "RunStatus", "Writer"]
+__all__ = [
+    "Count",
+    "DeliveryRecord",
+    "DeliverySettings",
+    "RowSource",
+    "RunState",
+    "RunStatus",
+    "Writer",
+]
 
 
 class Writer(Tracker, Protocol):
@@ -38,8 +46,7 @@ class Writer(Tracker, Protocol):
 class RowSource(Protocol):
     """Store of rows. Any thread may call any method; calls for one run delay no other run.
 
-    Writing methods may raise JournalFull or LeaseLost; then nothing is stored. Any call may raise
-    JournalUnavailable.
+    Any call may raise JournalUnavailable.
     """
 
     @property
@@ -70,23 +77,30 @@ class RowSource(Protocol):
         """Return the run's description; the same object until it changes."""
         ...
 
-    def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
-        """Store durably that the tracker has all rows below ``next_row``."""
-        ...
-
-    def opened(self, key: ExperimentKey, tracker: str, location: str, /) -> None:
-        """Store durably where the tracker has the run, for people who look."""
-        ...
-
     def has_room(self, key: ExperimentKey, /) -> bool:
         """Return whether the run may get more rows while its present ones are stored."""
         ...
 
-    def prune(self, key: ExperimentKey, tracker: str, below: int, /) -> None:
+
+class DeliveryRecord(Protocol):
+    """Durable record of what the tracker has of each run. Any thread may call any method.
+
+    Any call may raise JournalFull or LeaseLost, then nothing is stored, or JournalUnavailable.
+    """
+
+    def confirmed(self, key: ExperimentKey, next_row: int, /) -> None:
+        """Store durably that the tracker has all rows below ``next_row``."""
+        ...
+
+    def opened(self, key: ExperimentKey, location: str, /) -> None:
+        """Store durably where the tracker has the run, for people who look."""
+        ...
+
+    def prune(self, key: ExperimentKey, below: int, /) -> None:
         """Allow the removal of the rows below."""
         ...
 
-    def reported(self, key: ExperimentKey, tracker: str, state: str, error: str, /) -> None:
+    def reported(self, key: ExperimentKey, state: str, error: str, /) -> None:
         """Store durably why the tracker takes no rows; "" for no error."""
         ...
 

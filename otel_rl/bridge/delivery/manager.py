@@ -20,6 +20,7 @@ from pathlib import Path
 
 from otel_rl.bridge.delivery.delivery_interfaces import (
     Count,
+    DeliveryRecord,
     DeliverySettings,
     RowSource,
     RunState,
@@ -44,6 +45,7 @@ class DeliveryManager:
     def __init__(
         self,
         source: RowSource,
+        record: DeliveryRecord,
         settings: DeliverySettings,
         count: Count,
         *,
@@ -58,6 +60,7 @@ class DeliveryManager:
 
         Args:
             source: Store of the rows.
+            record: Record of what the tracker has.
             settings: Settings of the delivery.
             count: Adds to the bridge's counters.
             tenant: Name of the tenant whose a run is.
@@ -75,6 +78,7 @@ class DeliveryManager:
         _check_writable(settings.directory)
         self._shared = Shared(
             source,
+            record,
             settings,
             count,
             WriterSlots(settings.max_writers, tenants=tenants, tenant=lambda run: tenant(run.key)),

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from otel_rl.bridge.counters import Counter, TrackerFailure, Where
 from otel_rl.bridge.delivery.delivery_interfaces import (
     Count,
+    DeliveryRecord,
     DeliverySettings,
     RowSource,
     RunState,
     RunStatus,
     Writer,
 )
+from otel_rl.bridge.delivery.retries import Retries
 from otel_rl.bridge.delivery.session import TrackerSession
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
@@ -43,7 +45,6 @@ __all__ = ["RunDelivery", "Shared"]
 
 _log = logging.getLogger(__name__)
 
-_REPORT_INTERVAL_S = 60.0  # an unavailable tracker is worth one line a minute
 _MAX_STOP_RETRY_S = 2.0  # while a caller waits for the end
 
 # Exit code of a run, unless the bridge itself ends it with an error. W&B's own SDK uses 255 for a
@@ -61,6 +62,7 @@ class Shared:
 
     Attributes:
         source: Store of the rows.
+        record: Record of what the tracker has.
         settings: Settings of the delivery.
         count: Adds to the bridge's counters.
         slots: Limits the number of live runs.
@@ -71,6 +73,7 @@ class Shared:
     """
 
     source: RowSource
+    record: DeliveryRecord
     settings: DeliverySettings
     count: Count
     slots: "WriterSlots[RunDelivery]"
@@ -96,10 +99,13 @@ class RunDelivery:
             shared.source.identity,
         )
         # Used by the run's own thread only.
-        self._failures = 0
-        self._logged_at = -math.inf
-        self._kept_error_at = -math.inf
-        self._may_have_kept_error = True  # possibly by the bridge before this one
+        self._retries = Retries(
+            key,
+            shared.settings,
+            shared.record,
+            monotonic=shared.monotonic,
+            jitter=shared.jitter,
+        )
         self._diverged: RunDiverged | None = None
         # Used by callers only.
         self._numbered = 0
@@ -269,6 +275,7 @@ class RunDelivery:
                     writer,
                     self._info,
                     self._shared.source,
+                    self._shared.record,
                     self._settings,
                     self._shared.count,
                     self._shared.monotonic,
@@ -283,9 +290,7 @@ class RunDelivery:
                     self._opened = opened
                 if is_elsewhere:
                     with contextlib.suppress(JournalFull):  # the next opening stores it
-                        self._shared.source.opened(
-                            self.key, self._settings.tracker, opened.location
-                        )
+                        self._shared.record.opened(self.key, opened.location)
                     self._shared.opened(self.key, opened.location)
                 self._pump(opened)
             except RunDiverged as exc:
@@ -309,7 +314,7 @@ class RunDelivery:
             if opened.is_well():
                 self._recovered()
             if self._shared.monotonic() - opened_at > self._settings.max_retry_s:
-                self._failures = 0
+                self._retries.reset()
             if more:
                 continue
             if exit_code is not None:
@@ -337,7 +342,7 @@ class RunDelivery:
         return None
 
     def _closed(self, position: int, exit_code: int) -> None:
-        self._failures = 0
+        self._retries.reset()
         with self._changed:
             self._closed_at = (position, exit_code)
         has_ended = self._exit_code() is not None
@@ -363,8 +368,8 @@ class RunDelivery:
         """Clear the error: the tracker takes rows."""
         with self._changed:
             self._error = ""
-        if self._may_have_kept_error:
-            self._keep_error("")
+            state = self._state
+        self._retries.store(state, "")
 
     def _failed(
         self, state: RunState, reason: TrackerFailure, exc: Exception, *, give_up: bool = False
@@ -377,54 +382,17 @@ class RunDelivery:
             if self._killed:
                 return
             self._killed = give_up
-        self._keep_error(str(exc) or type(exc).__name__)
+        self._retries.store(state, str(exc) or type(exc).__name__)
         if give_up:
             return
         self._shared.count(Counter.TRACKER_RETRIES, reason=reason, run=self.key)
-        pause_s = min(self._pause_s(state), _MAX_STOP_RETRY_S if stopping else math.inf)
-        self._report(exc, pause_s, unexpected=reason is TrackerFailure.UNEXPECTED)
+        pause_s = min(self._retries.pause_s(state), _MAX_STOP_RETRY_S if stopping else math.inf)
+        self._retries.log(exc, pause_s, with_trace=reason is TrackerFailure.UNEXPECTED)
         with self._changed:
             # A stop during the pause is a reason to retry at once.
             self._changed.wait_for(
                 lambda: self._killed or self._stopping is not stopping, timeout=pause_s
             )
-
-    def _pause_s(self, state: RunState) -> float:
-        if state is RunState.REJECTED:
-            longest = self._settings.rejected_retry_s
-        else:
-            longest = min(
-                self._settings.first_retry_s * (1 << self._failures), self._settings.max_retry_s
-            )
-            self._failures = min(self._failures + 1, 30)
-        return longest * (0.5 + self._shared.jitter() / 2)
-
-    def _report(self, exc: Exception, pause_s: float, *, unexpected: bool) -> None:
-        now = self._shared.monotonic()
-        if now - self._logged_at < _REPORT_INTERVAL_S:
-            return
-        self._logged_at = now
-        _log.warning(
-            "The tracker does not take the rows of %s: %s They are kept; trying again in %.1f s.",
-            self.key,
-            exc,
-            pause_s,
-            exc_info=exc if unexpected else None,
-        )
-
-    def _keep_error(self, error: str) -> None:
-        """Store the error for later status queries; the rows do not depend on it."""
-        now = self._shared.monotonic()
-        if error and now - self._kept_error_at < _REPORT_INTERVAL_S:
-            return
-        self._kept_error_at = now if error else -math.inf
-        self._may_have_kept_error = bool(error)
-        with self._changed:
-            state = self._state
-        try:
-            self._shared.source.reported(self.key, self._settings.tracker, state, error)
-        except JournalError as exc:
-            _log.debug("Cannot store the delivery error of %s: %s", self.key, exc)
 
     def _is_stopping(self) -> bool:
         with self._changed:

@@ -1,6 +1,6 @@
 """One opening of a run in a tracker, from its position to the last row. No thread, no waiting.
 
-    opened = TrackerSession(writer, info, source, settings, count, monotonic)
+    opened = TrackerSession(writer, info, source, record, settings, count, monotonic)
     opened.open()
     while opened.step():
         pass
@@ -26,6 +26,7 @@ from dataclasses import replace
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.delivery_interfaces import (
     Count,
+    DeliveryRecord,
     DeliverySettings,
     RowSource,
     Writer,
@@ -51,6 +52,7 @@ class TrackerSession:
         writer: A new one. Its owner ends it.
         info: The run.
         source: Store of the rows.
+        record: Record of what the tracker has.
         settings: Settings of the delivery.
         count: Adds to the bridge's counters.
         monotonic: Seconds, for intervals.
@@ -67,6 +69,7 @@ class TrackerSession:
         writer: Writer,
         info: RunInfo,
         source: RowSource,
+        record: DeliveryRecord,
         settings: DeliverySettings,
         count: Count,
         monotonic: Callable[[], float],
@@ -80,6 +83,7 @@ class TrackerSession:
         self._writer = writer
         self._info = info
         self._source = source
+        self._record = record
         self._settings = settings
         self._count = count
         self._monotonic = monotonic
@@ -210,7 +214,7 @@ class TrackerSession:
             _, below = self._confirmations.popleft()
         if below:
             with contextlib.suppress(JournalFull):  # they go with the next confirmed ones
-                self._source.prune(self._info.key, self._settings.tracker, below)
+                self._record.prune(self._info.key, below)
 
     def _room(self) -> int:
         """Return how many rows may be handed over before the tracker confirms others."""
@@ -243,7 +247,7 @@ class TrackerSession:
         if row != self.safe_row:
             # On a full disk the tracker has the answer, and is queried again.
             with contextlib.suppress(JournalFull):
-                self._source.confirmed(self._info.key, self._settings.tracker, row)
+                self._record.confirmed(self._info.key, row)
             self.safe_row = row
         if row != self._listed_row:
             self._listed_row = row

@@ -3,7 +3,7 @@
 * Durable: once ``append`` returns, the batches survive ``kill -9`` and power loss.
 * Ordered: ``read`` yields the batches of an experiment in the order in which ``append`` returned.
 * Read again after a crash unless it was removed; it is removed in the transaction that keeps what
-  was made of it (``RunStore.commit``), so nothing is made of it twice.
+  was made of it (``Commit``), so nothing is made of it twice.
 * Apart: experiments share the room, but no one may take all of it, and a damaged batch is found
   by its checksum before anything is made of it.
 """
@@ -20,6 +20,7 @@ from otel_rl.bridge.journal.interface import (
     Journal,
     checksum,
 )
+from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
 from otel_rl.bridge.journal.space_quota import Use
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
@@ -52,12 +53,19 @@ class Spool:
         is_shared: Whether those who append are held to shares of the bound. Then it refuses no
             batch before it is exceeded by half: a tenant whose rows are larger than their batches
             takes more than its share, and must not cause refusals to another.
+        owners: Says which runs this bridge may write. Every bridge may append.
     """
 
     def __init__(
-        self, journal: Journal, *, max_share: float = 1.0, is_shared: bool = False
+        self,
+        journal: Journal,
+        *,
+        max_share: float = 1.0,
+        is_shared: bool = False,
+        owners: Ownership | None = None,
     ) -> None:
         self._journal = journal
+        self._owners = owners or SoleOwner()
         self._max_bytes = int(max_share * journal.max_bytes)
         self._over_bytes = journal.max_bytes // 2 if is_shared else 0
 
@@ -141,6 +149,45 @@ class Spool:
         """Return the number of waiting batches."""
         with self._journal.read() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM batches").fetchone()[0])
+
+    def set_aside(self, key: ExperimentKey, offset: Offset) -> None:
+        """Move a batch that cannot be decoded out of the spool; it is kept for inspection.
+
+        Raises:
+            LeaseLost: The run belongs to another bridge. Nothing was written.
+            JournalFull: No room. Nothing was written.
+        """
+        run = run_id(key.experiment, key.trial)
+
+        def move(connection: Connection) -> None:
+            connection.execute(
+                "INSERT INTO set_aside (position, run_id, signal, received_ns, payload, crc)"
+                " SELECT position, run_id, signal, received_ns, payload, crc FROM batches"
+                " WHERE position = ?",
+                (offset,),
+            )
+            connection.execute("DELETE FROM batches WHERE position = ?", (offset,))
+            # Counted anew: a damaged batch may not be as long as it was.
+            connection.execute("DELETE FROM waiting WHERE run_id = ?", (run,))
+            connection.execute(
+                "INSERT INTO waiting (run_id, shard, bytes)"
+                " SELECT run_id, shard, SUM(LENGTH(payload)) FROM batches WHERE run_id = ?"
+                " GROUP BY run_id, shard"
+                " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = excluded.bytes",
+                (run,),
+            )
+
+        write_owned(self._journal, self._owners, key, move)
+
+    def waiting_bytes(self) -> Mapping[ExperimentKey, int]:
+        """Return the bytes that wait to be made into rows, of experiments with any."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial, SUM(bytes) FROM runs"
+                " JOIN waiting ON waiting.run_id = runs.run_id"
+                " GROUP BY experiment, trial HAVING SUM(bytes) > 0"
+            ).fetchall()
+        return {ExperimentKey(experiment, trial): int(size) for experiment, trial, size in found}
 
     def _insert(self, connection: Connection, batch: Batch, shard: int) -> None:
         key, size = batch.experiment, len(batch.payload)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, SampleDrop, StateFault
+from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import decode_keys, encode_keys
-from otel_rl.bridge.journal.run_store import Commit, SavedRun
+from otel_rl.bridge.journal.run_store import SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings, HistoryRecords, SampleCounts

@@ -23,8 +23,9 @@ from otel_rl.bridge.counters import (
     SampleDrop,
     Where,
 )
+from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.loaded_run import LoadedRun, load_run
@@ -551,7 +552,7 @@ class RowProcessor:
 
     def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
         """Set an unreadable batch aside."""
-        self._run_store.set_aside(key, one.offset)
+        self._spool.set_aside(key, one.offset)
         self._troubles.pop(key, None)
         self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
         if reason is SampleDrop.DAMAGED:

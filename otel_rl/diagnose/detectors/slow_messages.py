@@ -23,32 +23,8 @@ _IN_ORDER = 0.7
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
     """Find calls that take longer for their callers, but not for those who answer them."""
-    answered: dict[str, list[tuple[str, Track]]] = defaultdict(list)
-    by_answer = {protocol: _part_of_answers(history, protocol) for protocol in _PROTOCOLS}
-    for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
-        for like in (_method(key), _protocol(key)):
-            answered[like].append((key.partition("/")[0], track))
-    late: list[_Late] = []
-    for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
-        change = level(track)
-        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
-            continue
-        more = change.after - change.before
-        if servers := answered.get(_method(key), []):
-            served = [
-                found[1] - found[0]
-                for _, one in servers
-                if (found := medians(one, change.step)) is not None
-            ]
-        elif (part := by_answer[_protocol(key)]) is not None:
-            servers, served = answered[_protocol(key)], [part * more]
-        else:
-            served = []
-        on_the_way = more - max(served, default=0.0)
-        if on_the_way >= max(_MIN_DELAY_S, 0.5 * more):
-            late.append(_Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers)))
     syncs = list(_slower_syncs(history))
-    late = [one for one in late if not _is_of_a_sync(one, syncs)]
+    late = [one for one in _late_calls(history) if not _is_of_a_sync(one, syncs)]
     # Without a reported answer time, the answer itself may have become slower.
     if not any(one.answered_by for one in late):
         return
@@ -82,6 +58,33 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
             for one in late[:6]
         ],
     )
+
+
+def _late_calls(history: RunHistory) -> Iterator["_Late"]:
+    """Find calls whose added time is mostly spent in transit."""
+    answered: dict[str, list[tuple[str, Track]]] = defaultdict(list)
+    by_answer = {protocol: _part_of_answers(history, protocol) for protocol in _PROTOCOLS}
+    for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
+        for like in (_method(key), _protocol(key)):
+            answered[like].append((key.partition("/")[0], track))
+    for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
+        change = level(track)
+        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
+            continue
+        more = change.after - change.before
+        if servers := answered.get(_method(key), []):
+            served = [
+                found[1] - found[0]
+                for _, one in servers
+                if (found := medians(one, change.step)) is not None
+            ]
+        elif (part := by_answer[_protocol(key)]) is not None:
+            servers, served = answered[_protocol(key)], [part * more]
+        else:
+            served = []
+        on_the_way = more - max(served, default=0.0)
+        if on_the_way >= max(_MIN_DELAY_S, 0.5 * more):
+            yield _Late(on_the_way, change, key, worker, frozenset(of for of, _ in servers))
 
 
 class _Late(NamedTuple):

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from otel_rl.integrations.wandb._api import current as _run_in_progress
 from otel_rl.integrations.wandb._api import define_metric, finish, init, log, login
 from otel_rl.integrations.wandb._config import Config
-from otel_rl.integrations.wandb._histogram import Histogram
-from otel_rl.integrations.wandb._inert import (
+from otel_rl.integrations.wandb._log_once import warn_once as _warn_once
+from otel_rl.integrations.wandb._logged.histogram import Histogram
+from otel_rl.integrations.wandb._logged.table import Table
+from otel_rl.integrations.wandb._run import Run
+from otel_rl.integrations.wandb._stand_ins.inert import (
     AlertLevel,
     CommError,
     Error,
@@ -31,16 +34,13 @@ from otel_rl.integrations.wandb._inert import (
     termwarn,
     util,
 )
-from otel_rl.integrations.wandb._log_once import warn_once as _warn_once
-from otel_rl.integrations.wandb._media import MEDIA as _MEDIA
-from otel_rl.integrations.wandb._media import READS as _READS
-from otel_rl.integrations.wandb._modules import install as _install
-from otel_rl.integrations.wandb._run import Run
-from otel_rl.integrations.wandb._stand_in import CARRIED as _CARRIED
-from otel_rl.integrations.wandb._stand_in import is_optional as _is_optional
-from otel_rl.integrations.wandb._stand_in import stand_in as _stand_in
+from otel_rl.integrations.wandb._stand_ins.media import MEDIA as _MEDIA
+from otel_rl.integrations.wandb._stand_ins.media import READS as _READS
+from otel_rl.integrations.wandb._stand_ins.modules import install as _install
+from otel_rl.integrations.wandb._stand_ins.stand_in import CARRIED as _CARRIED
+from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional as _is_optional
+from otel_rl.integrations.wandb._stand_ins.stand_in import stand_in as _stand_in
 from otel_rl.integrations.wandb._summary import Summary as _Summary
-from otel_rl.integrations.wandb._table import Table
 
 __all__ = [
     "AlertLevel",

@@ -14,15 +14,15 @@ from weakref import WeakSet
 from otel_rl.integrations.wandb import _session, _tensorboard
 from otel_rl.integrations.wandb._config import Config
 from otel_rl.integrations.wandb._log_once import warn_once
-from otel_rl.integrations.wandb._media import ignored, refused
-from otel_rl.integrations.wandb._rows import Row, Rows
+from otel_rl.integrations.wandb._logged.rows import Row, Rows
+from otel_rl.integrations.wandb._logged.table import Tables
+from otel_rl.integrations.wandb._logged.values import flat_row
 from otel_rl.integrations.wandb._run_metadata import About, Given
 from otel_rl.integrations.wandb._session import DropReason, guard
 from otel_rl.integrations.wandb._skipped import MEDIA_HINT, report_skipped
-from otel_rl.integrations.wandb._stand_in import is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.media import ignored, refused
+from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional, stand_in
 from otel_rl.integrations.wandb._summary import Summary
-from otel_rl.integrations.wandb._table import Tables
-from otel_rl.integrations.wandb._values import flat_row
 from otel_rl.worker.tensors import as_step
 
 __all__ = ["Metric", "Run"]

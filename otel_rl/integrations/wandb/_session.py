@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
 
 import otel_rl
-from otel_rl.integrations.wandb._rows import Row
+from otel_rl.integrations.wandb._logged.rows import Row
 from otel_rl.integrations.wandb._run_metadata import About
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import Failure
@@ -117,7 +117,7 @@ def set_failure(error: str | None) -> None:
     """Set or clear the failure that the worker reports at its end."""
     session = running()
     if session is not None:
-        session.failure = None if error is None else Failure(error)
+        session.exit_report.failure = None if error is None else Failure(error)
 
 
 def wait() -> bool:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from otel_rl.integrations.wandb._log_once import warn_once
+from otel_rl.integrations.wandb._logged.values import Skipped
 from otel_rl.integrations.wandb._session import DropReason, guard
-from otel_rl.integrations.wandb._values import Skipped
 
 __all__ = ["MEDIA_HINT", "report_skipped"]
 

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rl.integrations.wandb import _session
-from otel_rl.integrations.wandb._histogram import Histogram
+from otel_rl.integrations.wandb._logged.histogram import Histogram
+from otel_rl.integrations.wandb._logged.values import flat_row
 from otel_rl.integrations.wandb._session import guard
 from otel_rl.integrations.wandb._skipped import report_skipped
-from otel_rl.integrations.wandb._values import flat_row
 from otel_rl.worker.plugins.import_hook import when_imported
 
 __all__ = ["patch", "start", "stop", "unpatch"]

@@ -88,7 +88,7 @@ class _Block:
                 mark_step(error, frame.number)
                 current = session.running()
                 if current is not None:
-                    current.report_error(error)
+                    current.exit_report.error(error)
             try:
                 if frame.step is None:
                     self._report(flow, frame)

@@ -25,7 +25,7 @@ from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
 from otel_rl.worker.otlp.request_packer import Request, encode_resource
 from otel_rl.worker.tensors import NotANumber, number
 
-__all__ = ["MAX_WAITING_BYTES", "EventQueue", "around"]
+__all__ = ["MAX_WAITING_BYTES", "EventQueue", "around", "text_chars"]
 
 MAX_WAITING_BYTES: Final = 8 << 20
 """Approximate size of the events between two exports. Run metadata may use the same again, so that
@@ -153,3 +153,13 @@ def around(events: list[Event]) -> tuple[list[Event], list[Event]]:
     names = [event.name for event in events]
     first = names.index(RL_EXPERIMENT_END) if RL_EXPERIMENT_END in names else len(names)
     return events[:first], events[first:]
+
+
+def text_chars(attributes: Mapping[str, Plain]) -> int:
+    """Return the number of characters in the texts of an event."""
+    texts = (
+        one
+        for value in attributes.values()
+        for one in (value if isinstance(value, list) else [value])
+    )
+    return sum(len(text) for text in texts if isinstance(text, str))

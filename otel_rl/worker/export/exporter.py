@@ -3,21 +3,22 @@
     collect() -> send queues -> endpoints
                  bounded, oldest out first
 
-It owns the send queues and their transports. Training threads only set flags under the condition,
-so they wait no longer than the timeout that they pass to ``flush`` or ``shutdown``.
+It owns the send queues and their transports. Training threads only leave requests, so they wait no
+longer than the timeout that they pass to ``flush`` or ``shutdown``.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Condition, Thread, current_thread
+from threading import Thread
 from typing import Final
 
 from opentelemetry import context
 
 from otel_rl.records import Signal
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.export.collect_schedule import CollectSchedule
+from otel_rl.worker.export.flush_requests import FlushRequests
 from otel_rl.worker.export.queues import MAX_QUEUE_BYTES, SendQueue, SendQueues
 from otel_rl.worker.export.sender import Sender
 from otel_rl.worker.export.transport import Transport
@@ -35,19 +36,6 @@ _LOST: Final = {
 _BEAT_EVERY_S: Final = 0.5
 """Heartbeat period of an idle worker, if the export interval is shorter. The bridge's worker
 timeout is 15 s."""
-
-_LOOK_EVERY_S: Final = 1.0
-"""Period of checks of the buffer's fill, if the export interval is longer."""
-
-_FIRST_LOOK_S: Final = 0.1
-"""The same before the first collection. A receiver waits for the workers that it knows, so first
-measurements must not wait long."""
-
-_HURRIES: Final = 4
-"""Maximum number of early exports per interval; further requests wait for the rest of it."""
-
-_MAX_HURRY_S: Final = 4.0
-"""Upper limit of that interval."""
 
 _URGENT_BACKOFF_S: Final = 0.25
 """Pause between attempts while ``flush`` or ``shutdown`` waits."""
@@ -112,24 +100,14 @@ class Exporter:
         self._reset(is_reached=False)
 
     def _reset(self, *, is_reached: bool) -> None:
-        # _condition guards the nine below; everything after them belongs to the thread.
-        self._condition = Condition()
-        self._is_hurried = False
-        self._flush_wanted = 0
-        self._flush_done = 0
-        self._flush_delivered = 0
-        self._flush_until_s = 0.0
-        self._stop_at_s: float | None = None
-        self._stop_unreached_at_s = 0.0
-        self._has_delivered = False
-        self._has_ended = False
+        self._requests = FlushRequests(lambda: self._sender.is_reached)
+        self._has_delivered = False  # written by the thread before it ends, read after
         self._queues = SendQueues(self._open_transport, self._max_queue_bytes, self._main)
         self._sender = Sender(self._queues, self._guard, is_reached=is_reached)
-        self._next_collect_s = 0.0
-        self._collected_s: deque[float] = deque([0.0] * _HURRIES, _HURRIES)  # the last times
+        self._schedule = CollectSchedule(
+            self._interval_s, is_waited_for=self._main is Signal.METRICS
+        )
         self._next_beat_s = 0.0
-        is_waited_for = self._main is Signal.METRICS
-        self._look_every_s = _FIRST_LOOK_S if is_waited_for else _LOOK_EVERY_S
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
@@ -140,7 +118,7 @@ class Exporter:
         """Start the child's own thread with empty queues: the parent sends the rest."""
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._queues.opened()
-        was_stopping = self._stop_at_s is not None
+        was_stopping = self._requests.is_stopping
         self._reset(is_reached=self._sender.is_reached)
         if not was_stopping:
             self.start()
@@ -151,25 +129,14 @@ class Exporter:
         Returns:
             True once the endpoint has answered for it, False if ``timeout_s`` passed first.
         """
-        with self._condition:
-            if not self._is_waitable():
-                return False
-            self._flush_wanted += 1
-            ticket = self._flush_wanted
-            self._flush_until_s = max(self._flush_until_s, time.monotonic() + timeout_s)
-            self._condition.notify_all()
-            self._condition.wait_for(lambda: self._flush_done >= ticket, timeout_s)
-            return self._flush_delivered >= ticket
+        return self._requests.may_wait(self._thread) and self._requests.flush(timeout_s)
 
     def hurry(self) -> None:
         """Request an export without waiting: immediately, unless there were many such requests.
 
         For a process that may end soon without a chance to flush.
         """
-        with self._condition:
-            if not self._is_hurried:
-                self._is_hurried = True
-                self._condition.notify_all()
+        self._requests.hurry()
 
     def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
         """Send everything and end the thread. Idempotent.
@@ -182,16 +149,11 @@ class Exporter:
         Returns:
             True if everything was delivered in time. Losses are counted and logged.
         """
-        with self._condition:
-            first = self._stop_at_s is None
-            if first:
-                now_s = time.monotonic()
-                unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
-                self._stop_at_s = now_s + timeout_s
-                self._stop_unreached_at_s = now_s + min(timeout_s, unreached_s)
-            self._condition.notify_all()
-            if self._is_waitable():
-                self._condition.wait_for(lambda: self._has_ended, timeout_s)
+        first = self._requests.stop(
+            timeout_s, timeout_s if unreached_timeout_s is None else unreached_timeout_s
+        )
+        if self._requests.may_wait(self._thread):
+            self._requests.wait_for_end(timeout_s)
         lost = self._queues.waiting() + self._source.abandon()
         delivered = self._has_delivered and not lost
         # The latest totals of counters may be lost without being counted.
@@ -204,89 +166,61 @@ class Exporter:
             )
         return delivered
 
-    def _is_waitable(self) -> bool:
-        """Report whether the caller may wait for the thread."""
-        is_other = current_thread() is not self._thread
-        return is_other and self._thread.is_alive() and not self._has_ended
-
     def _run(self) -> None:
         # HTTP instrumentation must not trace or measure the exporter's own requests, and the thread
         # must not inherit the span of its starter.
         context.attach(
             context.set_value("suppress_instrumentation", value=True, context=context.Context())
         )
-        self._next_collect_s = time.monotonic() + self._interval_s
         with self._guard:
-            self._send_first()
+            for request in self._source.first():
+                self._sender.put(request)
+            self._send_queued()
             self._beat()  # from now on the receiver waits for this worker
-        while True:
-            ticket, stopping = self._wait()
-            if ticket or stopping:
-                delivered = False
-                with self._guard:
-                    delivered = self._deliver_all(report_losses=stopping)
-                self._answer_flush(ticket, delivered=delivered)
-            else:
-                with self._guard:
-                    self._collect_if_due()
-                    self._send_queued()
-            if stopping:
-                if delivered:
-                    with self._guard:
-                        self._send_last()
+        is_stopping = delivered = False
+        while not is_stopping:
+            wake_s = min(self._schedule.wake_s(), self._queues.wake_s())
+            ticket, is_stopping, is_hurried = self._requests.wait(wake_s)
+            if is_hurried:
+                self._schedule.hurry()
+            delivered = False
+            with self._guard:
+                if ticket or is_stopping:
+                    delivered = self._deliver_all(report_losses=is_stopping)
                 else:
-                    self._end()  # closing may be slow, and the outcome is known
-                for transport in self._queues.opened():
-                    with self._guard:
-                        transport.close()
-                with self._guard:
-                    self._source.close()
-                self._end()
-                return
+                    is_due = self._schedule.is_due()
+                    if is_due or self._source.is_crowded():
+                        self._collect()
+                    if is_due and not self._queues:
+                        self._beat()
+                    self._send_queued()
+            if ticket:
+                self._requests.answer(ticket, delivered=delivered)
+        self._close(delivered=delivered)
 
-    def _send_first(self) -> None:
-        for request in self._source.first():
-            self._sender.put(request)
-        self._send_queued()
-
-    def _end(self) -> None:
-        with self._condition:
-            self._has_ended = True
-            self._condition.notify_all()
-
-    def _wait(self) -> tuple[int, bool]:
-        """Sleep until there is work. Returns (flush ticket or 0, stopping)."""
-        with self._condition:
-            wake_s = min(self._next_collect_s, time.monotonic() + self._look_every_s)
-            wake_s = min(wake_s, self._queues.wake_s())
-            self._condition.wait_for(self._is_wanted, max(0.0, wake_s - time.monotonic()))
-            if self._is_hurried:
-                self._is_hurried = False
-                may_hurry_s = self._collected_s[0] + min(self._interval_s, _MAX_HURRY_S)
-                self._next_collect_s = min(self._next_collect_s, may_hurry_s)
-            wanted = self._flush_wanted
-            return wanted if wanted > self._flush_done else 0, self._stop_at_s is not None
-
-    def _is_wanted(self) -> bool:
-        return self._is_hurried or self._is_urgent()
-
-    def _is_urgent(self) -> bool:
-        return self._stop_at_s is not None or self._flush_wanted > self._flush_done
-
-    def _collect_if_due(self) -> None:
-        is_due = time.monotonic() >= self._next_collect_s
-        if is_due or self._source.is_crowded():
-            self._collect()
-        if is_due and not self._queues:
-            self._beat()
+    def _close(self, *, delivered: bool) -> None:
+        """Send the last request, if everything else was delivered, and close the transports."""
+        if not delivered:
+            self._requests.end()  # closing may be slow, and the outcome is known
+        self._has_delivered = delivered
+        request = None
+        with self._guard:
+            request = self._source.last() if delivered else None
+            if request is not None:
+                self._sender.put(request)
+                self._send_all()
+        for transport in self._queues.opened():
+            with self._guard:
+                transport.close()
+        with self._guard:
+            self._source.close()
+        self._requests.end()
 
     def _collect(self) -> None:
-        now_s = time.monotonic()
-        self._next_collect_s = now_s + self._interval_s
-        self._collected_s.append(now_s)
+        self._schedule.begin()
         failure: Exception | None = None
         for request in self._source.collect():
-            self._look_every_s = _LOOK_EVERY_S
+            self._schedule.found_records()
             try:
                 self._sender.put(request)
             except Exception as error:  # noqa: BLE001  # a failing signal must not affect the other
@@ -311,7 +245,7 @@ class Exporter:
 
     def _send_queued(self) -> None:
         """Send until no queue is ready, or another task is due."""
-        while not self._is_urgent() and time.monotonic() < self._next_collect_s:
+        while not (self._requests.is_urgent or self._schedule.is_due()):
             queue = self._queues.next(lambda queue: time.monotonic() >= queue.not_before_s)
             if queue is None:
                 return
@@ -323,7 +257,7 @@ class Exporter:
         Args:
             report_losses: True also sends the losses counted meanwhile, for the last export.
         """
-        if time.monotonic() >= self._deadline_s():
+        if time.monotonic() >= self._requests.deadline_s():
             return False  # later records belong to another session
         known_losses = self._guard.drops.counts()
         self._collect()
@@ -331,7 +265,7 @@ class Exporter:
         if delivered and report_losses and self._guard.drops.counts() != known_losses:
             self._collect()
             delivered = self._send_all()
-        remaining_s = self._deadline_s() - time.monotonic()
+        remaining_s = self._requests.deadline_s() - time.monotonic()
         if remaining_s > 0:
             self._source.flush_beside(remaining_s / 2)
         return delivered
@@ -339,7 +273,7 @@ class Exporter:
     def _send_all(self) -> bool:
         """Send until the queues are empty or the deadline passes."""
         failed: list[SendQueue] = []
-        while self._queues and time.monotonic() < self._deadline_s():
+        while self._queues and time.monotonic() < self._requests.deadline_s():
             queue = self._queues.next(lambda queue: queue not in failed)
             if queue is not None:
                 if not self._sender.send_oldest(queue):
@@ -348,28 +282,7 @@ class Exporter:
             failed.clear()
             if self._source.is_crowded():
                 self._collect()
-            with self._condition:
-                remaining_s = self._deadline_s() - time.monotonic()
-                self._condition.wait(max(0.0, min(_URGENT_BACKOFF_S, remaining_s)))
+            self._requests.pause(
+                min(_URGENT_BACKOFF_S, self._requests.deadline_s() - time.monotonic())
+            )
         return not self._queues
-
-    def _send_last(self) -> None:
-        """Send the last request. Everything else is delivered, whatever its result."""
-        with self._condition:
-            self._has_delivered = True
-        request = self._source.last()
-        if request is not None:
-            self._sender.put(request)
-            self._send_all()
-
-    def _deadline_s(self) -> float:
-        if self._stop_at_s is None:
-            return self._flush_until_s
-        return self._stop_at_s if self._sender.is_reached else self._stop_unreached_at_s
-
-    def _answer_flush(self, ticket: int, *, delivered: bool) -> None:
-        with self._condition:
-            if delivered:
-                self._flush_delivered = max(self._flush_delivered, ticket)
-            self._flush_done = max(self._flush_done, ticket)
-            self._condition.notify_all()

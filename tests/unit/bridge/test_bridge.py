@@ -21,6 +21,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, Removal, SampleDrop, Where
 from otel_rl.bridge.delivery.manager import RunState
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.embedded_bridge import finish
@@ -307,14 +308,14 @@ def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) 
 def test_a_full_disk_at_the_stop_leaves_the_directory_to_the_next_bridge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_self: RunStore, _key: ExperimentKey, _tracker: str, _next_row: int) -> None:
+    def full(_self: DeliveryStore, _key: ExperimentKey, _next_row: int) -> None:
         raise JournalFull("The disk is full.")
 
     bridge = Bridge(settings(tmp_path))
     bridge.start()
     bridge.accept([batch(1)])
     with monkeypatch.context() as patched:
-        patched.setattr(RunStore, "finish", full)
+        patched.setattr(DeliveryStore, "finish", full)
         bridge.stop()
     again = Bridge(settings(tmp_path))
     again.start()

@@ -7,12 +7,14 @@ from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Removal
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.retention import Retention
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.records import ExperimentKey, Row
-from tests.stores import Store
+from tests.stores import Store, runs_of
 
 S = 1_000_000_000
 DAY_NS = 86_400 * S
@@ -27,13 +29,18 @@ class Rig:
         self.now_ns = T0
         self.counters = Counters()
         journal = store.open()
+        self.journal = journal
         self.run_store = RunStore(journal, clock_ns=lambda: self.now_ns)
+        self.deliveries = DeliveryStore(journal, TRACKER, clock_ns=lambda: self.now_ns)
         rows = [Row(n, n, T0 + n, {"trainer/loss": 1.0}) for n in range(3)]
         self.run_store.commit([Commit(KEY, rows, 3, b"state")])
         tracker = {"name": TRACKER, "keep_confirmed_s": 60.0}
         settings = load_settings(None, {"data": directory, "tracker": tracker})
         delivery = DeliveryManager(
-            self.run_store, DeliverySettings(TRACKER, directory, {}), self.counters.add
+            self.run_store,
+            self.deliveries,
+            DeliverySettings(TRACKER, directory, {}),
+            self.counters.add,
         )
         processor = RowProcessor(
             Spool(journal),
@@ -45,6 +52,7 @@ class Rig:
         self.cleanup = Cleanup(
             settings,
             self.run_store,
+            self.deliveries,
             Retention(
                 journal,
                 tracker=TRACKER,
@@ -71,16 +79,16 @@ class Rig:
 def test_only_a_run_that_the_tracker_has_finished_is_noted(store: Store, tmp_path: Path) -> None:
     rig = Rig(store, tmp_path)
     rig.cleanup.note_finished([rig.status(RunState.LIVE)])
-    assert rig.run_store.unfinished(TRACKER) == [KEY]
+    assert rig.deliveries.unfinished() == [KEY]
     rig.cleanup.note_finished([rig.status(RunState.FINISHED)])
-    assert rig.run_store.unfinished(TRACKER) == []
+    assert rig.deliveries.unfinished() == []
 
 
 def test_rows_of_a_finished_run_stay_as_long_as_the_settings_say(
     store: Store, tmp_path: Path
 ) -> None:
     rig = Rig(store, tmp_path)
-    rig.run_store.confirmed(KEY, TRACKER, 3)
+    rig.deliveries.confirmed(KEY, 3)
     rig.cleanup.note_finished([rig.status(RunState.FINISHED)])
     rig.now_ns = T0 + 59 * S
     rig.cleanup.prune()
@@ -92,11 +100,11 @@ def test_rows_of_a_finished_run_stay_as_long_as_the_settings_say(
 
 def test_a_run_that_ended_long_ago_is_removed_and_counted(store: Store, tmp_path: Path) -> None:
     rig = Rig(store, tmp_path)
-    rig.run_store.confirmed(KEY, TRACKER, 3)
+    rig.deliveries.confirmed(KEY, 3)
     rig.cleanup.note_finished([rig.status(RunState.FINISHED)])
     for days, removed in ((19, 0), (21, 1)):
         rig.now_ns = T0 + days * DAY_NS
         rig.cleanup.prune()
         rig.cleanup.remove_ended()
         assert rig.counters.value(Counter.RUNS_REMOVED, reason=Removal.TOO_OLD) == removed
-    assert rig.run_store.runs() == []
+    assert runs_of(rig.journal) == []

@@ -75,7 +75,9 @@ class Experiments:
             return key in self._known
 
     def owner_of(self, key: ExperimentKey) -> str:
-        """Return the token against which ``key`` counts."""
+        """Return the token against which ``key`` counts; empty where no token has a share."""
+        if not self._shares.are_needed:
+            return ""
         with self._lock:
             owner = self._owners.get(key)
         return self._shares.owner_of(key) if owner is None else owner

@@ -19,7 +19,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings

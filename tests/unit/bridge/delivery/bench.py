@@ -21,7 +21,7 @@ DEADLINE_S = 90.0
 
 
 class Rows:
-    """A row source in memory."""
+    """A row source and delivery record in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Rows:
                 for i in range(first, first + n)
             )
 
-    def prune(self, key: ExperimentKey, tracker: str, below: int, /) -> None:
+    def prune(self, key: ExperimentKey, below: int, /) -> None:
         with self._lock:
             assert below <= self.confirmations.get(key, 0), "unconfirmed rows are removed"
             self._kept_from[key] = below
@@ -63,11 +63,11 @@ class Rows:
         with self._lock:
             return self._kept_from.get(key, 0)
 
-    def reported(self, key: ExperimentKey, tracker: str, state: str, error: str, /) -> None:
+    def reported(self, key: ExperimentKey, state: str, error: str, /) -> None:
         with self._lock:
             self.errors.append((state, error))
 
-    def opened(self, key: ExperimentKey, tracker: str, location: str, /) -> None:
+    def opened(self, key: ExperimentKey, location: str, /) -> None:
         with self._lock:
             self.locations[key] = location
 
@@ -91,7 +91,7 @@ class Rows:
         with self._lock:
             return self.descriptions.setdefault(key, Description())
 
-    def confirmed(self, key: ExperimentKey, tracker: str, next_row: int, /) -> None:
+    def confirmed(self, key: ExperimentKey, next_row: int, /) -> None:
         with self._lock:
             self.confirmations[key] = next_row
             self.confirmed_at_s[key] = time.monotonic()
@@ -126,6 +126,7 @@ class Bench:
     def delivery(self) -> DeliveryManager:
         if self._delivery is None:
             self._delivery = DeliveryManager(
+                self.source,
                 self.source,
                 self.settings,
                 self.count,

@@ -13,7 +13,9 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, TrackerFailure
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState
-from otel_rl.bridge.journal.run_store import DAMAGED_ROW, Commit, RunStore
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalUnavailable
 from otel_rl.records import ExperimentKey, Row
@@ -360,13 +362,14 @@ def test_no_thread_outlives_a_stop_while_the_journal_is_unreachable(
 def test_a_damaged_row_stops_nobody_and_shows_in_the_run(bench: Bench, tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "data")
     run_store = RunStore(journal)
+    deliveries = DeliveryStore(journal, bench.settings.tracker)
     try:
         rows = [Row(n, n, 10**18 + n, {"x": float(n)}) for n in range(5)]
         run_store.commit([Commit(A, rows, 5, b"")])
         journal.write(
             lambda connection: connection.execute("UPDATE rows SET body = 'x' WHERE number = 2")
         )
-        delivery = DeliveryManager(run_store, bench.settings, bench.count)
+        delivery = DeliveryManager(run_store, deliveries, bench.settings, bench.count)
         delivery.notify(A)
         statuses = delivery.stop(timeout_s=DEADLINE_S, exit_code=0)
     finally:
@@ -387,7 +390,7 @@ def test_wrong_settings_are_refused_at_start(
 ) -> None:
     settings = replace(bench.settings, tracker=tracker, attributes=attributes)
     with pytest.raises(ConfigError):
-        DeliveryManager(bench.source, settings, bench.count)
+        DeliveryManager(bench.source, bench.source, settings, bench.count)
 
 
 def test_an_offline_run_is_written_anew_and_one_directory_is_left(bench: Bench) -> None:

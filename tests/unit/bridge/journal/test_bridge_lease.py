@@ -9,9 +9,11 @@ from typing import TypeVar
 import pytest
 
 from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
@@ -197,12 +199,12 @@ def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) ->
 
 def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: Site) -> None:
     site.work(*KEYS[:1])
-    run_store = RunStore(site.journal)
+    run_store, deliveries = RunStore(site.journal), DeliveryStore(site.journal, "jsonl")
     rows = [Row(0, 0, 0, {"x": 1.0})]
     run_store.commit([Commit(KEYS[0], rows, 1, b"", taken_of(site))])
-    run_store.confirmed(KEYS[0], "jsonl", 1)
-    run_store.finish(KEYS[0], "jsonl", 1)
-    assert run_store.settled("jsonl") == []
+    deliveries.confirmed(KEYS[0], 1)
+    deliveries.finish(KEYS[0], 1)
+    assert deliveries.settled() == []
     bridge = site.bridge()
     wait_until(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
 
@@ -213,12 +215,12 @@ def taken_of(site: Site) -> list[Offset]:
 
 def test_a_run_whose_rows_are_gone_is_settled(site: Site) -> None:
     site.work(*KEYS[:1])
-    run_store = RunStore(site.journal)
+    run_store, deliveries = RunStore(site.journal), DeliveryStore(site.journal, "jsonl")
     run_store.commit([Commit(KEYS[0], [Row(0, 0, 0, {"x": 1.0})], 1, b"", taken_of(site))])
-    run_store.confirmed(KEYS[0], "jsonl", 1)
-    run_store.finish(KEYS[0], "jsonl", 1)
-    run_store.prune(KEYS[0], "jsonl", 1)
-    assert run_store.settled("jsonl") == KEYS[:1]
+    deliveries.confirmed(KEYS[0], 1)
+    deliveries.finish(KEYS[0], 1)
+    deliveries.prune(KEYS[0], 1)
+    assert deliveries.settled() == KEYS[:1]
 
 
 @pytest.mark.slow

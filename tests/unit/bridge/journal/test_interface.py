@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.run_store import DAMAGED_ROW, Commit, RunStore, SavedRun
+from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore, SavedRun
 from otel_rl.bridge.journal.space_quota import Use
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalClosed, JournalFull, LeaseLost
@@ -180,34 +182,6 @@ def test_a_closed_journal_takes_nothing(store: Store) -> None:
         Spool(journal).append([batch()])
 
 
-def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
-    spool, run_store = Spool(journal), RunStore(journal)
-    spool.append([batch()])
-    run_store.commit([commit(row(0), row(1), state=b"some state", taken=offsets(spool))])
-    assert run_store.rows(KEY, start=0, limit=10) == [row(0), row(1)]
-    assert run_store.saved(KEY) == SavedRun(b"some state", [], 2, [])
-    assert spool.pending() == 0
-    assert run_store.runs() == [KEY]
-
-
-def test_what_was_seen_is_kept_beside_the_state_until_it_is_forgotten(
-    journal: Journal,
-) -> None:
-    run_store = RunStore(journal)
-    for number, newest_ns in enumerate((10, 30, 20)):
-        run_store.commit([replace(commit(), seen=(newest_ns, b"%d" % number))])
-    assert run_store.saved(KEY).seen == [b"0", b"1", b"2"]
-    run_store.commit([replace(commit(), forgotten_ns=20)])
-    assert run_store.saved(KEY).seen == [b"1"]
-
-
-def test_a_row_number_is_given_once(journal: Journal) -> None:
-    run_store = RunStore(journal)
-    run_store.commit([commit(row(0))])
-    with pytest.raises(Exception, match=r"(?i)unique"):
-        run_store.commit([commit(row(0))])
-
-
 def test_nan_and_infinity_are_kept(journal: Journal) -> None:
     run_store = RunStore(journal)
     values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 2**62}
@@ -231,8 +205,9 @@ def test_a_row_that_the_disk_has_lost_keeps_its_number_too(journal: Journal) -> 
     run_store.commit([commit(row(0), row(1), row(2))])
     journal.write(lambda c: c.execute("DELETE FROM rows WHERE number = 1"))
     assert [r.number for r in run_store.rows(KEY, start=0, limit=9)] == [0, 1, 2]
-    run_store.confirmed(KEY, "jsonl", 2)
-    run_store.prune(KEY, "jsonl", 2)
+    deliveries = DeliveryStore(journal, "jsonl")
+    deliveries.confirmed(KEY, 2)
+    deliveries.prune(KEY, 2)
     assert [r.number for r in run_store.rows(KEY, start=0, limit=9)] == [2]
 
 
@@ -284,23 +259,26 @@ def test_what_is_written_in_a_turn_that_is_over_never_happened(
     spool, run_store = Spool(journal), RunStore(journal)
     spool.append([batch()])
     run_store.commit([commit(row(0), state=b"theirs")])
-    run_store.confirmed(KEY, "wandb", 1)
+    deliveries = DeliveryStore(journal, "wandb")
+    deliveries.confirmed(KEY, 1)
     journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
-    stale = RunStore(journal, owners=Turn(epoch))
+    owners = Turn(epoch)
+    stale = RunStore(journal, owners=owners)
+    stale_deliveries = DeliveryStore(journal, "wandb", owners=owners)
     late = replace(commit(row(1), state=b"ours", taken=offsets(spool)), epoch=epoch or 1)
     changes: list[Callable[[], object]] = [
         lambda: stale.commit([late]),
-        lambda: stale.set_aside(KEY, offsets(spool)[0]),
-        lambda: stale.confirmed(KEY, "wandb", 0),
-        lambda: stale.prune(KEY, "wandb", 1),
-        lambda: stale.reported(KEY, "wandb", "retrying", "away"),
-        lambda: stale.finish(KEY, "wandb", 1),
+        lambda: Spool(journal, owners=owners).set_aside(KEY, offsets(spool)[0]),
+        lambda: stale_deliveries.confirmed(KEY, 0),
+        lambda: stale_deliveries.prune(KEY, 1),
+        lambda: stale_deliveries.reported(KEY, "retrying", "away"),
+        lambda: stale_deliveries.finish(KEY, 1),
     ]
     for change in changes:
         with pytest.raises(LeaseLost):
             change()
     assert (spool.pending(), kept(run_store), run_store.saved(KEY).state) == (1, [0], b"theirs")
-    assert run_store.finished(KEY, "wandb") == 0
+    assert deliveries.finished(KEY) == 0
 
 
 def test_what_is_written_in_the_turn_happens(journal: Journal) -> None:
@@ -308,87 +286,24 @@ def test_what_is_written_in_the_turn_happens(journal: Journal) -> None:
     journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
     run_store = RunStore(journal, owners=Turn(2))
     run_store.commit([replace(commit(row(0)), epoch=2)])
-    run_store.finish(KEY, "wandb", 1)
-    assert (kept(run_store), run_store.finished(KEY, "wandb")) == ([0], 1)
+    deliveries = DeliveryStore(journal, "wandb", owners=Turn(2))
+    deliveries.finish(KEY, 1)
+    assert (kept(run_store), deliveries.finished(KEY)) == ([0], 1)
 
 
 def kept(run_store: RunStore, key: ExperimentKey = KEY) -> list[int]:
     return [row.number for row in run_store.rows(key, start=0, limit=10_000)]
 
 
-def test_rows_below_the_number_are_pruned(journal: Journal) -> None:
-    run_store = RunStore(journal)
-    run_store.commit([commit(*(row(n) for n in range(5_000)))])
-    run_store.confirmed(KEY, "wandb", 5_000)
-    run_store.prune(KEY, "wandb", 4_990)
-    assert kept(run_store) == list(range(4_990, 5_000))
-    assert run_store.next_row(KEY) == 5_000
-
-
-def test_rows_that_this_tracker_has_not_confirmed_are_never_pruned(journal: Journal) -> None:
-    run_store = RunStore(journal)
-    run_store.commit([commit(*(row(n) for n in range(10)))])
-    run_store.confirmed(KEY, "jsonl", 10)
-    run_store.prune(KEY, "wandb", 10)
-    assert kept(run_store) == list(range(10))
-    run_store.confirmed(KEY, "wandb", 4)
-    run_store.prune(KEY, "wandb", 10)
-    assert kept(run_store) == list(range(4, 10))
-
-
-def test_pruned_rows_make_room_for_others(store: Store) -> None:
-    small = store.open(max_bytes=1 << 20)
-    run_store = RunStore(small, max_share=0.01)
-    run_store.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
-    assert not run_store.has_room(KEY)
-    run_store.confirmed(KEY, "jsonl", 100)
-    run_store.prune(KEY, "jsonl", 100)
-    assert run_store.has_room(KEY)
-
-
-def test_a_finished_run_is_pruned_when_its_rows_have_been_confirmed_for_long(
-    journal: Journal,
-) -> None:
-    now_ns = 1_000
-    run_store = RunStore(journal, clock_ns=lambda: now_ns)
-    run_store.commit([commit(*(row(n) for n in range(10)))])
-    run_store.confirmed(KEY, "wandb", 10)
-    run_store.prune_finished("wandb", confirmed_before_ns=now_ns)
-    assert kept(run_store) == list(range(10)), "it is not finished"
-    run_store.finish(KEY, "wandb", 10)
-    run_store.prune_finished("wandb", confirmed_before_ns=now_ns - 1)
-    assert kept(run_store) == list(range(10)), "it was confirmed just now"
-    run_store.prune_finished("wandb", confirmed_before_ns=now_ns)
-    assert kept(run_store) == []
-
-
-def test_a_finished_run_that_has_used_up_its_room_is_pruned_at_once(store: Store) -> None:
-    small = store.open(max_bytes=1 << 20)
-    run_store = RunStore(small, max_share=0.01)
-    run_store.commit([commit(*(row(n, **{"k" * 100: 1.0}) for n in range(100)))])
-    run_store.confirmed(KEY, "wandb", 100)
-    run_store.finish(KEY, "wandb", 100)
-    run_store.prune_finished("wandb", confirmed_before_ns=0)
-    assert run_store.has_room(KEY)
-
-
-def test_a_finished_run_that_was_never_confirmed_is_kept(journal: Journal) -> None:
-    run_store = RunStore(journal)
-    run_store.commit([commit(*(row(n) for n in range(10)))])
-    run_store.finish(KEY, "wandb", 10)  # an offline run
-    run_store.prune_finished("wandb", confirmed_before_ns=1 << 62)
-    assert kept(run_store) == list(range(10))
-
-
 def test_a_batch_that_cannot_be_read_is_set_aside_and_kept(journal: Journal) -> None:
-    spool, run_store = Spool(journal), RunStore(journal)
+    spool = Spool(journal)
     spool.append([batch(b"bad"), batch(b"good")])
     bad, good = offsets(spool)
-    run_store.set_aside(KEY, bad)
+    spool.set_aside(KEY, bad)
     assert payloads(spool) == [b"good"]
     with journal.read() as connection:
         assert connection.execute("SELECT payload FROM set_aside").fetchall() == [(b"bad",)]
-    run_store.set_aside(KEY, good)
+    spool.set_aside(KEY, good)
     assert spool.waiting() == []
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal import postgres
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows import processor as drains
@@ -22,7 +24,7 @@ from otel_rl.errors import ConfigError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
-from tests.stores import Store
+from tests.stores import Store, runs_of
 
 KEY = ExperimentKey("exp", "trial")
 S = 1_000_000_000
@@ -45,7 +47,7 @@ def test_of_a_function_that_raises_nothing_is_kept(journal: Journal) -> None:
 
     with pytest.raises(LookupError):
         journal.write(half)
-    assert RunStore(journal).runs() == []
+    assert runs_of(journal) == []
 
 
 def test_a_request_that_would_exceed_the_bound_is_refused(store: Store) -> None:
@@ -69,11 +71,11 @@ def test_a_journal_at_its_bound_has_room_to_make_rows_of_what_it_holds(store: St
 
 def test_an_error_is_as_old_as_its_first_report(journal: Journal) -> None:
     now = iter((100, 200, 300, 400))
-    run_store = RunStore(journal, clock_ns=lambda: next(now))
+    deliveries = DeliveryStore(journal, "jsonl", clock_ns=lambda: next(now))
     Spool(journal).append([batch()])
     since = []
     for error in ("away", "refused", "", "away"):
-        run_store.reported(KEY, "jsonl", "retrying", error)
+        deliveries.reported(KEY, "retrying", error)
         with journal.read() as connection:
             ((error_ns,),) = connection.execute("SELECT error_ns FROM deliveries").fetchall()
         since.append(error_ns)
@@ -85,10 +87,11 @@ def test_a_run_with_open_steps_is_not_settled(journal: Journal) -> None:
     spool.append([batch()])
     taken = [one.offset for one in spool.read(KEY, max_bytes=1)]
     run_store.commit([Commit(KEY, [], 0, b"", taken, is_open=True)])
-    run_store.finish(KEY, "jsonl", 0)
-    assert run_store.settled("jsonl") == []
+    deliveries = DeliveryStore(journal, "jsonl")
+    deliveries.finish(KEY, 0)
+    assert deliveries.settled() == []
     run_store.commit([Commit(KEY, [], 0, b"", ())])
-    assert run_store.settled("jsonl") == [KEY]
+    assert deliveries.settled() == [KEY]
 
 
 def measured(rank: int, step: int, value: float) -> Batch:

@@ -8,10 +8,12 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop
 from otel_rl.bridge.journal.bridge_lease import FREE
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
@@ -20,7 +22,7 @@ from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus,
 from otel_rl.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
-from tests.stores import Store
+from tests.stores import Store, runs_of
 
 S = 1_000_000_000
 HOUR = 3_600 * S
@@ -118,7 +120,7 @@ def test_a_run_that_ended_long_ago_goes_with_all_that_it_has_left(bench: Bench) 
     bench.end(B)
     bench.now_ns += 20 * DAY + S
     assert bench.remove() == Removed(too_old=[A], unarchived=7)
-    assert bench.run_store.runs() == [B]
+    assert runs_of(bench.journal) == [B]
     assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 1)
     assert bench.remove() == Removed()
 
@@ -131,7 +133,7 @@ def test_what_has_not_ended_stays_however_old_it_is(bench: Bench) -> None:
     bench.spool.append([measured(waits, 1, T0)])
     bench.now_ns += 400 * DAY
     assert bench.remove(share=0, busy=[busy]) == Removed()
-    assert len(bench.run_store.runs()) == 4
+    assert len(runs_of(bench.journal)) == 4
 
 
 def test_of_runs_that_are_more_than_their_share_the_oldest_go_first(bench: Bench) -> None:
@@ -141,7 +143,7 @@ def test_of_runs_that_are_more_than_their_share_the_oldest_go_first(bench: Bench
         bench.end(key, history=100_000)
     bench.now_ns += 2 * HOUR
     assert bench.remove(share=350_000) == Removed(over_share=keys[:3])
-    assert bench.run_store.runs() == keys[3:]
+    assert runs_of(bench.journal) == keys[3:]
 
 
 def test_a_run_that_has_just_ended_stays(bench: Bench) -> None:
@@ -190,8 +192,8 @@ def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(
     bench.spool.append([measured(A, step, T0 + step * S) for step in range(3)])
     drained(T0 + 3 * S)
     made = bench.run_store.next_row(A)
-    bench.run_store.confirmed(A, TRACKER, made)
-    bench.run_store.finish(A, TRACKER, made)
+    DeliveryStore(bench.journal, TRACKER).confirmed(A, made)
+    DeliveryStore(bench.journal, TRACKER).finish(A, made)
     bench.now_ns += 31 * DAY
     assert bench.remove() == Removed(too_old=[A])
     bench.spool.append([measured(A, 2, T0 + 2 * S), measured(A, 7, bench.now_ns)])

@@ -13,6 +13,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.stores import runs_of
 
 KEY = ExperimentKey("exp", "trial")
 
@@ -73,7 +74,7 @@ def test_a_name_that_is_no_text_any_more_harms_no_other_run(journal: SqliteJourn
         )
     )
     assert other in Spool(journal).waiting()
-    assert other in RunStore(journal).runs()
+    assert other in runs_of(journal)
 
 
 def test_threads_that_have_ended_leave_no_file_open(journal: SqliteJournal) -> None:

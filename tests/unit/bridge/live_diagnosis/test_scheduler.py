@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
-from otel_rl.bridge.journal.run_store import Commit, SavedRun
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.run_store import SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.loaded_run import LoadedRun, load_run

@@ -16,8 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
+from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import checksum
-from otel_rl.bridge.journal.run_store import Commit, RunStore, SavedRun
+from otel_rl.bridge.journal.reader import shared_histories
+from otel_rl.bridge.journal.run_store import RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows import loaded_run, processor
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
@@ -497,11 +499,11 @@ def test_a_batch_is_counted_as_set_aside_once_it_is(
 ) -> None:
     bench.spool.append([broken(A)])
 
-    def full(_self: RunStore, _key: ExperimentKey, _offset: int) -> None:
+    def full(_self: Spool, _key: ExperimentKey, _offset: int) -> None:
         raise JournalFull("The disk is full.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunStore, "set_aside", full)
+        patched.setattr(Spool, "set_aside", full)
         for _ in range(3):
             with pytest.raises(JournalFull):
                 bench.run(seconds=2)
@@ -736,7 +738,7 @@ def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:
     """How often each span of a step is in what is kept for a diagnosis."""
     found: dict[tuple[int, str], int] = {}
-    for body in bench.run_store.history(key):
+    for body in shared_histories(bench.journal, key)[key]:
         for facts in Facts.decode(body).spans:
             place = facts.step, facts.phase
             found[place] = found.get(place, 0) + facts.spans

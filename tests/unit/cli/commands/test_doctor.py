@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.main import main
@@ -46,25 +48,31 @@ def doctor(
 
 
 @pytest.fixture
-def run_store(tmp_path: Path) -> Iterator[RunStore]:
+def journal(tmp_path: Path) -> Iterator[Journal]:
     """That of a bridge which is running."""
     journal = SqliteJournal(tmp_path / "data")
-    yield made(journal)
+    yield journal
     journal.close()
 
 
-def made(journal: Journal) -> RunStore:
+@pytest.fixture
+def deliveries(journal: Journal) -> DeliveryStore:
+    return made(journal)
+
+
+def made(journal: Journal) -> DeliveryStore:
     run_store = RunStore(journal, clock_ns=lambda: NOON_NS)
+    deliveries = DeliveryStore(journal, "wandb", clock_ns=lambda: NOON_NS)
     for key in (A, B):
         rows = [Row(n, n, n, {"x": 1.0}) for n in range(40)]
         run_store.commit([Commit(key, rows, 40, b"")])
-    run_store.confirmed(A, "wandb", 20)
-    run_store.confirmed(B, "wandb", 40)
-    return run_store
+    deliveries.confirmed(A, 20)
+    deliveries.confirmed(B, 40)
+    return deliveries
 
 
 def test_a_directory_in_use_is_no_failure(
-    run_store: RunStore, doctor: Callable[[], Report]
+    deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
     report = doctor()
     assert report.status == 0
@@ -72,7 +80,7 @@ def test_a_directory_in_use_is_no_failure(
 
 
 def test_runs_are_listed_while_a_bridge_writes_them(
-    run_store: RunStore, doctor: Callable[[], Report]
+    deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
     report = doctor()
     assert "1 with all rows at their tracker" in report.about("runs")
@@ -80,9 +88,9 @@ def test_runs_are_listed_while_a_bridge_writes_them(
 
 
 def test_a_run_that_its_tracker_refuses_fails_and_says_why_and_since_when(
-    run_store: RunStore, doctor: Callable[[], Report]
+    deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
-    run_store.reported(A, "wandb", "rejected", "the API key is not valid.")
+    deliveries.reported(A, "rejected", "the API key is not valid.")
     report = doctor()
     assert report.status == 1
     assert report.about("run grpo/default") == (
@@ -98,10 +106,10 @@ def test_the_time_is_that_of_the_first_failure_after_the_last_success(
     try:
         now_ns = [NOON_NS]
         made(journal)
-        run_store = RunStore(journal, clock_ns=lambda: now_ns[0])
+        deliveries = DeliveryStore(journal, "wandb", clock_ns=lambda: now_ns[0])
         for minutes, error in enumerate(["away", "", "away", "still away"]):
             now_ns[0] = NOON_NS + minutes * 60_000_000_000
-            run_store.reported(A, "wandb", "retrying", error)
+            deliveries.reported(A, "retrying", error)
         line = doctor().about("run grpo/default")
     finally:
         journal.close()
@@ -109,16 +117,20 @@ def test_the_time_is_that_of_the_first_failure_after_the_last_success(
     assert "still away" in line
 
 
-def test_a_run_that_works_again_is_well(run_store: RunStore, doctor: Callable[[], Report]) -> None:
-    run_store.reported(A, "wandb", "rejected", "the API key is not valid.")
-    run_store.reported(A, "wandb", "live", "")
-    run_store.confirmed(A, "wandb", 40)
+def test_a_run_that_works_again_is_well(
+    deliveries: DeliveryStore, doctor: Callable[[], Report]
+) -> None:
+    deliveries.reported(A, "rejected", "the API key is not valid.")
+    deliveries.reported(A, "live", "")
+    deliveries.confirmed(A, 40)
     report = doctor()
     assert (report.status, "2 with all rows" in report.about("runs")) == (0, True)
 
 
-def test_a_finished_offline_run_is_well(run_store: RunStore, doctor: Callable[[], Report]) -> None:
-    run_store.finish(A, "wandb", 40)
+def test_a_finished_offline_run_is_well(
+    deliveries: DeliveryStore, doctor: Callable[[], Report]
+) -> None:
+    deliveries.finish(A, 40)
     assert "2 with all rows" in doctor().about("runs")
 
 
@@ -153,8 +165,10 @@ def test_a_journal_that_cannot_be_read_fails_with_a_hint(
 
 
 def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
-    run_store: RunStore, doctor: Callable[[], Report]
+    journal: Journal, doctor: Callable[[], Report]
 ) -> None:
+    made(journal)
+    run_store = RunStore(journal)
     there = {"generator": RoleStanding(3, 2, 1, 4.25), "trainer": RoleStanding(4, 4, 0, None)}
     gone = {"trainer": RoleStanding(0, 0, 0, None)}
     for key, roles in ((A, there), (B, gone)):

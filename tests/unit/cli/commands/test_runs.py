@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.main import main
@@ -58,7 +60,7 @@ class Journals:
         )
 
     def opened(self, name: str, location: str) -> None:
-        self.runs.opened(ExperimentKey(name, "t"), "jsonl", location)
+        DeliveryStore(self.journal, "jsonl").opened(ExperimentKey(name, "t"), location)
 
 
 Listing = Callable[[], Sequence[Mapping[str, Any]]]

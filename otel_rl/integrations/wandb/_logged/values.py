@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from otel_rl.integrations.wandb._histogram import Histogram
-from otel_rl.integrations.wandb._media import Media
-from otel_rl.integrations.wandb._rows import Row
-from otel_rl.integrations.wandb._stand_in import StandIn
-from otel_rl.integrations.wandb._table import Table
+from otel_rl.integrations.wandb._logged.histogram import Histogram
+from otel_rl.integrations.wandb._logged.rows import Row
+from otel_rl.integrations.wandb._logged.table import Table
+from otel_rl.integrations.wandb._stand_ins.media import Media
+from otel_rl.integrations.wandb._stand_ins.stand_in import StandIn
 from otel_rl.worker.tensors import PLAIN, NotANumber, hold
 
 __all__ = ["Skipped", "flat_row"]

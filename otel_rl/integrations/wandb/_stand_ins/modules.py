@@ -18,7 +18,7 @@ from os import PathLike
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rl.integrations.wandb._stand_in import CARRIED, is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.stand_in import CARRIED, is_optional, stand_in
 
 __all__ = ["install"]
 

@@ -6,9 +6,9 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, Final
 
-from otel_rl.integrations.wandb._media import Media, ignored, media
 from otel_rl.integrations.wandb._run_metadata import generate_id
-from otel_rl.integrations.wandb._stand_in import Error, is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.media import Media, ignored, media
+from otel_rl.integrations.wandb._stand_ins.stand_in import Error, is_optional, stand_in
 
 __all__ = [
     "AlertLevel",

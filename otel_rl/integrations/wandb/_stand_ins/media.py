@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_rl.integrations.wandb._log_once import warn_once
-from otel_rl.integrations.wandb._stand_in import StandIn, is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.stand_in import StandIn, is_optional, stand_in
 
 __all__ = ["MEDIA", "READS", "Media", "ignored", "media", "refused"]
 

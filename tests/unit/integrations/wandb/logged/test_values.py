@@ -4,8 +4,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from otel_rl.integrations.wandb import Histogram, _media
-from otel_rl.integrations.wandb._values import flat_row
+from otel_rl.integrations.wandb import Histogram
+from otel_rl.integrations.wandb._logged.values import flat_row
+from otel_rl.integrations.wandb._stand_ins import media
 from otel_rl.worker.tensors import number
 
 
@@ -56,7 +57,7 @@ def test_nan_is_a_value_and_none_is_none() -> None:
         (b"bytes", "text"),
         ([1, 2], "list"),
         (np.zeros(3), "ndarray of shape (3,)"),
-        (_media.MEDIA["Image"]("no file"), "Image"),
+        (media.MEDIA["Image"]("no file"), "Image"),
         (object(), "object"),
     ],
 )

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.integrations.wandb._rows import Row, Rows
+from otel_rl.integrations.wandb._logged.rows import Row, Rows
 
 Values = dict[str, object]
 

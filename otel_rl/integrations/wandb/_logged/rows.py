@@ -11,7 +11,7 @@ Within a row the last value of a key wins.
 
 from dataclasses import dataclass, field
 
-from otel_rl.integrations.wandb._table import Samples
+from otel_rl.integrations.wandb._logged.table import Samples
 
 __all__ = ["Row", "Rows"]
 

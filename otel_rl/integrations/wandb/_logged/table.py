@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from otel_rl.integrations.wandb._log_once import warn_once
-from otel_rl.integrations.wandb._stand_in import is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional, stand_in
 
 __all__ = ["Samples", "Table", "Tables"]
 

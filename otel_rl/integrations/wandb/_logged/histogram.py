@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
-from otel_rl.integrations.wandb._stand_in import is_optional, stand_in
+from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional, stand_in
 
 __all__ = ["Histogram"]
 

@@ -1,0 +1,206 @@
+"""Delivery store: which rows of each run the tracker has, and what keeps it from taking more.
+
+Rows are removed only below the number that the tracker has confirmed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+
+__all__ = ["DeliveryStore"]
+
+_T = TypeVar("_T")
+
+_PRUNED_AT_ONCE: Final = 2_000
+
+
+class DeliveryStore:
+    """Deliveries of the runs of one journal to one tracker. Any thread may call any method.
+
+    Args:
+        journal: Where the runs are.
+        tracker: Name of the tracker.
+        owners: Says which runs this bridge may write.
+        has_room: Whether a run may get more rows while its present ones are stored.
+        clock_ns: Nanoseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        tracker: str,
+        *,
+        owners: Ownership | None = None,
+        has_room: Callable[[ExperimentKey], bool] = lambda _: True,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._journal = journal
+        self._tracker = tracker
+        self._owners = owners or SoleOwner()
+        self._has_room = has_room
+        self._clock_ns = clock_ns
+
+    def unfinished(self) -> Sequence[ExperimentKey]:
+        """The runs with rows that the tracker's run was not closed with."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs LEFT JOIN deliveries AS d"
+                " ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE runs.next_row > COALESCE(finished_row, 0) ORDER BY runs.number",
+                (self._tracker,),
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def confirmed(self, key: ExperimentKey, next_row: int) -> None:
+        """Remember that the tracker has every row before ``next_row``.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+        """
+        run = run_id(key.experiment, key.trial)
+        self._write(
+            key,
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, next_row, confirmed_ns)"
+                " VALUES (?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE"
+                " SET next_row = excluded.next_row, confirmed_ns = excluded.confirmed_ns",
+                (run, self._tracker, next_row, self._clock_ns()),
+            ),
+        )
+
+    def prune(self, key: ExperimentKey, below: int) -> None:
+        """Remove the rows before ``below``, but none that the tracker has not confirmed.
+
+        Raises:
+            JournalFull: No room even for that. Some may be removed.
+        """
+        run = run_id(key.experiment, key.trial)
+        while self._write(key, partial(_remove_rows, run=run, tracker=self._tracker, below=below)):
+            pass
+
+    def settled(self) -> Sequence[ExperimentKey]:
+        """Runs with which there is nothing to do until something new comes.
+
+        Nothing waits or is open, everything is archived, the tracker has finished them, and their
+        rows are gone, or will stay for ever because it confirms none.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs"
+                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE is_open = 0 AND archive_bytes = 0 AND finished_row = runs.next_row"
+                " AND (row_bytes = 0 OR d.next_row < runs.next_row) AND NOT EXISTS (SELECT 1"
+                " FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)",
+                (self._tracker,),
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def prune_finished(self, *, confirmed_before_ns: int) -> None:
+        """Remove the rows of our runs that the tracker has finished, and had wholly by that time.
+
+        Those of a run that has no room for more go at once.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial, runs.next_row, confirmed_ns FROM runs"
+                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
+                " WHERE row_bytes > 0 AND finished_row = runs.next_row"
+                " AND d.next_row = runs.next_row",
+                (self._tracker,),
+            ).fetchall()
+        for experiment, trial, next_row, confirmed_ns in found:
+            key = ExperimentKey(experiment, trial)
+            if self._owners.epoch(key) is None:
+                continue
+            if confirmed_ns <= confirmed_before_ns or not self._has_room(key):
+                self.prune(key, next_row)
+
+    def reported(self, key: ExperimentKey, state: str, error: str) -> None:
+        """Remember what keeps the tracker from taking rows, and since when; "" for nothing.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+        """
+        run = run_id(key.experiment, key.trial)
+        self._write(
+            key,
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, state, error, error_ns)"
+                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE SET error_ns ="
+                " CASE WHEN deliveries.error = '' THEN excluded.error_ns"
+                " ELSE deliveries.error_ns END,"
+                " state = excluded.state, error = excluded.error",
+                (run, self._tracker, state, error.replace("\0", ""), self._clock_ns()),
+            ),
+        )
+
+    def opened(self, key: ExperimentKey, location: str) -> None:
+        """Remember where the tracker has the run.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+        """
+        run = run_id(key.experiment, key.trial)
+        self._write(
+            key,
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, location) VALUES (?, ?, ?)"
+                " ON CONFLICT (run_id, tracker) DO UPDATE SET location = excluded.location",
+                (run, self._tracker, location.replace("\0", "")),
+            ),
+        )
+
+    def finish(self, key: ExperimentKey, next_row: int) -> None:
+        """Remember that the tracker's run was closed with every row before ``next_row``."""
+        run = run_id(key.experiment, key.trial)
+        self._write(
+            key,
+            lambda connection: connection.execute(
+                "INSERT INTO deliveries (run_id, tracker, finished_row) VALUES (?, ?, ?)"
+                " ON CONFLICT (run_id, tracker) DO UPDATE SET finished_row = excluded.finished_row",
+                (run, self._tracker, next_row),
+            ),
+        )
+
+    def finished(self, key: ExperimentKey) -> int:
+        """Return the last value of ``finish``; 0 if there is none."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT finished_row FROM deliveries WHERE run_id = ? AND tracker = ?",
+                (run_id(key.experiment, key.trial), self._tracker),
+            ).fetchone()
+        return int(found[0]) if found else 0
+
+    def _write(self, key: ExperimentKey, function: Callable[[Connection], _T]) -> _T:
+        return write_owned(self._journal, self._owners, key, function)
+
+
+def _remove_rows(connection: Connection, *, run: str, tracker: str, below: int) -> bool:
+    """Remove some confirmed rows, so few that no writer waits for long. Returns whether it did."""
+    bounds = connection.execute(
+        "SELECT pruned_row, d.next_row FROM runs JOIN deliveries AS d ON d.run_id = runs.run_id"
+        " AND d.tracker = ? WHERE runs.run_id = ?",
+        (tracker, run),
+    ).fetchone()
+    if bounds is None:
+        return False
+    first, confirmed = bounds
+    end = min(below, confirmed, first + _PRUNED_AT_ONCE)
+    if end <= first:
+        return False
+    (size,) = connection.execute(
+        "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM rows WHERE run_id = ? AND number < ?",
+        (run, end),
+    ).fetchone()
+    connection.execute("DELETE FROM rows WHERE run_id = ? AND number < ?", (run, end))
+    connection.execute(
+        "UPDATE runs SET row_bytes = row_bytes - ?, pruned_row = ? WHERE run_id = ?",
+        (size, end, run),
+    )
+    return True

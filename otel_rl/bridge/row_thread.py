@@ -1,0 +1,205 @@
+"""The thread that makes rows, from the start of a bridge to its end."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.errors import JournalError, JournalGone
+
+__all__ = ["RowThread", "stop_timeout_s"]
+
+_log = logging.getLogger(__name__)
+
+# Rows are also closed by time, so rounds run even when nothing arrives.
+_TICK_S = 0.2
+
+# While the disk blocks all requests, or this process is starved, no sender can report. Pauses
+# longer than this do not count as silence or lateness.
+_HELD_UP_S = 1.0
+
+# After a full disk or a bug.
+_RETRY_S = 1.0
+
+# Without room for rows, a stopping bridge waits this long for a tracker that takes none.
+_NO_ROOM_S = 5.0
+
+# What goes wrong is tried again every second; it is worth one line a minute.
+_LOG_EVERY_NS = 60_000_000_000
+
+
+def stop_timeout_s(settings: BridgeSettings) -> float:
+    """Return the seconds that a stopping bridge has until it is to end."""
+    journal = settings.journal
+    # A lease is renewed until the end, but others wait for the runs.
+    is_shared = journal.url is not None
+    return min(settings.stop_timeout_s, journal.lease_s) if is_shared else settings.stop_timeout_s
+
+
+class RowThread:
+    """Makes rows of what waits in the spool. Other threads call the public methods.
+
+    Args:
+        settings: Of the bridge.
+        rows: Makes the rows; used by this thread alone.
+        journal: Where they are kept.
+        spool: What they are made of.
+        delivery: Makes room for rows by delivering others.
+        diagnosis: Looks at ended runs a last time.
+        presence: Told whether the journal is there.
+        counters: Of the bridge.
+        clock_ns: Nanoseconds since the epoch.
+        stopping: Set by ``stop``.
+    """
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        rows: RowProcessor,
+        *,
+        journal: Journal,
+        spool: Spool,
+        delivery: DeliveryManager,
+        diagnosis: DiagnosisScheduler,
+        presence: JournalPresence,
+        counters: Counters,
+        clock_ns: Callable[[], int],
+        stopping: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._is_shared = settings.journal.url is not None
+        self._rows = rows
+        self._journal = journal
+        self._spool = spool
+        self._delivery = delivery
+        self._diagnosis = diagnosis
+        self._presence = presence
+        self._counters = counters
+        self._clock_ns = clock_ns
+        self._stopping = stopping
+        self._work = threading.Event()
+        self._logged_ns = 0
+        self._round_s = time.monotonic()
+        # Set before ``stopping``, read after it.
+        self._stop_begun_s = math.inf
+        self._failed: bool | None = None
+        self._thread = threading.Thread(target=self._run, name="otel-rl-drain", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look for work at once."""
+        self._work.set()
+
+    def stop(self, *, begun_s: float, failed: bool | None) -> None:
+        """Make the last rows, and wait for the end of the thread.
+
+        Args:
+            begun_s: When the bridge began to stop, see ``time.monotonic``.
+            failed: Whether workers that did not report their end have failed; None if they may
+                still run.
+        """
+        self._stop_begun_s = begun_s
+        self._failed = failed
+        self._stopping.set()
+        self._work.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stopping.is_set()
+            pause_s = 0.0
+            try:
+                if stopping and not self._is_shared:
+                    self._finish()
+                    self._look_last()
+                else:
+                    while self._round() and self._may_go_on():
+                        pass
+            except JournalGone as exc:
+                pause_s = _RETRY_S
+                self._presence.gone(exc)
+            except JournalError as exc:
+                pause_s = _RETRY_S
+                if self._may_log():
+                    _log.warning("Rows cannot be kept, the batches wait: %s", exc)
+            except Exception:  # noqa: BLE001  # the thread outlives any single failure; counted
+                pause_s = _RETRY_S
+                self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
+                if self._may_log():
+                    _log.exception("Making rows failed; the batches are kept and tried again.")
+            if stopping:
+                return
+            if pause_s:
+                self._stopping.wait(pause_s)
+            else:
+                self._work.wait(_TICK_S)
+                self._work.clear()
+
+    def _round(self) -> bool:
+        """Run one round of row making. Returns whether more may be ready at once."""
+        if self._journal.busy_s > _HELD_UP_S:
+            return False  # the run's rows could not be stored, and may depend on waiting batches
+        begun_s, last_s = time.monotonic(), self._round_s
+        if begun_s - last_s > _HELD_UP_S:
+            self._rows.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
+        has_more = self._rows.round(self._clock_ns())
+        if not self._is_shared:  # a round may not need the table that is missing
+            self._presence.there()
+        self._round_s = begun_s
+        return has_more
+
+    def _may_go_on(self) -> bool:
+        """Return whether to make more rows at once: a stopping bridge has until it is to end."""
+        if not self._stopping.is_set():
+            return True
+        until_s = self._stop_begun_s + stop_timeout_s(self._settings)
+        return self._is_shared and time.monotonic() < until_s
+
+    def _finish(self) -> None:
+        """Make rows of everything that was accepted, for at most half of the stop timeout.
+
+        Without room for rows, the tracker frees some by taking those that are there: wait as long
+        as it does.
+        """
+        taken_s = time.monotonic()
+        until_s = self._stop_begun_s + self._settings.stop_timeout_s / 2
+        safe_rows = 0
+        while True:
+            self._rows.finish(
+                self._clock_ns(),
+                failed=self._failed,
+                is_over=lambda: time.monotonic() > until_s,
+            )
+            now_s = time.monotonic()
+            safe_rows, before = sum(run.safe_row for run in self._delivery.status()), safe_rows
+            taken_s = now_s if safe_rows > before else taken_s
+            if now_s > until_s or now_s - taken_s > _NO_ROOM_S or not self._spool.pending():
+                return
+            time.sleep(_TICK_S)
+
+    def _look_last(self) -> None:
+        """Tell the runs that have ended what is found out about them."""
+        if self._diagnosis.look_last():
+            while self._rows.round(self._clock_ns()):
+                pass
+
+    def _may_log(self) -> bool:
+        """Return whether the last such log line is at least a minute old."""
+        now_ns = self._clock_ns()
+        if 0 <= now_ns - self._logged_ns < _LOG_EVERY_NS:
+            return False
+        self._logged_ns = now_ns
+        return True

@@ -1,0 +1,142 @@
+"""Stages of a bridge, each made from the bridge's settings."""
+
+import importlib.util
+from collections.abc import Callable, Collection, Sequence
+
+from otel_rl.bridge.archive.archiver import Archiver
+from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.delivery.manager import DeliverySettings
+from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
+from otel_rl.bridge.journal.archive_store import ArchiveStore
+from otel_rl.bridge.journal.bridge_lease import FREE
+from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
+from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.stores import Stores
+from otel_rl.errors import MissingExtra
+from otel_rl.records import ExperimentKey
+
+__all__ = ["archiver", "delivery_settings", "diagnosis", "retention", "servers"]
+
+# Pause after a tracker's first failure; it doubles from there.
+_FIRST_RETRY_S = 0.5
+
+_DAY_NS = 86_400_000_000_000
+
+
+def archiver(
+    settings: BridgeSettings, stores: Stores, counters: Counters, clock_ns: Callable[[], int]
+) -> Archiver | None:
+    """Return the archive's writer; None if it is off, or on by default without its library.
+
+    Raises:
+        MissingExtra: The archive is demanded, and its library is not installed.
+    """
+    if settings.archive.enabled is False:
+        return None
+    if importlib.util.find_spec("pyarrow") is None:
+        if settings.archive.enabled:
+            raise MissingExtra("archive.enabled: the archive", "pyarrow", "archive")
+        return None
+    return Archiver(
+        ArchiveStore(stores.journal, stores.owners),
+        settings.archive.directory or settings.data / "archive",
+        every_s=settings.archive.every_s,
+        max_waiting_bytes=int(settings.archive.max_share * settings.journal.max_bytes),
+        counters=counters,
+        clock_ns=clock_ns,
+    )
+
+
+def delivery_settings(settings: BridgeSettings) -> DeliverySettings:
+    """Return the settings of the delivery."""
+    tracker = settings.tracker
+    is_shared = settings.journal.url is not None
+    return DeliverySettings(
+        tracker=tracker.name,
+        directory=tracker.directory or settings.data,
+        # Bridges that share the tracker's directory share its locks.
+        scratch=tracker.directory if is_shared else settings.data,
+        attributes=tracker.options,
+        max_writers=tracker.max_live_runs,
+        confirm_interval_s=tracker.confirm_interval_s,
+        keep_confirmed_s=tracker.keep_confirmed_s,
+        first_retry_s=min(_FIRST_RETRY_S, tracker.max_retry_s),
+        max_retry_s=tracker.max_retry_s,
+        rejected_retry_s=tracker.rejected_retry_s,
+        detail=tracker.detail,
+        names=tracker.names,
+        per_worker=settings.align.per_worker,
+        max_values_per_minute=tracker.max_values_per_minute if tracker.name == "wandb" else 0,
+    )
+
+
+def retention(
+    settings: BridgeSettings,
+    stores: Stores,
+    shares: TokenShares,
+    *,
+    tenant: Callable[[ExperimentKey], str],
+    busy: Callable[[], Collection[ExperimentKey]],
+) -> Retention:
+    """Return what chooses the ended runs to remove; ``busy`` are those that still have work."""
+    journal = settings.journal
+    ended_bytes = int(journal.max_ended_share * journal.max_bytes)
+
+    def share_of(key: ExperimentKey) -> tuple[str, int]:
+        name = tenant(key)
+        return name, shares.of(name, ended_bytes)
+
+    return Retention(
+        stores.journal,
+        tracker=settings.tracker.name,
+        keep_ns=int(journal.keep_ended_days * _DAY_NS),
+        share_of=share_of,
+        late_ns=int(settings.receive.max_future_s * 1e9),
+        busy=busy,
+        free=EVERY_RUN if journal.url is None else FREE,
+    )
+
+
+def diagnosis(
+    settings: BridgeSettings,
+    stores: Stores,
+    rows: RowProcessor,
+    counters: Counters,
+    clock_ns: Callable[[], int],
+) -> DiagnosisScheduler:
+    """Return the scheduler of diagnoses of this bridge's runs."""
+    url, run_store = settings.journal.url, stores.run_store
+    return DiagnosisScheduler(
+        run_store,
+        environment={} if url is None else {f"{ENV_PREFIX}JOURNAL__URL": url.get_secret_value()},
+        arguments=["--data", str(settings.data)],
+        every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
+        experiments=lambda: [key for key in rows.experiments() if run_store.is_ours(key)],
+        tell=rows.tell,
+        counters=counters,
+        clock_ns=clock_ns,
+    )
+
+
+def servers(settings: BridgeSettings, intake: IngestPipeline) -> Sequence[HttpServer | GrpcServer]:
+    """Bind the ports. The servers answer once they are started.
+
+    Raises:
+        ConfigError: A port is taken, or a certificate cannot be used.
+    """
+    tls = load_tls(settings.tls)
+    bound: list[HttpServer | GrpcServer] = []
+    try:
+        if settings.grpc.enabled:
+            bound.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
+        if settings.http.enabled:
+            grpc = bound[0].address if bound else None
+            http = HttpServer(intake, settings.http.host, settings.http.port, tls, grpc=grpc)
+            bound.insert(0, http)
+    except BaseException:
+        for server in bound:
+            server.stop()
+        raise
+    return bound

@@ -1,0 +1,95 @@
+"""Everything that a bridge keeps in its journal, opened and closed together."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.ingest import JournalShares, TokenShares
+from otel_rl.bridge.journal.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.records import ExperimentKey
+
+__all__ = ["Stores"]
+
+
+class Stores:
+    """The journal of one bridge, with its parts.
+
+    Args:
+        settings: Of the bridge.
+        shares: Of the tenants.
+        tenant: Name of the tenant whose a run is.
+        gained: See ``BridgeLeases``.
+        lost: See ``BridgeLeases``.
+
+    Attributes:
+        journal: The database.
+        leases: Runs that are this bridge's; None where no other bridge shares the journal.
+        owners: Says which runs this bridge may write.
+        spool: Accepted batches.
+        room: Holds tenants to their shares.
+        run_store: Rows and states.
+        deliveries: What the tracker has.
+
+    Raises:
+        ConfigError: The journal cannot be used.
+        JournalLocked: Another bridge has the data directory.
+    """
+
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        shares: TokenShares,
+        *,
+        tenant: Callable[[ExperimentKey], str],
+        gained: Callable[[ExperimentKey, bool], None],
+        lost: Callable[[Collection[ExperimentKey]], None],
+    ) -> None:
+        journal = settings.journal
+        url = None if journal.url is None else journal.url.get_secret_value()
+        self.journal = open_journal(settings.data, url, max_bytes=journal.max_bytes)
+        self._lease_journal: Journal | None = None
+        self.leases: BridgeLeases | None = None
+        if url is not None:
+            # Connections of their own, so that they do not wait behind requests.
+            self._lease_journal = open_journal(
+                settings.data, url, max_bytes=journal.max_bytes, connections=2
+            )
+            self.leases = BridgeLeases(
+                self._lease_journal,
+                owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+                tracker=settings.tracker.name,
+                lease_s=journal.lease_s,
+                gained=gained,
+                lost=lost,
+            )
+        self.owners: Ownership = self.leases or SoleOwner()
+        self.spool = Spool(
+            self.journal,
+            max_share=journal.max_share,
+            is_shared=shares.are_needed,
+            owners=self.owners,
+        )
+        self.room = JournalShares(shares, journal.max_bytes, self.spool.in_use, tenant)
+        self.run_store = RunStore(
+            self.journal, max_share=journal.max_share, owners=self.owners, room=self.room
+        )
+        self.deliveries = DeliveryStore(
+            self.journal,
+            settings.tracker.name,
+            owners=self.owners,
+            has_room=self.run_store.has_room,
+        )
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.journal.close()
+        if self._lease_journal is not None:
+            self._lease_journal.close()

@@ -1,0 +1,147 @@
+"""The thread that makes rows: woken by work, stopped by nothing but the bridge."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from otel_rl.bridge.config import load_settings
+from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
+from otel_rl.errors import JournalFull, JournalGone
+from tests.waiting import wait_until
+
+DEADLINE_S = 90.0
+
+
+class Work:
+    """Rounds that end as a test says, and everything else that the thread asks."""
+
+    def __init__(self, busy_s: float) -> None:
+        self.rounds = 0
+        self.finished: list[bool | None] = []
+        self.looks = 0
+        self.looks_at_disk = 0
+        self._busy_s = busy_s
+        self.error: Exception | None = None
+
+    @property
+    def busy_s(self) -> float:
+        self.looks_at_disk += 1
+        return self._busy_s
+
+    def round(self, _now_ns: int) -> bool:
+        self.rounds += 1
+        if self.error is not None:
+            raise self.error
+        return False
+
+    def finish(self, _now_ns: int, *, failed: bool | None, is_over: object) -> None:
+        self.finished.append(failed)
+
+    def go_on(self, _now_ns: int) -> None: ...
+
+    def look_last(self) -> bool:
+        self.looks += 1
+        return False
+
+    def status(self) -> list[Any]:
+        return []
+
+    def pending(self) -> int:
+        return 0
+
+
+class Site:
+    """A thread over such work."""
+
+    def __init__(self, directory: Path, *, busy_s: float = 0.0, **journal: object) -> None:
+        self.work = Work(busy_s)
+        self.counters = Counters()
+        self.presence = JournalPresence()
+        self.thread = RowThread(
+            load_settings(
+                None, {"data": directory, "tracker": {"name": "jsonl"}, "journal": journal}
+            ),
+            cast("Any", self.work),
+            journal=cast("Any", self.work),
+            spool=cast("Any", self.work),
+            delivery=cast("Any", self.work),
+            diagnosis=cast("Any", self.work),
+            presence=self.presence,
+            counters=self.counters,
+            clock_ns=time.time_ns,
+            stopping=threading.Event(),
+        )
+        self.thread.start()
+
+    def stop(self, *, failed: bool | None = None) -> None:
+        self.thread.stop(begun_s=time.monotonic(), failed=failed)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    running = Site(tmp_path)
+    yield running
+    running.stop()
+
+
+def test_the_last_rows_are_made_with_what_became_of_the_workers(site: Site) -> None:
+    site.stop(failed=True)
+    assert (site.work.finished, site.work.looks) == ([True], 1)
+
+
+def test_where_bridges_share_the_journal_steps_stay_open_for_them(tmp_path: Path) -> None:
+    shared = Site(tmp_path, url="postgresql://localhost/x")
+    shared.stop(failed=True)
+    assert (shared.work.finished, shared.work.rounds > 0) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"), [(ValueError("a bug"), 1), (JournalFull("no room"), 0)]
+)
+def test_a_failure_is_tried_again_and_a_bug_is_counted(
+    site: Site, error: Exception, counted: int
+) -> None:
+    site.work.error = error
+    rounds = site.work.rounds
+    wait_until(
+        lambda: site.work.rounds >= rounds + 2, "it is not tried again", timeout_s=DEADLINE_S
+    )
+    assert (site.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) >= 1) == bool(counted)
+
+
+def test_a_journal_that_is_gone_is_a_problem_until_a_round_works(site: Site) -> None:
+    site.work.error = JournalGone("'journal.db' was removed.")
+    wait_until(lambda: "removed" in site.presence.problem, "nobody is told", timeout_s=DEADLINE_S)
+    site.work.error = None
+    wait_until(lambda: not site.presence.problem, "it stays a problem", timeout_s=DEADLINE_S)
+
+
+def test_no_row_is_made_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:
+    site = Site(tmp_path, busy_s=60.0)
+    wait_until(lambda: site.work.looks_at_disk >= 3, "it does not look", timeout_s=DEADLINE_S)
+    assert site.work.rounds == 0
+    site.stop()
+
+
+@pytest.mark.parametrize(
+    ("journal", "timeout_s"), [({}, 30.0), ({"url": "postgresql://localhost/x"}, 4.0)]
+)
+def test_others_wait_for_the_runs_of_a_stopping_bridge(
+    tmp_path: Path, journal: dict[str, object], timeout_s: float
+) -> None:
+    given = load_settings(
+        None,
+        {
+            "data": tmp_path,
+            "tracker": {"name": "jsonl"},
+            "stop_timeout_s": 30.0,
+            "journal": {"lease_s": 4.0, **journal},
+        },
+    )
+    assert stop_timeout_s(given) == timeout_s

@@ -1,0 +1,59 @@
+"""Each stage of a bridge gets what the settings say."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from otel_rl.bridge import stages
+from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.ingest import TokenShares
+from otel_rl.bridge.stores import Stores
+from otel_rl.errors import MissingExtra
+
+
+def settings(directory: Path, **more: object) -> BridgeSettings:
+    return load_settings(None, {"data": directory, "tracker": {"name": "jsonl"}, **more})
+
+
+@pytest.mark.parametrize(("tracker", "most"), [("wandb", 7), ("jsonl", 0)])
+def test_only_a_tracker_with_rate_limits_has_a_budget_of_values(
+    tmp_path: Path, tracker: str, most: int
+) -> None:
+    given = settings(tmp_path, tracker={"name": tracker, "max_values_per_minute": 7})
+    assert stages.delivery_settings(given).max_values_per_minute == most
+
+
+def test_bridges_that_share_a_journal_share_the_trackers_locks(tmp_path: Path) -> None:
+    shared = {"url": "postgresql://localhost/x"}
+    alone, several = settings(tmp_path), settings(tmp_path, journal=shared)
+    assert stages.delivery_settings(alone).scratch == tmp_path
+    assert stages.delivery_settings(several).scratch is None
+    elsewhere = {"name": "jsonl", "directory": tmp_path / "runs"}
+    given = settings(tmp_path, journal=shared, tracker=elsewhere)
+    assert stages.delivery_settings(given).scratch == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("enabled", [None, True, False])
+def test_an_archive_without_its_library_fails_only_where_it_is_demanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool | None
+) -> None:
+    monkeypatch.delenv("OTEL_RL_BRIDGE__ARCHIVE__ENABLED", raising=False)
+    given = settings(tmp_path, archive={"enabled": enabled})
+    stores = Stores(
+        given,
+        TokenShares(given.auth),
+        tenant=lambda _: "",
+        gained=lambda *_: None,
+        lost=lambda _: None,
+    )
+    try:
+        with patch("importlib.util.find_spec", return_value=None):
+            if enabled:
+                with pytest.raises(MissingExtra, match="archive"):
+                    stages.archiver(given, stores, Counters(), lambda: 0)
+            else:
+                assert stages.archiver(given, stores, Counters(), lambda: 0) is None
+    finally:
+        stores.close()
