@@ -683,15 +683,15 @@ def _sound(key: ExperimentKey, body: bytes, crc: int) -> tuple[bytes | None, Sta
 def _encode(run: str, row: Row) -> tuple[str, int, bytes, int]:
     # The standard library's JSON writes NaN and infinities as words and reads them back.
     fields: list[object] = [row.step, row.time_ns, row.policy_version, dict(row.values)]
-    if row.tables or row.labels:
+    if row.tables or row.labels or row.attempt > 1:
         tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
-        fields.extend([tables, dict(row.labels)])
+        fields.extend([tables, dict(row.labels), row.attempt])
     body = json.dumps(fields, separators=(",", ":")).encode()
     return run, row.number, body, checksum(body, run, row.number)
 
 
 def _decode(number: int, body: bytes) -> Row:
     step, time_ns, policy_version, values, *more = json.loads(body)
-    tables, labels = more or ({}, {})
+    tables, labels, attempt = more or ({}, {}, 1)
     tables = {key: Table(*table) for key, table in tables.items()}
-    return Row(number, step, time_ns, values, policy_version, tables, labels)
+    return Row(number, step, time_ns, values, policy_version, tables, labels, attempt=attempt)

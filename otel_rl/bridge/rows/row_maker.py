@@ -1,6 +1,7 @@
 """Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
@@ -51,6 +52,20 @@ class RowMaker:
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield the rows of what was closed, numbered."""
+        attempt = closed.attempt if isinstance(closed, ClosedStep) else None
+        for row in self._rows(closed):
+            yield self._marked(row, attempt)
+
+    def _marked(self, row: Row, attempt: int | None) -> Row:
+        """Return a row with its attempt; None for the one at its time."""
+        attempts = self._open.steps.attempts
+        if not attempts.begun:
+            return row
+        attempt = attempts.at(row.time_ns) if attempt is None else attempt
+        attempts.has_row(attempt, row.number)
+        return replace(row, attempt=attempt)
+
+    def _rows(self, closed: Closed) -> Iterator[Row]:
         if isinstance(closed, Finding):
             yield from self._rows_of_finding(closed)
             return
