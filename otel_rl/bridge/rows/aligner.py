@@ -291,6 +291,7 @@ class Aligner:
             everything=everything,
             failures=self.failures,
             status=self.status or "",
+            attempt=self._intake.steps.attempts.newest,
         )
 
     def take_keys(self) -> Sequence[KeySpec]:

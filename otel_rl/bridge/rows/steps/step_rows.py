@@ -454,7 +454,7 @@ class _Closing:
         """Remove and return steps that are complete, or have waited long enough."""
         role = self.role
         should_be = role.size if standing is None else min(role.size, standing.expected)
-        rows = self._turned(should_be)
+        rows = self._turned(should_be, is_over=everything)
         waiting_for = self._waiting_for(should_be)
         expected = self._expected(standing)
         for step, opened in self._due(role.open, waiting_for, everything=everything):
@@ -525,8 +525,8 @@ class _Closing:
                 due.append((step, opened))
         return due
 
-    def _turned(self, should_be: int) -> list[ClosedStep]:
-        """Close the rest of the previous pass if all workers have gone back."""
+    def _turned(self, should_be: int, *, is_over: bool) -> list[ClosedStep]:
+        """Close the rest of the previous pass if all workers have gone back, or all is over."""
         passes = self.role.passes
         if not passes.returned:
             return []
@@ -543,11 +543,11 @@ class _Closing:
         for worker in live:
             heard_ns[worker.label] = max(worker.received_ns, heard_ns.get(worker.label, 0))
         if not all(
-            one.is_sure and heard_ns[label] - one.received_ns >= settle_ns
+            one.is_sure and (is_over or heard_ns[label] - one.received_ns >= settle_ns)
             for label, one in passes.returned.items()
         ):
             return []
-        is_overdue = self.now_ns - passes.since_ns >= lateness_ns
+        is_overdue = is_over or self.now_ns - passes.since_ns >= lateness_ns
         if len(passes.returned) < should_be and not is_overdue:
             return []
         return self._turn()

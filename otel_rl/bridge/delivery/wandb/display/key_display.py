@@ -66,8 +66,7 @@ class KeyDisplay:
         if axis == self._axis:
             return
         self._axis = axis
-        # Without `step_sync`: a late row of a former attempt lacks the axis, and the SDK would give it
-        # the last value.
+        # A late row of a former attempt lacks the axis: `step_sync` would give it the last value.
         self._run.define_metric(
             f"{self._prefix}*", step_metric=self._prefix + axis, step_sync=False
         )
