@@ -633,7 +633,7 @@ RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
 """Metric (gauge, 1). Euclidean norm of the change that one update made to the parameters."""
 
 RL_TRIAL_NAME: Final = "rl.trial.name"
-"""Attribute. One attempt at the experiment. Experiment and trial name one tracker run."""
+"""Attribute. One run of the experiment. Experiment and trial name one tracker run."""
 
 RL_WORKER_CONSOLE: Final = "rl.worker.console"
 """Event. Lines that a worker wrote to its console."""

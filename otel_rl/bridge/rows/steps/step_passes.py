@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.series.streams import Stream, WorkerState
+from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.records import Worker
 
 __all__ = ["Returned", "StepPasses", "is_silent"]
@@ -305,6 +305,8 @@ class StepPasses:
 
 
 def is_silent(worker: WorkerState, now_ns: int) -> bool:
-    """Return whether a worker has not exported for longer than before."""
+    """Return whether a worker has ended, or has not exported for longer than before."""
+    if worker.standing > WorkerStanding.ALIVE:
+        return True
     silent_ns = now_ns - worker.received_ns
     return worker.pause_ns > 0 and silent_ns > _PAUSES * worker.pause_ns + _MARGIN_NS

@@ -6,6 +6,7 @@ import pytest
 
 from otel_rl.bridge.rows.steps.attempts import Attempts
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
+from tests.kept import revived
 from tests.unit.bridge.rows.steps.jobs import T0, Job, S, ranks
 
 LOSS = "trainer/loss"
@@ -154,3 +155,26 @@ def test_attempts_of_a_crash_loop_are_bounded() -> None:
     assert attempts.newest == 1_001
     assert len(attempts.begun) <= 100
     assert [attempts.at(time_ns) for time_ns in (1_000, 1_001, 5_000)] == [1_000, 1_001, 1_001]
+
+
+@pytest.mark.parametrize(("count", "known"), [(2, True), (1, False)])
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_job_that_is_started_again_with_its_bridge_has_another_attempt(
+    failed: bool, count: int, known: bool
+) -> None:
+    """Under ``otel-rl run``: the bridge ends with the job, and its downtime is no silence."""
+    job = Job()
+    at_s = job.run(ranks(count, known=known), range(1, 21), from_s=0, per_export=20)
+    job.aligner.end(failed=failed)
+    job.look(at_s + 1, everything=True)
+    job.aligner = revived(job.aligner)
+    job.aligner.go_on(T0 + int((at_s + 600) * S))
+    job.look(at_s + 601)
+    again = ranks(count, life="again", known=known)
+    at_s = job.run(again, range(11, 41), from_s=at_s + 601, value=9.0, per_export=30)
+    job.aligner.end(failed=failed)
+    job.look(at_s + 1, everything=True)
+    assert places(job.rows) == [
+        *((1, step) for step in range(1, 21)),
+        *((2, step) for step in range(11, 41)),
+    ]
