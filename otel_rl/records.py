@@ -20,6 +20,7 @@ __all__ = [
     "CONSOLE_COLUMNS",
     "PART",
     "Announcement",
+    "Attempt",
     "Batch",
     "Covered",
     "Decoded",
@@ -605,6 +606,23 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """A pass of a run over its steps from an earlier one on, see ADR 17.
+
+    Attributes:
+        number: From 2 on; the first begins with the run.
+        first_step: That it goes back to.
+        first_row: Number of its first row.
+        since_ns: Later values are of it, by the clock of the worker that leads the run's axis.
+    """
+
+    number: int
+    first_step: int
+    first_row: int
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """Metadata of a run, apart from its rows.
 
@@ -619,6 +637,7 @@ class Description:
         provenance: Of the first trainer, or of the first worker without one.
         hosts: Machines of the run, each with the roles of its workers.
         failures: The last failures of its workers, in order.
+        attempts: The last of those after the first, in order.
     """
 
     config: Mapping[str, Value] = field(default_factory=dict)
@@ -631,6 +650,11 @@ class Description:
     provenance: Provenance | None = None
     hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     failures: Sequence[WorkerFailure] = ()
+    attempts: Sequence[Attempt] = ()
+
+    def attempt_below(self, row: int) -> int:
+        """Return the newest attempt that has a row below this number."""
+        return max((one.number for one in self.attempts if one.first_row < row), default=1)
 
     @property
     def crash(self) -> WorkerFailure | None:
@@ -745,6 +769,7 @@ class Row:
         labels: Tracker key to text.
         devices: Tracker key to value of GPUs, for a tracker's own panels only.
         new_keys: Meaning of keys of this and later rows, told once in each opening of the tracker.
+        attempt: Pass over the steps, from 1.
     """
 
     number: int
@@ -756,3 +781,4 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, float] = field(default_factory=dict)
     new_keys: Sequence[KeySpec] = ()
+    attempt: int = 1

@@ -20,7 +20,7 @@ class DemoSettings(BaseModel):
     experiment: str = Field(default="grpo-demo", min_length=1)
     """Groups all telemetry of the run; used if the environment names no experiment."""
     trial: str = Field(default="default", min_length=1)
-    """One attempt at the experiment."""
+    """One run of the experiment."""
     work_dir: Path | None = None
     """Directory for logs and the first checkpoint; None makes a new temporary directory."""
     seed: int = 0

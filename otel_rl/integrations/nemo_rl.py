@@ -25,7 +25,7 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
 
     Args:
         experiment: Default ``OTEL_RL_EXPERIMENT``.
-        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        trial: One run of it; default ``OTEL_RL_TRIAL``.
         role: Default ``OTEL_RL_ROLE``, else ``trainer``.
 
     Raises:

@@ -31,7 +31,7 @@ class OtelTracker:
     Args:
         original: SkyRL's own tracker.
         experiment: Default ``OTEL_RL_EXPERIMENT``.
-        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        trial: One run of it; default ``OTEL_RL_TRIAL``.
         role: Default ``OTEL_RL_ROLE``, else ``trainer``.
 
     Raises:

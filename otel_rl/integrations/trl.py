@@ -22,7 +22,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
 
     Args:
         experiment: Default ``OTEL_RL_EXPERIMENT``, else ``args.run_name``.
-        trial: One attempt at it; default ``OTEL_RL_TRIAL``.
+        trial: One run of it; default ``OTEL_RL_TRIAL``.
         role: Default ``OTEL_RL_ROLE``, else ``trainer``.
     """
 

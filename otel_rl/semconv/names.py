@@ -600,7 +600,7 @@ RL_TRAIN_UPDATE_NORM: Final = "rl.train.update.norm"
 """Metric (gauge, 1). Norm of the update's change of the parameters."""
 
 RL_TRIAL_NAME: Final = "rl.trial.name"
-"""Attribute. Attempt at the experiment; both name one tracker run."""
+"""Attribute. One run of the experiment; both name one tracker run."""
 
 RL_WORKER_CONSOLE: Final = "rl.worker.console"
 """Event. Console lines, as the body; time of the last line."""

@@ -370,7 +370,7 @@ def init(
     Args:
         experiment: Groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
         role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``.
-        trial: One attempt at the experiment; default ``OTEL_RL_TRIAL``, else ``default``.
+        trial: One run of the experiment; default ``OTEL_RL_TRIAL``, else ``default``.
         index: Index among the workers of the role, from 0; default from the launcher.
         count: Number of workers of the role; default from the launcher.
         tag: ``training`` or ``evaluation``, or any word.

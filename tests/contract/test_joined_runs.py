@@ -278,6 +278,7 @@ def test_every_key_of_ours_begins_with_otel_rl(finished: tuple[RunInfo, Run, Wan
         "otel_rl/trainer/loss": 39.0,
         "otel_rl/bridge/rows": 1.0,
         "otel_rl/step": 19,
+        "otel_rl/attempt": 1,
         "otel_rl/hours": 39 / 3600,
         "otel_rl/policy_version": 3,
         mark_key(run): 39,

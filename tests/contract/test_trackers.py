@@ -97,7 +97,7 @@ def finished(
 
 
 def rows(start: int, stop: int) -> list[Row]:
-    """Two rows a step; event times go back now and then, as late rows do."""
+    """Two rows a step; event times go back now and then, and the attempt once, as late rows do."""
     return [
         Row(
             number=number,
@@ -105,10 +105,13 @@ def rows(start: int, stop: int) -> list[Row]:
             time_ns=NOON_NS + (number ^ 1) * 1_000_000_000,
             values={"trainer/loss": 1 / (number + 1), "trainer/number": float(number)},
             policy_version=number // 10 if number % 3 else None,
+            attempt=1 + number // 30 - (number == 37),
         )
         for number in range(start, stop)
     ]
 
+
+AXES = {"step", "attempt", "hours", "policy_version"}
 
 ODD = {
     "a/nan": math.nan,
@@ -140,6 +143,7 @@ def read_jsonl(run: RunInfo) -> list[Row]:
             time_ns=record["time_ns"],
             values={key: float(value) for key, value in record["values"].items()},
             policy_version=record["policy_version"],
+            attempt=record["attempt"],
         )
         for record in map(json.loads, lines)
     ]
@@ -160,9 +164,10 @@ def from_wandb(history: Sequence[Mapping[str, float]]) -> list[Row]:
             values={
                 key: float(value)
                 for key, value in line.items()
-                if not key.startswith("_") and key not in {"step", "hours", "policy_version"}
+                if not key.startswith(("_", "step/")) and key not in AXES
             },
             policy_version=int(line["policy_version"]) if "policy_version" in line else None,
+            attempt=int(line["attempt"]),
         )
         for line in history
     ]
@@ -195,10 +200,10 @@ def test_every_row_is_in_the_run_once_and_in_order(finished: Place) -> None:
     assert [row.number for row in finished.history(finished.run)] == list(range(len(ROWS)))
 
 
-def test_values_step_and_policy_version_arrive_as_they_were(finished: Place) -> None:
+def test_values_step_attempt_and_policy_version_arrive_as_they_were(finished: Place) -> None:
     written = finished.history(finished.run)[:40]
-    assert [(r.values, r.step, r.policy_version) for r in written] == [
-        (r.values, r.step, r.policy_version) for r in ROWS[:40]
+    assert [(r.values, r.step, r.attempt, r.policy_version) for r in written] == [
+        (r.values, r.step, r.attempt, r.policy_version) for r in ROWS[:40]
     ]
 
 
@@ -462,7 +467,7 @@ def test_a_finished_offline_run_says_what_it_is_and_how_it_ended(finished: Place
     assert (run.run_id, run.exit_code) == (finished.run.run_id, 3)
     assert (run.display_name, run.group) == ("grpo/try-2", "grpo")
     assert run.config["rl.trial.name"] == "try-2"
-    assert run.metrics["*"] == "step"
+    assert run.metrics["*"] == "step/attempt_2"
 
 
 @pytest.mark.parametrize("finished", ["wandb-online"], indirect=True)

@@ -10,7 +10,7 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.writer_client import WriterProcess
-from otel_rl.records import ExperimentKey, KeySpec, Row
+from otel_rl.records import Attempt, Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from tests.wandb_offline import read_offline_run, run_directories
@@ -49,7 +49,7 @@ AXES = {
     REWARD.key: "step",
     **dict.fromkeys((ALIVE.key, WORKER.key, DROPS.key, OWN.key), "hours"),
 }
-HIDDEN = {"step", "hours", WORKER.key, DROPS.key}
+HIDDEN = {"step", "hours", "attempt", WORKER.key, DROPS.key}
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +149,67 @@ def test_the_summary_continues_from_the_server_on_another_machine(
     session(other)
     assert is_arranged(server.run(other.run_id).summary)
     assert server.history(other.run_id)[-1]["hours"] == pytest.approx(5 / 60)
+
+
+PASSES = [(1, 1), (1, 2), (1, 3), (2, 2), (1, 3), (2, 3), (2, 4)]
+"""Attempt and step of each row; one of the former attempt comes late."""
+
+RESUMED = [
+    Row(n, step, NOON_NS + n * MINUTE_NS, {REWARD.key: float(n), "own": 1.0}, attempt=attempt)
+    for n, (attempt, step) in enumerate(PASSES)
+]
+SECOND = "step/attempt_2"
+
+
+def resumed(run: RunInfo, stop: int = len(RESUMED)) -> None:
+    with WriterProcess("wandb") as writer:
+        first, *others = RESUMED[writer.open(run) : stop]
+        writer.write([replace(first, new_keys=[REWARD, ALIVE]), *others])
+        writer.close(exit_code=0)
+
+
+def own_axis(history: list[dict[str, float]]) -> list[tuple[float | None, float]]:
+    return [(row.get(SECOND), row["attempt"]) for row in history]
+
+
+OWN_AXIS = [(step if attempt == 2 else None, attempt) for attempt, step in PASSES]
+
+
+@pytest.mark.parametrize(
+    ("settings", "axis"),
+    [({}, SECOND), ({"attempt_axes": "false"}, "step")],
+    ids=["moves", "stays"],
+)
+def test_charts_show_the_newest_attempt_unless_all_are_wanted(
+    tmp_path: Path, settings: dict[str, str], axis: str
+) -> None:
+    run = info(tmp_path, **settings)
+    resumed(run)
+    (directory,) = run_directories(tmp_path, run.run_id)
+    found = read_offline_run(directory)
+    assert {key: axis for key, axis in found.metrics.items() if axis} == {
+        "*": axis,
+        REWARD.key: axis,
+        ALIVE.key: "hours",
+    }
+    assert found.hidden >= {"attempt", SECOND}
+    assert own_axis(found.history) == OWN_AXIS
+    assert [row["step"] for row in found.history] == [step for _, step in PASSES]
+    assert [row["_step"] for row in found.history] == list(range(len(PASSES)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_a_writer_that_dies_leaves_charts_of_the_newest_attempt(
+    tmp_path: Path, server: WandbServer, stop: int
+) -> None:
+    second = Attempt(2, 2, 3, NOON_NS)
+    run = replace(
+        info(tmp_path, transmit_interval_s="1"), description=Description(attempts=[second])
+    )
+    resumed(run, stop)
+    resumed(run)
+    axes, hidden = definitions(server, run)
+    assert (axes[REWARD.key], axes["*"]) == (SECOND, SECOND)
+    assert hidden >= {"attempt", SECOND}
+    assert own_axis(server.history(run.run_id)) == OWN_AXIS

@@ -473,6 +473,56 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
     assert losses == list(range(10))
 
 
+def test_a_job_that_is_started_again_from_a_checkpoint_is_one_run_with_two_attempts(
+    tmp_path: Path,
+) -> None:
+    """New processes of two ranks; the first ones were killed in step 9."""
+    path = script(
+        tmp_path,
+        """
+        import multiprocessing
+        import os
+        import sys
+        import otel_rl
+
+
+        def train(rank, first):
+            otel_rl.init(role="trainer", index=rank, count=2)
+            for step in range(first, first + 10):
+                otel_rl.mlogger.log({"loss": float(first)}, step=step)
+                if step == 9 and first == 0:
+                    otel_rl.flush()
+                    os.kill(os.getpid(), 9)
+
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            first = int(sys.argv[1])
+            ranks = [context.Process(target=train, args=(n, first)) for n in range(2)]
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join()
+            sys.exit(any(rank.exitcode for rank in ranks))
+        """,
+    )
+    for first, status in (("0", 1), ("4", 0)):
+        done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, first, cwd=tmp_path)
+        assert done.status == status, done.err
+    run = wandb_run(tmp_path, "e")
+    losses = [
+        (row["attempt"], row["step"], row.get("step/attempt_2"), row["trainer/loss"])
+        for row in run.history
+        if "trainer/loss" in row
+    ]
+    assert losses == [
+        *((1, step, None, 0.0) for step in range(10)),
+        *((2, step, step, 4.0) for step in range(4, 14)),
+    ]
+    assert [row["_step"] for row in run.history] == list(range(len(run.history)))
+    assert run.metrics["trainer/loss"] == "step/attempt_2"
+
+
 @pytest.mark.slow
 def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) -> None:
     environment = clean_environment(tmp_path)

@@ -53,7 +53,7 @@ PASSES = st.lists(
     beat_s=st.sampled_from([0.5, 1.0]),
     known=st.booleans(),
 )
-def test_each_pass_has_one_whole_row_a_step(
+def test_each_pass_is_an_attempt_with_one_whole_row_a_step(
     passes: list[Pass], lags_s: list[float], step_s: float, beat_s: float, known: bool
 ) -> None:
     ranks = len(lags_s)
@@ -118,7 +118,8 @@ def test_each_pass_has_one_whole_row_a_step(
     rows += aligner.close(T0 + int((looked_s + 60) * S), everything=True)
     mean = sum(range(ranks)) / ranks
     for key in ("trainer/loss", "trainer/kl"):
-        found = Counter((row.step, row.values[key]) for row in rows if key in row.values)
-        assert found == Counter((of, 100 * number + mean) for of, number in expected)
+        of_key = [row for row in rows if key in row.values]
+        found = Counter((row.step, row.attempt, row.values[key]) for row in of_key)
+        assert found == Counter((of, number + 1, 100 * number + mean) for of, number in expected)
     assert not [row for row in rows if "service/trainer/step/reported" in row.values]
     assert [row.number for row in rows] == list(range(len(rows)))

@@ -37,6 +37,9 @@ _FILE_BYTES: Final = 16 << 20
 _FILES_AT_ONCE: Final = 100
 """Files of one child process. Its answers must fit into a pipe."""
 
+_SETTLED_NS: Final = 30_000_000_000
+"""Age of values after which it is known whether a new attempt has begun with them."""
+
 _TIMEOUT_S: Final = 300.0
 """Time of one child process, on a machine that has other work."""
 
@@ -161,7 +164,8 @@ class Archiver:
             if is_much or run.size >= _FILE_BYTES or run.oldest_ns <= oldest_ns
         ]
         if due:
-            self._write(due)
+            held_ns = min(_SETTLED_NS, self._every_ns // 2)
+            self._write(due, self._clock_ns() - held_ns)
             self._pause_s = 0.0
             self._is_full = self._store.size() > self._max_waiting_bytes
 
@@ -199,8 +203,14 @@ class Archiver:
         self._logged_s = time.monotonic()
         return True
 
-    def _write(self, due: Sequence[UnarchivedRun]) -> int:
-        """Write a file of each of these runs, as far as one process may. Returns the values."""
+    def _write(self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None) -> int:
+        """Write a file of each of these runs, as far as one process may. Returns the values.
+
+        Args:
+            due: The runs.
+            made_through_ns: Later values wait; None for all.
+        """
+        through = () if made_through_ns is None else (made_through_ns,)
         begun: list[_File] = []
         damaged = 0
         with _child() as (process, errors):
@@ -211,7 +221,7 @@ class Archiver:
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # its answers say what is written
                     for run in due[:_FILES_AT_ONCE]:
-                        number = self._store.begin_file(run.key, _FILE_BYTES)
+                        number = self._store.begin_file(run.key, _FILE_BYTES, *through)
                         if number is None:
                             continue
                         begun.append(_File(run.key, number))
@@ -251,6 +261,7 @@ class Archiver:
             "path": str(path.absolute()),
             "experiment": _encodable(file.key.experiment),
             "trial": _encodable(file.key.trial),
+            "attempts": [(one.number, one.since_ns) for one in self._store.attempts(file.key)],
         }
         stdin.write(json.dumps(head).encode() + b"\n")
         damaged = 0

@@ -47,6 +47,7 @@ SCHEMA: Final = pa.schema(
         ("temporality", _WORD),
         ("scope", _WORD),
         ("step", pa.int64()),
+        ("attempt", pa.int32()),
         ("time", pa.timestamp("ns", tz="UTC")),
         ("start", pa.timestamp("ns", tz="UTC")),
         ("value", pa.float64()),
@@ -67,11 +68,14 @@ class FileHead(NamedTuple):
         path: Where it goes.
         experiment: Of the run.
         trial: Of the run.
+        attempts: Number of each attempt of the run after the first, and the time that its values
+            are later than, in ns.
     """
 
     path: str
     experiment: str
     trial: str
+    attempts: Sequence[tuple[int, int]] = ()
 
 
 class _Columns:
@@ -157,6 +161,7 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
             temporalities.take(kinds),
             word(lambda one: one.scope),
             _known(columns.steps),
+            _attempts(head, _array(columns.times_ns)),
             _known(columns.times_ns).cast(pa.timestamp("ns", tz="UTC")),
             _known(columns.starts_ns).cast(pa.timestamp("ns", tz="UTC")),
             value,
@@ -259,6 +264,16 @@ def _array(column: "array[int] | array[float]") -> pa.Array:
 def _known(column: "array[int]") -> pa.Array:
     values = _array(column)
     return pc.if_else(pc.equal(values, _NONE), None, values)
+
+
+def _attempts(head: FileHead, times_ns: pa.Array) -> pa.Array:
+    """Return the attempt at each time."""
+    first = head.attempts[0][0] - 1 if head.attempts else 1
+    attempts = pa.repeat(pa.scalar(first, pa.int32()), len(times_ns))
+    for number, since_ns in head.attempts:
+        is_of_it = pc.greater(times_ns, since_ns)
+        attempts = pc.if_else(is_of_it, pa.scalar(number, pa.int32()), attempts)
+    return attempts
 
 
 def _index(one: wire.ArchivedSeries) -> int | None:

@@ -2,15 +2,17 @@
 
 The file is ``<directory>/<run id>.jsonl``; each line is one row:
 
-    {"number": 7, "step": 3, "time_ns": 1700000000000000000, "policy_version": null,
+    {"number": 7, "step": 3, "attempt": 1, "time_ns": 1700000000000000000, "policy_version": null,
      "values": {"trainer/loss": 0.25, "trainer/grad/norm": "NaN"}}
+
+Where an attempt repeats steps, the rows of the newest count.
 
 A row of text samples has no values but
 ``"tables": {"trainer/samples": {"columns": ["step", ...], "data": [[3, ...], ...]}}``.
 A row that explains a step has texts as well: ``"labels": {"critical_path/worker": "trainer-3"}``.
 
-Beside it, ``<run id>.run.json`` holds the run's metadata: config, notes, tags, group, job type and
-status. ``<run id>.journal`` names the journal of the rows.
+Beside it, ``<run id>.run.json`` holds the run's metadata: config, notes, tags, group, job type,
+attempts and status. ``<run id>.journal`` names the journal of the rows.
 
 ``<run id>.console.log`` holds the lines of the workers' consoles, ``[trainer/0] ...``.
 
@@ -216,6 +218,7 @@ def _line(row: Row) -> bytes:
     record: dict[str, object] = {
         "number": row.number,
         "step": row.step,
+        "attempt": row.attempt,
         "time_ns": row.time_ns,
         "policy_version": row.policy_version,
         "values": values,

@@ -7,14 +7,17 @@ resumes, or takes over the run, writes the same file with the same values again,
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Journal, checksum
 from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
-from otel_rl.records import ExperimentKey
+from otel_rl.records import Attempt, ExperimentKey
 from otel_rl.run_id import run_id
 
 __all__ = ["ArchiveStore", "StoredPart", "UnarchivedRun"]
+
+_LATEST_NS: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,28 @@ class ArchiveStore:
         ours = [run for run in runs if self._owners.epoch(run.key) is not None]
         return sorted(ours, key=lambda run: run.oldest_ns)
 
-    def begin_file(self, key: ExperimentKey, max_bytes: int) -> int | None:
+    def attempts(self, key: ExperimentKey) -> Sequence[Attempt]:
+        """Return the attempts of a run, see ``Description``.
+
+        Raises:
+            JournalError: The journal is unreachable.
+        """
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT body, crc FROM descriptions WHERE run_id = ?",
+                (run_id(key.experiment, key.trial),),
+            ).fetchone()
+        return read_description(key, *found).attempts if found else ()
+
+    def begin_file(
+        self, key: ExperimentKey, max_bytes: int, made_through_ns: int = _LATEST_NS
+    ) -> int | None:
         """Decide the next file of a run, or return the one that was decided.
 
         Args:
             key: The run.
             max_bytes: Bytes of parts at which the file ends.
+            made_through_ns: Parts that were added later wait.
 
         Returns:
             Its number, unique in the journal; None if nothing waits.
@@ -117,7 +136,9 @@ class ArchiveStore:
                 return int(begun)
             last, size = None, 0
             cursor = connection.execute(
-                "SELECT number, LENGTH(body) FROM archive WHERE run_id = ? ORDER BY number", (run,)
+                "SELECT number, LENGTH(body) FROM archive WHERE run_id = ? AND made_ns <= ?"
+                " ORDER BY number",
+                (run, made_through_ns),
             )
             for number, length in cursor:
                 last, size = int(number), size + int(length)

@@ -35,6 +35,7 @@ from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.bridge.rows.window_rows import ClosedWindow, OpenWindows
 from otel_rl.records import (
+    Attempt,
     Decoded,
     Device,
     ExperimentStatus,
@@ -204,6 +205,11 @@ class Aligner:
         return self._intake.axis.steps.values[-1] if self._intake.axis.steps.values else None
 
     @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Return the last attempts after the first, in order, that have a row."""
+        return self._intake.steps.attempts.with_rows
+
+    @property
     def failures(self) -> Sequence[WorkerFailure]:
         """Return the last failures of workers, in order."""
         return self._liveness.failures(self._intake.axis.steps.at)
@@ -285,6 +291,7 @@ class Aligner:
             everything=everything,
             failures=self.failures,
             status=self.status or "",
+            attempt=self._intake.steps.attempts.newest,
         )
 
     def take_keys(self) -> Sequence[KeySpec]:
@@ -313,7 +320,11 @@ class Aligner:
         """
         now_ns = self._clock.at(now_ns)
         steps = self._intake.steps.close_surplus(
-            self._intake.series, self.settings, now_ns, self._liveness.roles()
+            self._intake.series,
+            self.settings,
+            now_ns,
+            self._liveness.roles(),
+            self._intake.axis.leader,
         )
         self.sample_counts.count_late(sum(step.late for step in steps))
         windows = self._intake.windows.close_surplus(self._intake.series, self.settings)
@@ -354,6 +365,7 @@ class Aligner:
             everything=everything,
             standings=self._liveness.roles(),
             room=room,
+            leader=self._intake.axis.leader,
         )
         self.sample_counts.count_late(sum(step.late for step in steps))
         windows = self._intake.windows.close(
@@ -429,6 +441,7 @@ class Aligner:
             self._throttle.to_wire(),
             self._is_watching,
             self._begun,
+            self._intake.steps.attempts.to_wire(),
         )
 
     @classmethod
@@ -446,7 +459,9 @@ class Aligner:
         aligner._intake.series = StreamTable.from_wire(kept.table)
         groups = len(aligner._intake.series.groups)
         aligner._intake.axis = StepAxis.from_wire(kept.axis)
-        aligner._intake.steps = OpenSteps.from_wire(kept.steps, groups=groups)
+        aligner._intake.steps = OpenSteps.from_wire(
+            kept.steps, groups=groups, attempts=kept.attempts
+        )
         aligner._intake.windows = OpenWindows.from_wire(kept.windows, groups=groups)
         aligner._intake.tables = OpenTables.from_wire(kept.tables)
         aligner._span_window = SpanWindow.from_wire(kept.spans)

@@ -161,7 +161,10 @@ class LoadedRun:
     def describe(self) -> Description:
         """Return the run's description."""
         return self.metadata.describe(
-            self.aligner.status, self.aligner.devices, self.aligner.failures
+            self.aligner.status,
+            self.aligner.devices,
+            self.aligner.failures,
+            self.aligner.attempts,
         )
 
     def take_commit(

@@ -1,6 +1,7 @@
 """Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
@@ -51,6 +52,14 @@ class RowMaker:
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield the rows of what was closed, numbered."""
+        attempts = self._open.steps.attempts
+        attempt = closed.attempt if isinstance(closed, ClosedStep) else None
+        attempt = attempts.at(closed.time_ns) if attempt is None else attempt
+        for row in self._rows(closed, attempt):
+            attempts.has_row(attempt, row.number)
+            yield row if attempt == 1 else replace(row, attempt=attempt)
+
+    def _rows(self, closed: Closed, attempt: int) -> Iterator[Row]:
         if isinstance(closed, Finding):
             yield from self._rows_of_finding(closed)
             return
@@ -67,7 +76,7 @@ class RowMaker:
             yield Row(self._number(), step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, StepAnalysis):
-            self._open.history.explained(self._step_facts(closed))
+            self._open.history.explained(self._step_facts(closed, attempt))
             workers = self._open.series.names()
             labels = {
                 "critical_path/longest": closed.longest,
@@ -90,7 +99,7 @@ class RowMaker:
             return
         if isinstance(closed, ClosedStep) and closed.role == self._open.axis.role:
             version = version if closed.version is None else closed.version
-        self._open.history.closed(step, closed.time_ns, closed.values)
+        self._open.history.closed(step, closed.time_ns, closed.values, attempt)
         axis = STEP if isinstance(closed, ClosedStep) else TIME
         self.keys.note(closed.values, axis, self._open.series.find)
         for values in parts(closed.values):
@@ -116,7 +125,7 @@ class RowMaker:
         self.keys.note_texts(warning.labels, TIME)
         return Row(self._number(), step, warning.time_ns, {}, version, labels=warning.labels)
 
-    def _step_facts(self, explained: StepAnalysis) -> StepFacts:
+    def _step_facts(self, explained: StepAnalysis, attempt: int) -> StepFacts:
         names = self._open.series.names()
         clocks = [
             (names.get(clock.worker, clock.worker), clock.ahead_ns / _NS_PER_S)
@@ -126,7 +135,9 @@ class RowMaker:
             [(role, phase, names.get(of, of), s) for (role, phase, of), s in seconds.items()]
             for seconds in (explained.path, explained.busy)
         )
-        return StepFacts(explained.step, explained.time_ns, path, busy, clocks, explained.trace_id)
+        return StepFacts(
+            explained.step, explained.time_ns, path, busy, clocks, explained.trace_id, attempt
+        )
 
     def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
         """Return the standings of the roles, by tracker key."""

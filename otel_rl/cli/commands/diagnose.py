@@ -124,10 +124,11 @@ def _command(arguments: argparse.Namespace) -> int:
         )
     report = diagnose(history, arguments.steps, passed=not arguments.now)
     if arguments.json:
-        run = {"experiment": key.experiment, "trial": key.trial}
+        run = {"experiment": key.experiment, "trial": key.trial, "attempt": history.attempt}
         print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))
         return 0
-    print(shown(f"{key}, {history.last} steps, {len(bodies)} snapshots"))
+    attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
+    print(shown(f"{key}, {history.last} steps{attempt}, {len(bodies)} snapshots"))
     for line in in_words(report, trace_url=redacted(trace_url)):
         print(printable(line))
     return 0

@@ -61,7 +61,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--trial",
         metavar="NAME",
-        help="one attempt at it (default: the time); the same name resumes its run",
+        help="one run of it (default: the time); the same name resumes its run",
     )
     parser.add_argument(
         "--role", metavar="NAME", help="role of processes without one (default: worker)"

@@ -23,11 +23,13 @@ class RowFacts(NamedTuple):
         step: Step of the row.
         time_ns: Time of the row.
         values: Tracker key to value; none of the keys of single workers.
+        attempt: Of the row.
     """
 
     step: int
     time_ns: int
     values: Mapping[str, float]
+    attempt: int = 1
 
 
 class StepFacts(NamedTuple):
@@ -40,6 +42,7 @@ class StepFacts(NamedTuple):
         busy: (role, phase, worker, seconds of the step's time), also off the path.
         clocks: (worker, seconds by which the clock of its host was ahead).
         trace_id: Of the step, in hexadecimal digits.
+        attempt: Of the step.
     """
 
     step: int
@@ -48,6 +51,7 @@ class StepFacts(NamedTuple):
     busy: Sequence[tuple[str, str, str, float]]
     clocks: Sequence[tuple[str, float]]
     trace_id: str
+    attempt: int = 1
 
 
 class WorkerFacts(NamedTuple):
@@ -108,6 +112,7 @@ class Facts(NamedTuple):
         lost: Workers whose lease has expired without a reported end, or that reported a failure.
         failures: The same with their causes, new or changed.
         status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
+        attempt: In progress.
     """
 
     time_ns: int
@@ -120,6 +125,7 @@ class Facts(NamedTuple):
     lost: Sequence[str] = ()
     failures: Sequence[WorkerFailure] = ()
     status: str = ""
+    attempt: int = 1
 
     def encode(self) -> bytes:
         """Encode as compressed JSON, in which NaN and infinities are strings."""
@@ -129,8 +135,8 @@ class Facts(NamedTuple):
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Decode the result of ``encode``."""
-        time_ns, step, rows, steps, workers, spans, lags, lost, failures, status = json.loads(
-            zlib.decompress(body)
+        time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt = (
+            json.loads(zlib.decompress(body))
         )
         return cls(
             time_ns,
@@ -143,4 +149,5 @@ class Facts(NamedTuple):
             lost,
             [WorkerFailure(*one) for one in failures],
             status,
+            attempt,
         )

@@ -80,7 +80,7 @@ class Loss(NamedTuple):
 
 
 class RunHistory:
-    """History of some steps of a run.
+    """History of some steps of a run: of its newest attempt, with the losses of all.
 
     Attributes:
         first: The first of the steps.
@@ -100,25 +100,17 @@ class RunHistory:
         losses: In order of time.
         failures: Of workers, with their causes, in order of time.
         status: Of the run by its workers at its last record.
+        attempt: Of the steps.
     """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
-        self.first = self.last = 0
         self.ends_s = 0.0
-        self.begun_s: dict[int, float] = {}
-        self.rows: dict[str, Track] = defaultdict(Track)
-        self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
-        self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
-        self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
-        self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
-        self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
-        self.steps: list[StepFacts] = []
-        self.lags: dict[str, Track] = defaultdict(Track)
         self.losses: list[Loss] = []
         self.failures: list[WorkerFailure] = []
         self.status = ""
+        self._begin(1)
         begun_ns = 0
         for one in facts:
             begun_ns = begun_ns or one.time_ns
@@ -131,16 +123,34 @@ class RunHistory:
             for worker, track in several.items():
                 several[worker] = _in_order(track, by_step=True)
 
+    def _begin(self, attempt: int, first: int = 0) -> None:
+        """Begin an attempt: its steps are not compared with those of the former one."""
+        self.attempt = attempt
+        self.first = self.last = first
+        self.begun_s: dict[int, float] = {}
+        self.rows: dict[str, Track] = defaultdict(Track)
+        self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self.steps: list[StepFacts] = []
+        self.lags: dict[str, Track] = defaultdict(Track)
+
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
+        if facts.attempt > self.attempt:
+            of_it = (row.step for row in facts.rows if row.attempt == facts.attempt)
+            self._begin(facts.attempt, min(of_it, default=step))
+            facts = _of_steps_through(step, facts)
         self.last = max(self.last, step)
         self.ends_s = max(self.ends_s, time_s)
         if step not in self.begun_s:
             self.begun_s[step] = time_s
-        for row in facts.rows:
+        for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
-        self.steps.extend(facts.steps)
+        self.steps.extend(one for one in facts.steps if one.attempt == self.attempt)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None else of_step
@@ -189,6 +199,7 @@ class RunHistory:
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
         part = RunHistory(())
+        part.attempt = self.attempt
         part.first, part.last = max(first, self.first), min(last, self.last)
         part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
         part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
@@ -215,6 +226,15 @@ class RunHistory:
         ]
         part.status = self.status if is_end else ""
         return part
+
+
+def _of_steps_through(step: int, facts: Facts) -> Facts:
+    """Return the first record of an attempt without what it has of the one before: later steps."""
+    workers = {
+        key: [one for one in some if one.step is None or one.step <= step]
+        for key, some in facts.workers.items()
+    }
+    return facts._replace(workers=workers, spans=[one for one in facts.spans if one.step <= step])
 
 
 def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:

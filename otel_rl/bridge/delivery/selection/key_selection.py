@@ -21,10 +21,10 @@ __all__ = ["KeyNames", "KeySelection"]
 
 _T = TypeVar("_T")
 
-_RESERVED: Final = frozenset({"step", "hours", "policy_version"})
+_RESERVED: Final = frozenset({"step", "hours", "attempt", "policy_version"})
 """Keys of a tracker's axes."""
 
-_RESERVED_PREFIXES: Final = ("_", "otel_rl/", "gpu/", "diagnosis/")
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", "gpu/", "diagnosis/", "step/attempt_")
 
 _DEVICES: Final = "gpu/"
 

@@ -82,6 +82,8 @@ class WandbSettings:
         settle_s: After a crash, time that an attached run's history must not change before it is
             joined.
         system_panels: Show reported GPUs in W&B's System panels.
+        attempt_axes: Draw charts of a run that went back over ``step/attempt_<n>`` of its newest
+            attempt; otherwise all attempts over ``step``.
     """
 
     mode: str = "auto"
@@ -95,6 +97,7 @@ class WandbSettings:
     transmit_interval_s: int = 0
     settle_s: float = 10.0
     system_panels: bool = True
+    attempt_axes: bool = True
 
     @classmethod
     def parse(cls, attributes: Mapping[str, str]) -> "WandbSettings":
@@ -127,6 +130,7 @@ class WandbSettings:
             ),
             settle_s=_seconds(attributes, "settle_s", default.settle_s),
             system_panels=_switch(attributes, "system_panels", default=default.system_panels),
+            attempt_axes=_switch(attributes, "attempt_axes", default=default.attempt_axes),
         )
 
 

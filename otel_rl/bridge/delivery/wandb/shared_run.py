@@ -23,7 +23,7 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.alerts import alert
 from otel_rl.bridge.delivery.wandb.display.history_rows import payload
-from otel_rl.bridge.delivery.wandb.display.key_display import define_axes, define_key
+from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
 from otel_rl.bridge.delivery.wandb.display.run_metadata import device_config, show_config
 from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
 from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
@@ -57,6 +57,7 @@ class SharedWandbTracker:
         self._settings = WandbSettings()
         self._account = Account(online=True, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
+        self._display: KeyDisplay | None = None
         self._panels: SystemPanels | None = None
         self._mark = ""
         self._marks = Marks(self._account, "", row=0, step=0)
@@ -83,7 +84,10 @@ class SharedWandbTracker:
         self._clock = RunSummary(writer_file(run, "summary"), run.journal, self._marks.row)
         with translated():
             self._run = _join(run, self._settings, self._account)
-            define_axes(self._run, _PREFIX)
+            attempt = run.description.attempt_below(self._marks.row)
+            self._display = KeyDisplay(
+                self._run, attempt, _PREFIX, has_axes=self._settings.attempt_axes
+            )
             self._run.define_metric(self._mark, hidden=True)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
         self.describe(run.description)
@@ -98,15 +102,15 @@ class SharedWandbTracker:
         """Log each row in one call, with its number. In shared mode W&B numbers the steps."""
         run = self._opened()
         self._upload.begin()
-        clock = self._clock
+        clock, display = self._clock, self._display
         assert clock is not None
+        assert display is not None
         clock.take(rows)
         for row in rows:
             given = payload(row, clock.hours(row.time_ns))
             line = {_own(key): value for key, value in given.items()}
             with translated():
-                for spec in row.new_keys:
-                    define_key(run, spec, _PREFIX)
+                display.take(row)
                 run.log({**line, self._mark: row.number}, commit=True)
                 alert(run, row)
             if self._panels is not None:

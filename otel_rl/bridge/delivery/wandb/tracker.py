@@ -30,7 +30,7 @@ from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_a
 from otel_rl.bridge.delivery.wandb.display.alerts import alert
 from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.display.history_rows import payload
-from otel_rl.bridge.delivery.wandb.display.key_display import define_axes, define_key
+from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
 from otel_rl.bridge.delivery.wandb.display.provenance import ProvenanceFiles
 from otel_rl.bridge.delivery.wandb.display.run_metadata import show
 from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
@@ -71,6 +71,7 @@ class WandbTracker:
         self._settings = WandbSettings()
         self._account = Account(online=False, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
+        self._display: KeyDisplay | None = None
         self._panels: SystemPanels | None = None
         self._files: ProvenanceFiles | None = None
         self._console = ConsoleLines(0)
@@ -97,7 +98,6 @@ class WandbTracker:
             check_room(run.directory / "wandb", run.run_id, run.journal)
         with translated():
             self._run = _init(run, self._settings, self._account)
-            define_axes(self._run)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
             self._files = ProvenanceFiles(self._run)
         # `run.step` is 0 after a resume until the first log.
@@ -111,6 +111,9 @@ class WandbTracker:
         except TrackerError:
             self._finish(exit_code=1)
             raise
+        with translated():
+            attempt = run.description.attempt_below(start)
+            self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
         self._console = ConsoleLines(console_lines)
         path = writer_file(run, "samples") if self._account.online else None
         self._samples = GrowingTables(self._run, path, start)
@@ -136,8 +139,9 @@ class WandbTracker:
         run = self._opened()
         given = self._copy or self._upload
         given.begin()
-        summary = self._summary
+        summary, display = self._summary, self._display
         assert summary is not None
+        assert display is not None
         for row in rows:
             summary.learn(row.new_keys)
         summary.take(rows)
@@ -148,8 +152,7 @@ class WandbTracker:
                     run.write_logs("\n".join(lines))
                 if self._samples is not None:  # before the row as well
                     self._samples.add(row)
-                for spec in row.new_keys:
-                    define_key(run, spec)
+                display.take(row)
                 run.log(payload(row, summary.hours(row.time_ns)), step=row.number, commit=True)
                 alert(run, row)
             if self._panels is not None:

@@ -6,6 +6,7 @@ import logging
 
 from otel_rl.bridge.journal.interface import checksum
 from otel_rl.records import (
+    Attempt,
     Description,
     Device,
     ExperimentKey,
@@ -37,6 +38,7 @@ def read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
         prefix: Device(**device | {"workers": tuple(device["workers"])})
         for prefix, device in fields["devices"].items()
     }
+    fields["attempts"] = tuple(Attempt(**attempt) for attempt in fields["attempts"])
     fields["failures"] = tuple(WorkerFailure(**failure) for failure in fields["failures"])
     provenance = fields["provenance"]
     if provenance is not None:

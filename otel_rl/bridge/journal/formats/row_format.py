@@ -11,15 +11,15 @@ def encode_row(row: Row) -> bytes:
     """Encode a row without its number."""
     # The standard library's JSON writes NaN and infinities as words and reads them back.
     fields: list[object] = [row.step, row.time_ns, row.policy_version, dict(row.values)]
-    if row.tables or row.labels:
+    if row.tables or row.labels or row.attempt > 1:
         tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
-        fields.extend([tables, dict(row.labels)])
+        fields.extend([tables, dict(row.labels), row.attempt])
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_row(number: int, body: bytes) -> Row:
     """Undo ``encode_row``."""
     step, time_ns, policy_version, values, *more = json.loads(body)
-    tables, labels = more or ({}, {})
+    tables, labels, attempt = more or ({}, {}, 1)
     tables = {key: Table(*table) for key, table in tables.items()}
-    return Row(number, step, time_ns, values, policy_version, tables, labels)
+    return Row(number, step, time_ns, values, policy_version, tables, labels, attempt=attempt)

@@ -223,6 +223,8 @@ class Returned(_Array, frozen=True, gc=False):
     is_sure: bool
     newest_ns: Int64
     positions: Mapping[int, Int64]
+    high: Int64
+    repeats: bool
 
 
 class Passes(_Array, frozen=True, gc=False):
@@ -629,6 +631,15 @@ class Identities(_Versioned, frozen=True, gc=False):
     devices: Mapping[str, Device]
 
 
+class Attempt(_Array, frozen=True, gc=False):
+    """A pass from an earlier step on; ``first_row`` is -1 before it has a row."""
+
+    number: Count
+    first_step: Int64
+    first_row: Int64
+    since_ns: Int64
+
+
 class Aligner(_Array, frozen=True, gc=False):
     """Open rows of one run, and what is known of its workers and series."""
 
@@ -653,6 +664,7 @@ class Aligner(_Array, frozen=True, gc=False):
     throttle: Throttle
     is_watching: bool
     begun: tuple[bool, bool] | None
+    attempts: Sequence[Attempt]
 
 
 _Provenance = tuple[

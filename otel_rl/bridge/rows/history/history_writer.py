@@ -153,11 +153,13 @@ class HistoryWriter:
             lag_s = (received_ns - event_ns) / _NS_PER_S
             self._lags[worker] = min(lag_s, self._lags.get(worker, lag_s))
 
-    def closed(self, step: int, time_ns: int, values: Mapping[str, float]) -> None:
+    def closed(
+        self, step: int, time_ns: int, values: Mapping[str, float], attempt: int = 1
+    ) -> None:
         """Record a closed row."""
         kept = {key: value for key, value in values.items() if not key.startswith("workers/")}
         if kept and len(kept) <= _MAX_VALUES:
-            self._rows.append(RowFacts(step, time_ns, kept))
+            self._rows.append(RowFacts(step, time_ns, kept, attempt))
 
     def explained(self, step: StepFacts) -> None:
         """Record an explained step."""
@@ -174,6 +176,7 @@ class HistoryWriter:
         everything: bool,
         failures: Sequence[WorkerFailure] = (),
         status: str = "",
+        attempt: int = 1,
     ) -> HistoryRecords | None:
         """Return the records since the last time, if that was a while ago.
 
@@ -186,6 +189,7 @@ class HistoryWriter:
             everything: Do not wait.
             failures: The last ones of workers.
             status: Of the run, by its workers.
+            attempt: In progress.
         """
         news = [one for one in failures if one not in self._told[0]]
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._told[1]}
@@ -207,6 +211,7 @@ class HistoryWriter:
             self._newly_lost(workers),
             news,
             status,
+            attempt,
         )
         self._told = failures, status
         within = self._within

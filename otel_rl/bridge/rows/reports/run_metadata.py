@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.records import (
     Announcement,
+    Attempt,
     Description,
     Device,
     ExperimentStatus,
@@ -60,6 +61,7 @@ class RunMetadata:
         so_far: ExperimentStatus | None = None,
         devices: Mapping[str, Device] | None = None,
         failures: Sequence[WorkerFailure] = (),
+        attempts: Sequence[Attempt] = (),
     ) -> Description:
         """Return the description of the run.
 
@@ -67,6 +69,7 @@ class RunMetadata:
             so_far: Status by the state of the workers, if no process has announced the end.
             devices: The run's GPUs, by the prefix of their keys.
             failures: Of workers.
+            attempts: After the first.
         """
         _, status = self._status
         if status is ExperimentStatus.RUNNING and so_far is not None:
@@ -82,6 +85,7 @@ class RunMetadata:
             self._provenance,
             {host: sorted(roles) for host, roles in sorted(self._hosts.items())},
             failures,
+            attempts,
         )
 
     def to_wire(self) -> wire.About:

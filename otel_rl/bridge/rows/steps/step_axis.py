@@ -87,6 +87,11 @@ class StepAxis:
     steps: ValueTimeline = field(default_factory=ValueTimeline)
     versions: ValueTimeline = field(default_factory=ValueTimeline)
 
+    @property
+    def leader(self) -> tuple[str, str]:
+        """Return role and label of the worker that reports the steps."""
+        return self.role, self.label
+
     def clock_is(self, now_ns: int) -> None:
         """Adjust to a bridge's clock that was set back: the last report is then unknown.
 

@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.series.streams import Stream, WorkerState
+from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.records import Worker
 
 __all__ = ["Returned", "StepPasses", "is_silent"]
@@ -44,24 +44,40 @@ class Returned:
         received_ns: Arrival of the first of those, by the bridge's clock.
         through: It repeats steps up to this one.
         first: The step that it went back to.
+        high: The newest step before.
         is_sure: Whether it repeats steps, and has not only measured a sample of an old one.
         newest_ns: The latest time, by its clock, of its measurements since.
         positions: The last step of each series since, by the number of its stream.
+        repeats: Whether it is known to make several steps again: it is another process, or has gone
+            on between ``first`` and ``high``.
     """
 
     since_ns: int
     received_ns: int
     through: int
     first: int
+    high: int
     is_sure: bool
     newest_ns: int = 0
     positions: dict[int, int] = field(default_factory=dict)
+    repeats: bool = False
+
+    @property
+    def is_attempt(self) -> bool:
+        """Return whether it repeats steps, and has not only measured one sample of an old one."""
+        return self.repeats or self.newest <= self.high
+
+    @property
+    def newest(self) -> int:
+        """Return its newest step since."""
+        return max(self.positions.values(), default=self.first)
 
     def take(self, number: int, step: int, time_ns: int) -> None:
         """Record a sample of the new pass."""
         self.newest_ns = max(self.newest_ns, time_ns)
         self.positions[number] = max(step, self.positions.get(number, step))
         self.is_sure |= step > self.first
+        self.repeats |= self.first < step <= self.high
 
     def to_wire(self) -> wire.Returned:
         """Return the worker for the journal."""
@@ -73,6 +89,8 @@ class Returned:
             self.is_sure,
             self.newest_ns,
             self.positions,
+            self.high,
+            self.repeats,
         )
 
     @classmethod
@@ -83,9 +101,11 @@ class Returned:
             kept.received_ns,
             kept.through,
             kept.first,
+            kept.high,
             kept.is_sure,
             kept.newest_ns,
             dict(kept.positions),
+            kept.repeats,
         )
 
 
@@ -144,9 +164,9 @@ class StepPasses:
             high = self.vacant_step if high is None else high
             if high is not None and steps[0] <= high:
                 since_ns = min(known_ns + (first_ns - known_ns) // 2, first_ns - 1)
-                self._goes_back(
-                    label, Returned(since_ns, received_ns, high, steps[0], is_sure=True)
-                )
+                one = Returned(since_ns, received_ns, high, steps[0], high, is_sure=True)
+                one.repeats = True
+                self._goes_back(label, one)
                 return
         last = stream.last_step
         for step, time_ns in zip(steps, times_ns, strict=True):
@@ -162,7 +182,7 @@ class StepPasses:
                 through = last if is_far or closed_through is None else closed_through
                 since_ns = known_ns + (time_ns - known_ns) // 2
                 self._goes_back(
-                    label, Returned(since_ns, received_ns, through, step, is_sure=is_far)
+                    label, Returned(since_ns, received_ns, through, step, last, is_sure=is_far)
                 )
                 return
 
@@ -256,9 +276,7 @@ class StepPasses:
         returned, self.returned = self.returned, {}
         self.before = {label: (one.since_ns, one.through) for label, one in returned.items()}
         self.others = True
-        self.newest = {
-            label: (max(one.positions.values()), one.newest_ns) for label, one in returned.items()
-        }
+        self.newest = {label: (one.newest, one.newest_ns) for label, one in returned.items()}
         self.vacant_step = None
         return returned
 
@@ -287,6 +305,8 @@ class StepPasses:
 
 
 def is_silent(worker: WorkerState, now_ns: int) -> bool:
-    """Return whether a worker has not exported for longer than before."""
+    """Return whether a worker has ended, or has not exported for longer than before."""
+    if worker.standing > WorkerStanding.ALIVE:
+        return True
     silent_ns = now_ns - worker.received_ns
     return worker.pause_ns > 0 and silent_ns > _PAUSES * worker.pause_ns + _MARGIN_NS

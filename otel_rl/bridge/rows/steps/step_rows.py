@@ -35,9 +35,10 @@ from otel_rl.bridge.rows.reduce import (
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.steps.attempts import Attempts
 from otel_rl.bridge.rows.steps.step_axis import is_integral
 from otel_rl.bridge.rows.steps.step_counts import StepCounts
-from otel_rl.bridge.rows.steps.step_passes import StepPasses
+from otel_rl.bridge.rows.steps.step_passes import Returned, StepPasses
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import HistogramPoint, RoleStanding, SumPoint, Worker
 from otel_rl.semconv import names
@@ -65,6 +66,7 @@ class ClosedStep:
         values: Tracker key to value.
         version: The policy version that was reported with the step, if any.
         late: Number of samples that turned out to be late when it was closed.
+        attempt: That it is of; None for the one at its time.
     """
 
     role: str
@@ -73,6 +75,7 @@ class ClosedStep:
     values: dict[str, float]
     version: int | None
     late: int = 0
+    attempt: int | None = None
 
 
 @dataclass(slots=True)
@@ -214,10 +217,15 @@ def _from_wire(kept: Mapping[int, wire.OpenStep], groups: int) -> _Steps:
 
 
 class OpenSteps:
-    """Steps of one experiment that still wait for samples."""
+    """Steps of one experiment that still wait for samples.
+
+    Attributes:
+        attempts: Of the experiment.
+    """
 
     def __init__(self) -> None:
         self._roles: dict[str, _Role] = {}
+        self.attempts = Attempts()
 
     def add(
         self,
@@ -322,6 +330,7 @@ class OpenSteps:
         everything: bool,
         standings: Mapping[str, RoleStanding] = MappingProxyType({}),
         room: BatchLimit | None = None,
+        leader: tuple[str, str] = ("", ""),
     ) -> list[ClosedStep]:
         """Remove and return the steps that are complete or have waited long enough, ascending.
 
@@ -332,6 +341,7 @@ class OpenSteps:
             everything: Also close incomplete steps.
             standings: Expected workers of each role.
             room: For values of rows; steps without room stay open until the next call.
+            leader: Role and label of the worker that leads the run's axis.
         """
         closed: list[ClosedStep] = []
         of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
@@ -350,6 +360,8 @@ class OpenSteps:
                     settings,
                     now_ns,
                     room or BatchLimit(),
+                    self.attempts,
+                    leader[1] if name == leader[0] else None,
                 )
                 closed += one.closed(standings.get(name), everything=everything)
         return closed
@@ -360,13 +372,24 @@ class OpenSteps:
         settings: AlignSettings,
         now_ns: int,
         standings: Mapping[str, RoleStanding],
+        leader: tuple[str, str],
     ) -> list[ClosedStep]:
         """Remove and return the oldest steps of each role that has too many."""
         closed: list[ClosedStep] = []
         for name, role in self._roles.items():
             if max(len(role.open), len(role.late), len(role.again)) > settings.max_open_steps:
                 workers = [state for of, state in table.workers.items() if of.role == name]
-                one = _Closing(name, role, workers, table, settings, now_ns, BatchLimit())
+                one = _Closing(
+                    name,
+                    role,
+                    workers,
+                    table,
+                    settings,
+                    now_ns,
+                    BatchLimit(),
+                    self.attempts,
+                    leader[1] if name == leader[0] else None,
+                )
                 closed += one.surplus(standings.get(name))
         return closed
 
@@ -375,16 +398,27 @@ class OpenSteps:
         return {name: role.to_wire() for name, role in self._roles.items()}
 
     @classmethod
-    def from_wire(cls, kept: Mapping[str, wire.StepsOfRole], *, groups: int) -> "OpenSteps":
+    def from_wire(
+        cls,
+        kept: Mapping[str, wire.StepsOfRole],
+        *,
+        groups: int,
+        attempts: Sequence[wire.Attempt] = (),
+    ) -> "OpenSteps":
         """Undo ``to_wire``, with so many groups."""
         steps = cls()
+        steps.attempts = Attempts.from_wire(attempts)
         steps._roles = {name: _Role.from_wire(role, groups) for name, role in kept.items()}
         return steps
 
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """One check of the steps of a role."""
+    """One check of the steps of a role.
+
+    Attributes:
+        leader: Label of the worker that leads the run's axis, if it is of this role.
+    """
 
     name: str
     role: _Role
@@ -393,6 +427,8 @@ class _Closing:
     settings: AlignSettings
     now_ns: int
     room: BatchLimit
+    attempts: Attempts
+    leader: str | None
 
     def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
         """Remove and return the oldest steps above the bound."""
@@ -404,7 +440,7 @@ class _Closing:
             rows += self._rows(step, opened, expected(opened))
             role.size = max(role.size, len(opened.workers))
         for step in self._beyond(role.late):
-            rows += self._rows(step, role.late.pop(step), role.size)
+            rows += self._rows(step, role.late.pop(step), role.size, is_late=True)
         for step in self._beyond(role.again):
             role.again_closed_through = _later(step, role.again_closed_through)
             late = role.again_samples.pop(step, 0)
@@ -418,7 +454,7 @@ class _Closing:
         """Remove and return steps that are complete, or have waited long enough."""
         role = self.role
         should_be = role.size if standing is None else min(role.size, standing.expected)
-        rows = self._turned(should_be)
+        rows = self._turned(should_be, is_over=everything)
         waiting_for = self._waiting_for(should_be)
         expected = self._expected(standing)
         for step, opened in self._due(role.open, waiting_for, everything=everything):
@@ -433,7 +469,7 @@ class _Closing:
             if not self._has_room(opened):
                 break
             del role.late[step]
-            rows += self._rows(step, opened, role.size)
+            rows += self._rows(step, opened, role.size, is_late=True)
         enough = math.inf if role.passes.returned else enough
         for step, opened in self._due(role.again, None, enough, everything=everything):
             if not self._has_room(opened):
@@ -489,8 +525,8 @@ class _Closing:
                 due.append((step, opened))
         return due
 
-    def _turned(self, should_be: int) -> list[ClosedStep]:
-        """Close the rest of the previous pass if all workers have gone back."""
+    def _turned(self, should_be: int, *, is_over: bool) -> list[ClosedStep]:
+        """Close the rest of the previous pass if all workers have gone back, or all is over."""
         passes = self.role.passes
         if not passes.returned:
             return []
@@ -507,11 +543,11 @@ class _Closing:
         for worker in live:
             heard_ns[worker.label] = max(worker.received_ns, heard_ns.get(worker.label, 0))
         if not all(
-            one.is_sure and heard_ns[label] - one.received_ns >= settle_ns
+            one.is_sure and (is_over or heard_ns[label] - one.received_ns >= settle_ns)
             for label, one in passes.returned.items()
         ):
             return []
-        is_overdue = self.now_ns - passes.since_ns >= lateness_ns
+        is_overdue = is_over or self.now_ns - passes.since_ns >= lateness_ns
         if len(passes.returned) < should_be and not is_overdue:
             return []
         return self._turn()
@@ -533,6 +569,9 @@ class _Closing:
         for step in sorted(role.open):
             opened = role.open[step]
             rows += self._rows(step, opened, role.size)
+        returned = role.passes.begin()
+        if self.leader is not None:
+            self._begin_attempt(returned)
         closed_through = role.again_closed_through
         for step in sorted(role.again):
             if closed_through is not None and step <= closed_through:
@@ -543,7 +582,6 @@ class _Closing:
         if role.open and min(role.open) > _FIRST_STEP:
             closed_through = _later(min(role.open) - 1, closed_through)
         role.closed_through = closed_through
-        returned = role.passes.begin()
         role.size = len(returned)
         for worker in self.workers:
             worker.start_again()
@@ -554,6 +592,17 @@ class _Closing:
                 if step_of is not None:
                     stream.reported(step_of)
         return rows
+
+    def _begin_attempt(self, returned: Mapping[str, Returned]) -> None:
+        """Begin an attempt of the run, unless its workers have only named an old step."""
+        repeating = {label: one for label, one in returned.items() if one.is_attempt}
+        if repeating:
+            leading = repeating.get(self.leader or "")
+            since_ns = min(one.since_ns for one in repeating.values())
+            self.attempts.begin(
+                min(one.first for one in repeating.values()),
+                since_ns if leading is None else leading.since_ns,
+            )
 
     def _is_live(self, worker: WorkerState) -> bool:
         return self.now_ns - worker.received_ns <= int(self.settings.lease_s * _NS_PER_S)
@@ -604,9 +653,10 @@ class _Closing:
         return max((worker.count or 0 for worker in self.workers), default=0)
 
     def _rows(
-        self, step: int, opened: _OpenStep, expected: int, *, late: int = 0
+        self, step: int, opened: _OpenStep, expected: int, *, late: int = 0, is_late: bool = False
     ) -> list[ClosedStep]:
-        rows = _reduce(self.name, step, opened, self.table, late)
+        attempt = None if is_late or self.leader is None else self.attempts.newest
+        rows = _reduce(self.name, step, opened, self.table, late, attempt)
         if len(opened.workers) < expected and rows[-1].values:
             for name, value in (
                 (names.RL_SERVICE_STEP_REPORTED, len(opened.workers)),
@@ -657,7 +707,12 @@ def _later(step: int, other: int | None) -> int:
 
 
 def _reduce(
-    role: str, step: int, opened: _OpenStep, table: StreamTable, late: int
+    role: str,
+    step: int,
+    opened: _OpenStep,
+    table: StreamTable,
+    late: int,
+    attempt: int | None,
 ) -> list[ClosedStep]:
     """Reduce a step to its row.
 
@@ -691,6 +746,6 @@ def _reduce(
     if rows:
         values |= rows.pop()[1]
     return [
-        *(ClosedStep(role, step, time_ns, row, version) for time_ns, row in rows),
-        ClosedStep(role, step, opened.time_ns, values, version, late),
+        *(ClosedStep(role, step, time_ns, row, version, 0, attempt) for time_ns, row in rows),
+        ClosedStep(role, step, opened.time_ns, values, version, late, attempt),
     ]

@@ -287,3 +287,27 @@ def test_many_values_are_in_several_parts(life: Life) -> None:
     table = life.read()
     assert sorted(table["value"]) == values
     assert list(table["step"]) == list(range(1, 40_001))
+
+
+def resumed(life: Life) -> None:
+    """A loss each second at steps 1 to 20, then from step 8 on again to 30."""
+    for at_s, step in enumerate([*range(1, 21), *range(8, 31)]):
+        one = point(float(at_s), T0 + at_s * S)
+        one.attributes.extend(key_values({"rl.loop.iteration": step}))
+        life.take(gauge(one), now_ns=T0 + at_s * S)
+
+
+def test_a_value_has_the_attempt_of_its_time(life: Life) -> None:
+    resumed(life)
+    life.archiver.write_all()
+    found = life.read().sort_values("time")
+    assert [*zip(found["attempt"], found["step"], strict=True)] == [
+        *((1, step) for step in range(1, 21)),
+        *((2, step) for step in range(8, 31)),
+    ]
+
+
+def test_the_newest_values_wait_until_their_attempt_is_known(life: Life) -> None:
+    resumed(life)
+    assert life.store.begin_file(KEY, 1 << 20, T0 - 1) is None
+    assert life.store.begin_file(KEY, 1 << 20, T0) is not None

@@ -190,6 +190,7 @@ def test_a_file_of_rows_has_what_is_known_of_the_run_beside_it(tmp_path: Path) -
         "provenance": None,
         "hosts": {},
         "failures": [],
+        "attempts": [],
         "group": "sweep",
         "job_type": "train",
         "status": "running",

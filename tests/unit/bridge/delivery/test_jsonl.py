@@ -30,6 +30,7 @@ def test_a_line_is_json_that_any_reader_takes(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "abcdefgh.jsonl").read_text()) == {
         "number": 0,
         "step": 3,
+        "attempt": 1,
         "time_ns": 17 * 10**17 + 1,
         "policy_version": None,
         "values": {"a": 0.25, "b": "NaN", "c": "Infinity", "d": "-Infinity"},

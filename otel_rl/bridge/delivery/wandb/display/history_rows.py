@@ -7,7 +7,16 @@ from functools import lru_cache
 from otel_rl.bridge.delivery.wandb.display.run_metadata import as_table
 from otel_rl.records import CONSOLE, Row
 
-__all__ = ["HOURS", "LEFT_OUT", "STEP", "payload", "wandb_key"]
+__all__ = [
+    "ATTEMPT",
+    "HOURS",
+    "LEFT_OUT",
+    "MAX_AXES",
+    "STEP",
+    "payload",
+    "step_axis",
+    "wandb_key",
+]
 
 LEFT_OUT = "otel_rl/bridge/values/left_out"
 """Key of the number of values of a row that exceed W&B's limit."""
@@ -18,6 +27,12 @@ STEP = "step"
 HOURS = "hours"
 """Key of the axis of other charts: hours since the first row."""
 
+ATTEMPT = "attempt"
+"""Key of the attempt of a row."""
+
+MAX_AXES = 100
+"""Attempts with an axis of their own; later ones go on with the last."""
+
 _log = logging.getLogger(__name__)
 
 _POLICY_VERSION = "policy_version"
@@ -26,6 +41,11 @@ _POLICY_VERSION = "policy_version"
 _MAX_LINE_BYTES = (10 << 20) - (100 << 10) - 1024
 _MAX_CHARACTER_BYTES = 6  # \u003c
 _VALUE_BYTES = 32  # a double has at most 24 digits and signs; quotes, colon and comma
+
+
+def step_axis(attempt: int) -> str:
+    """Return the key of the axis of an attempt. The first has that of all."""
+    return STEP if attempt == 1 else f"{STEP}/attempt_{min(attempt, MAX_AXES)}"
 
 
 def payload(row: Row, hours: float) -> dict[str, object]:
@@ -47,7 +67,8 @@ def _numbers(row: Row) -> dict[str, float]:
     characters = sum(map(len, payload))
     if characters * _MAX_CHARACTER_BYTES + len(payload) * _VALUE_BYTES > _MAX_LINE_BYTES:
         payload = _fitting(row.number, payload)
-    payload[STEP] = row.step
+    payload[STEP] = payload[step_axis(row.attempt)] = row.step
+    payload[ATTEMPT] = row.attempt
     if row.policy_version is not None:
         payload[_POLICY_VERSION] = row.policy_version
     payload["_timestamp"] = row.time_ns / 1e9

@@ -118,7 +118,9 @@ def test_a_framework_has_its_own_unit() -> None:
     assert row.values == {"perf/mfu": 25.0, "trainer/mfu": 0.25}
 
 
-@pytest.mark.parametrize("own", ["step", "policy_version", "_step", "otel_rl/x", "x" * 2000])
+@pytest.mark.parametrize(
+    "own", ["step", "attempt", "step/attempt_2", "policy_version", "_step", "otel_rl/x", "x" * 2000]
+)
 def test_a_name_that_a_tracker_needs_itself_is_not_given(own: str) -> None:
     spec = replace(LOSS, own_name=own)
     assert list(sent({"trainer/loss": 1.0}, [spec], names=KeyNames.FRAMEWORK).values) == [
