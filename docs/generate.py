@@ -1,7 +1,7 @@
 # ruff: noqa: INP001  # a script, not a package
-"""Writes the tables of the documentation that must not rot: ``python docs/generate.py [--check]``.
+"""Writes the lists of the documentation that must not rot: ``python docs/generate.py [--check]``.
 
-A page marks the place of a table, and the code provides its content:
+A page marks the place of a list, and the code provides its content:
 
     <!-- generated: settings -->
     ...
@@ -149,7 +149,8 @@ def exceptions() -> Iterator[str]:
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, OtelRLError) and name in _ACTIONS:
             answer = ANSWERS.get(kind)
-            told = f"{_summary(kind)} Answer: {answer.http}." if answer else _summary(kind)
+            meaning = f"{_summary(kind).partition('. ')[0].removesuffix('.')}."
+            told = f"{meaning} Answer: {answer.http}." if answer else meaning
             yield _item(name, f"{told} Action: {_ACTIONS[name]}")
 
 
