@@ -1,0 +1,169 @@
+"""Files of a journal that is one SQLite database: made for its owner alone, and watched."""
+
+import fcntl
+import logging
+import os
+import secrets
+import sqlite3
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from otel_rl.bridge.journal.schema import FORMAT, OTHER_FORMAT_HINT, statements
+from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
+
+__all__ = [
+    "JOURNAL_FILE",
+    "PAGE_BYTES",
+    "LockFile",
+    "OpenFiles",
+    "make_directory",
+    "open_database",
+]
+
+_log = logging.getLogger(__name__)
+
+JOURNAL_FILE: Final = "journal.db"
+"""Its name in the data directory."""
+
+_SCHEMA: Final = statements(
+    number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
+)
+
+PAGE_BYTES: Final = 4096  # SQLite's default
+
+_OWNER_ONLY: Final = 0o600
+
+_BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite puts beside it, as it is itself
+
+_MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
+
+
+def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
+    """Open the journal, or make one, with its identity.
+
+    Args:
+        path: Of the database.
+        max_bytes: See ``SqliteJournal``.
+
+    Raises:
+        ConfigError: Another version wrote to it.
+        JournalError: What is there is no journal, or a damaged one.
+    """
+    try:
+        # SQLite gives the files beside it the mode of this one. A directory that was there
+        # before may let others in, and who could write here could run code in the bridge.
+        if not path.exists():
+            path.touch(mode=_OWNER_ONLY)
+        _keep_to_owner(path.parent)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        # Deletes still work in a database that is full by page count, unlike on a full disk.
+        max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
+        connection.execute(f"PRAGMA max_page_count={max_pages}")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
+        elif version != FORMAT:
+            raise ConfigError(
+                f"data: {str(path)!r} has format {version}, this version reads {FORMAT}.",
+                hint=OTHER_FORMAT_HINT.format(another="another directory (--data)"),
+            )
+        connection.execute(
+            "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
+            (secrets.token_hex(16),),
+        )
+        (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
+    except (OSError, sqlite3.DatabaseError, UnicodeDecodeError) as exc:
+        raise JournalError(
+            f"Cannot open the journal {str(path)!r}: {exc}.",
+            hint="Move the file away to start a new one, and keep it for inspection.",
+        ) from exc
+    return connection, str(identity)
+
+
+def _keep_to_owner(directory: Path) -> None:
+    """Take from everybody else what an older version, a copy or a backup has let them read."""
+    for name in (JOURNAL_FILE, *(JOURNAL_FILE + end for end in _BESIDE), "lock"):
+        path = directory / name
+        try:
+            if stat.S_IMODE(path.stat().st_mode) & ~_OWNER_ONLY:
+                path.chmod(_OWNER_ONLY)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            _log.warning("%s belongs to another user, who decides who may read it.", path)
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory and its parents, so that they survive power loss."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in missing:
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
+class OpenFiles:
+    """The files of a journal, as they were when it was opened.
+
+    Args:
+        paths: Of those that are there for as long as it is open.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._known = {os.fspath(path): _on_disk(path) for path in paths}
+
+    def check(self) -> None:
+        """Costs some microseconds.
+
+        Raises:
+            JournalGone: One was removed, renamed or replaced. It may be put back.
+        """
+        for path, known in self._known.items():
+            if _on_disk(path) != known:
+                raise JournalGone(
+                    f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
+                    "is acknowledged.",
+                    hint="Put back what was there. If it is lost, start the bridge again: senders "
+                    "repeat what was not acknowledged; what was, and is not in a run yet, is lost.",
+                )
+
+
+def _on_disk(path: str | Path) -> tuple[int, int] | None:
+    """Return the identity of a file while it is open; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # before each answer; a Path costs as much again
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class LockFile:
+    """Held as long as the bridge runs; the kernel lets go of it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        self._file = os.fdopen(os.open(path, flags, _OWNER_ONLY), "a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "another process"
+            self._file.close()
+            raise JournalLocked(
+                f"{str(path.parent)!r} is in use by process {holder}.",
+                hint="Stop it, or give this bridge its own directory with --data.",
+            ) from exc
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        self._file.close()
