@@ -36,6 +36,7 @@ EVERY_KEY = {
 NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""
 
+_NO_HOST = {"OTEL_RL_HOST": "off"}
 _NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
@@ -52,7 +53,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         if not name.startswith(_FOREIGN) or name.startswith("OTEL_RL_TEST_")
     }
     own = {"HOME": str(home), "OTEL_RL_TRIAL": "default"}
-    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_ARCHIVE, **extra}
+    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_HOST, **_NO_ARCHIVE, **extra}
 
 
 @dataclass(frozen=True)

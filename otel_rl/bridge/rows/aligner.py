@@ -220,7 +220,7 @@ class Aligner:
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        """Return the GPUs that workers report, by the prefix of their keys."""
+        """Return the GPUs and hosts that workers report, by the prefix of their keys."""
         return self._intake.series.devices
 
     @property

@@ -56,8 +56,8 @@ class AlignSettings(BaseModel):
     """Per-worker series per experiment. Further ones are only in the role's value."""
 
     max_devices: int = Field(default=128, ge=0)
-    """GPUs per experiment with keys of their own, ``gpu/<host>/<device>/...``. Further ones are
-    only in the values of roles and of all."""
+    """GPUs per experiment with keys of their own, ``gpu/<host>/<device>/...``, and as many hosts.
+    Further ones are only in the values of roles and of all."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
     """Steps of a role that wait for workers; above it the oldest close. Also bounds the steps that

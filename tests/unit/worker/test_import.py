@@ -11,7 +11,17 @@ import otel_rl
 pytestmark = pytest.mark.process
 
 
-HEAVY = ["wandb", "fastapi", "grpc", "pynvml", "numpy", "requests", "pydantic", "opentelemetry.sdk"]
+HEAVY = [
+    "wandb",
+    "fastapi",
+    "grpc",
+    "psutil",
+    "pynvml",
+    "numpy",
+    "requests",
+    "pydantic",
+    "opentelemetry.sdk",
+]
 
 
 def loaded_after(code: str) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from otel_rl.bridge.counters import ValueFold
 from otel_rl.bridge.delivery.selection.value_budget import MAX_KEYS, Kind, ValueBudget
 from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
-from otel_rl.records import KeySpec, Row
+from otel_rl.records import GPUS, HOSTS, KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
 __all__ = ["KeyNames", "KeySelection"]
@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 _RESERVED: Final = frozenset({"step", "hours", "policy_version"})
 """Keys of a tracker's axes."""
 
-_RESERVED_PREFIXES: Final = ("_", "otel_rl/", "gpu/", "diagnosis/")
+_DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
 
-_DEVICES: Final = "gpu/"
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/")
 
 _OTHER: Final = "/otel_rl"
 """Ends a key whose name a framework's metric has."""

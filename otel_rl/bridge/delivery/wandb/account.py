@@ -82,7 +82,7 @@ class WandbSettings:
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's default (15 s).
         settle_s: After a crash, an attached run is joined again once its history is unchanged for
             this long.
-        system_panels: Show the reported GPUs in W&B's System panels, too.
+        system_panels: Show the reported GPUs and hosts in W&B's System panels, too.
     """
 
     mode: str = "auto"
