@@ -186,7 +186,7 @@ class Bridge:
             self._drain = RowProcessor(
                 self._spool,
                 self._run_store,
-                settings=settings.align,
+                settings=settings.align.for_tracker(settings.tracker.name),
                 counters=self.counters,
                 notify=self._delivery.notify,
                 report_interval_s=settings.telemetry.run_interval_s,

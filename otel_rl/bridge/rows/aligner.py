@@ -48,7 +48,7 @@ __all__ = ["AlignSettings", "Aligner", "DedupLog", "HistoryRecords", "SampleCoun
 
 _NS_PER_S = 1_000_000_000
 
-_NO_METRICS = ("otel_rl.", "hw.", *(name for name, _ in STANDING_METRICS))
+_NO_METRICS = ("otel_rl.", "hw.", "system.", *(name for name, _ in STANDING_METRICS))
 """Prefixes of metrics that a run has without any of its program."""
 
 
@@ -286,6 +286,11 @@ class Aligner:
             failures=self.failures,
             status=self.status or "",
         )
+
+    def take_thinned(self) -> int:
+        """Return the number of values that the bound on rows has left out, since the last call."""
+        thinned, self._row_maker.thinned = self._row_maker.thinned, 0
+        return thinned
 
     def take_keys(self) -> Sequence[KeySpec]:
         """Return the keys that were in a row for the first time, since the last call."""

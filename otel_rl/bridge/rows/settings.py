@@ -1,8 +1,14 @@
 """Settings of the stage that makes rows."""
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["AlignSettings"]
+
+
+_ROWS_OF_WANDB: Final = 1000
+"""Rows of a run in a minute that W&B advises."""
 
 
 class AlignSettings(BaseModel):
@@ -35,6 +41,11 @@ class AlignSettings(BaseModel):
     quiet_s: float = Field(default=1.0, ge=0, le=3600)
     """The newest step closes after this long without a sample, once it has everything that the step
     before had."""
+
+    max_rows_per_minute: int | None = Field(default=None, ge=0)
+    """Rows of a run in a minute of its time. Beyond it only every second step has rows, then every
+    fourth, and so on; counted as `otel_rl.bridge.values.folded`. The archive has all. Unset: 1000
+    with W&B, by its guidance, else no bound. 0 for no bound."""
 
     per_worker: bool = False
     """Also write each worker's own series, every measurement, under
@@ -71,7 +82,7 @@ class AlignSettings(BaseModel):
 
     trace_url: str = ""
     """URL of a trace, e.g. ``http://localhost:16686/trace/{trace_id}``, written into the row with
-    the step's analysis."""
+    the step's analysis, and into tables of samples."""
 
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment kept for step analysis; the oldest are dropped and counted."""
@@ -86,3 +97,14 @@ class AlignSettings(BaseModel):
     max_history_bytes: int = Field(default=64 << 20, ge=0)
     """Compressed history for ``otel-rl diagnose`` in the journal, per experiment; the oldest is
     dropped. 0 keeps none."""
+
+    def for_tracker(self, name: str) -> "AlignSettings":
+        """Return the settings with the defaults for a tracker."""
+        if name != "wandb" or self.max_rows_per_minute is not None:
+            return self
+        return self.model_copy(update={"max_rows_per_minute": _ROWS_OF_WANDB})
+
+    @property
+    def most_rows(self) -> int:
+        """Return the rows in a minute; 0 for no bound."""
+        return self.max_rows_per_minute or 0
