@@ -113,7 +113,7 @@ class WandbTracker:
             raise
         self._console = ConsoleLines(console_lines)
         path = writer_file(run, "samples") if self._account.online else None
-        self._samples = GrowingTables(self._run, path, start)
+        self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
         self._summary = RunSummary(
             writer_file(run, "summary") if self._account.online else None,
             run.journal,
