@@ -219,7 +219,7 @@ def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
         data=directory,
         http=HttpSettings(port=0),
         grpc=GrpcSettings(enabled=False),
-        align=AlignSettings(per_worker=True),
+        align=AlignSettings(per_worker=True, max_rows_per_minute=0),
         tracker=TrackerSettings(
             name=tracker,
             detail=Tier.EVERYTHING,

@@ -18,6 +18,9 @@ from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
 __all__ = [
     "CONSOLE",
     "CONSOLE_COLUMNS",
+    "GPUS",
+    "HOSTS",
+    "HOST_ID",
     "PART",
     "Announcement",
     "Attempt",
@@ -585,14 +588,24 @@ class RoleStanding(NamedTuple):
     silent: int | None = None
 
 
+GPUS: Final = "gpu"
+"""Section of the keys of GPUs."""
+
+HOSTS: Final = "host"
+"""Section of the keys of hosts."""
+
+HOST_ID: Final = "host:"
+"""Begins the id of a host, before its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
-    """GPU, or a part of one, that workers of the run report.
+    """GPU, part of a GPU, or host that workers of the run report.
 
     Attributes:
         uuid: The device's own id, the same for every worker that reports it.
         host: Its host, possibly empty.
-        name: Its name on that host, e.g. ``gpu0``.
+        name: Its name on that host, e.g. ``gpu0``; empty for a host.
         model: Its product name, possibly empty.
         workers: The workers that report it, each as ``<role>/<index>``, in the order of their first
             reports.
@@ -603,6 +616,11 @@ class Device:
     name: str
     model: str
     workers: tuple[str, ...]
+
+    @property
+    def is_host(self) -> bool:
+        """Return whether it is a whole host."""
+        return self.uuid.startswith(HOST_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,7 +651,8 @@ class Description:
         group: In the tracker; empty for the experiment's own.
         job_type: In the tracker.
         status: Status of the experiment. Rows may still arrive after its end.
-        devices: The run's GPUs, by the common prefix of their keys, e.g. ``gpu/node1/gpu0``.
+        devices: The run's GPUs and reported hosts, by the common prefix of their keys, e.g.
+            ``gpu/node1/gpu0`` and ``host/node1``.
         provenance: Of the first trainer, or of the first worker without one.
         hosts: Machines of the run, each with the roles of its workers.
         failures: The last failures of its workers, in order.
@@ -767,7 +786,7 @@ class Row:
         policy_version: The policy version at ``time_ns``, or None if none was reported.
         tables: Tracker key to table. A row has either values or tables.
         labels: Tracker key to text.
-        devices: Tracker key to value of GPUs, for a tracker's own panels only.
+        devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
         new_keys: Meaning of keys of this and later rows, told once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
     """

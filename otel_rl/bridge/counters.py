@@ -184,12 +184,15 @@ class ValueFold(StrEnum):
     Attributes:
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
         FURTHER: What is beyond the basic detail, if still too much.
-        TOO_MANY_KEYS: New keys of both kinds, beyond 100,000 in the run.
+        TOO_MANY_KEYS: New keys of both kinds, beyond 100,000 in all runs of the bridge.
+        TOO_MANY_ROWS: Values of steps between those with rows, beyond
+            ``align.max_rows_per_minute``; the archive has them.
     """
 
     WORKER = "worker"
     FURTHER = "further"
     TOO_MANY_KEYS = "too_many_keys"
+    TOO_MANY_ROWS = "too_many_rows"
 
 
 class ArchiveDrop(StrEnum):

@@ -3,11 +3,12 @@
 All rules, in order:
 
 1. A prefix ``rl.`` of a name is removed.
-2. Six families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of a
-  step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, GPUs
-  ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, and
-  metrics of otel_rl itself ``otel_rl/<role>/...``. Everything else is ``<role>/...``. Metrics of
-  one GPU are under ``gpu/<host>/<device>/...``, and of all of them under ``gpu/...``.
+2. Seven families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of
+  a step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, GPUs
+  ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, metrics of
+  otel_rl itself ``otel_rl/<role>/...``, and hosts, which have no role, ``host/...``. Everything
+  else is ``<role>/...``. Metrics of one GPU are under ``gpu/<host>/<device>/...``, of all of them
+  under ``gpu/...``, and of one host under ``host/<host>/...``.
 3. A name that begins with its own role does not repeat it: ``rl.train.loss`` of a trainer is
   ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
 4. Dots and colons of a name become slashes: ``sglang:gen_throughput`` of a generator is
@@ -32,7 +33,8 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
-from otel_rl.bridge.otlp.gpu_attributes import gpu_metric, without_labels
+from otel_rl.bridge.otlp.device_attributes import device_metric, without_labels
+from otel_rl.records import GPUS, HOSTS
 from otel_rl.semconv import names
 
 __all__ = [
@@ -113,8 +115,7 @@ def metric_path(
 ) -> tuple[str, ...]:
     """Return the path behind ``tracker_key``: section, role, name and raw attribute values."""
     attributes = tuple(attributes)
-    rest = gpu_metric(name, attributes)
-    section = "gpu" if rest else ""
+    section, rest = device_metric(name, attributes)
     attributes, rest = without_labels(name, attributes), rest or name
     shown = {key: value for key, value in sorted(attributes) if key not in _NOT_IN_KEY}
     if OVERFLOW in attributes:
@@ -131,7 +132,7 @@ def metric_path(
         path = _segments(rest.removeprefix("rl."), _IN_NAMES)
         if not section:
             path = _without_role(path, role)
-    own = _of_role(role) if role or not section else []
+    own = [] if section == HOSTS or (section and not role) else _of_role(role)
     head = [section, *own] if section else own
     # A name of separators only has no segments; its key must differ from that of the role.
     path = path or [rest or name]
@@ -152,12 +153,13 @@ def worker_key(role: str, label: str, key: str) -> str:
 
 
 def device_prefix(host: str, device: str) -> str:
-    """Return the prefix of the keys of one GPU: ``gpu/<host>/<device>``."""
-    return "/".join(map(_escaped, ("gpu", *_segments(host, _IN_VALUES), device)))
+    """Return the prefix of the keys of one GPU, ``gpu/<host>/<device>``, or of a host."""
+    section, own = (GPUS, [device]) if device else (HOSTS, [])
+    return "/".join(map(_escaped, (section, *_segments(host, _IN_VALUES), *own)))
 
 
 def device_key(prefix: str, name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
-    """Return the key of a metric of one GPU, e.g. ``gpu/node1/gpu0/utilization``."""
+    """Return the key of a metric of one device, e.g. ``gpu/node1/gpu0/utilization``."""
     _, *path = metric_path("", name, attributes)
     return _cut("/".join((prefix, *map(_escaped, path))))
 

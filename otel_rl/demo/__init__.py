@@ -18,7 +18,6 @@ Of the metrics in the registry, the demo cannot measure these, and reports none 
 * phase ``checkpoint``: nothing is saved.
 * ``rl.policy.kl.rollout``: generators and trainers compute the same values with the same code.
 * ``rl.policy.kl.update``: it would need another forward pass after each update.
-* ``system.disk.io``, ``system.network.io``: the run uses loopback and no disk.
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 

@@ -950,6 +950,33 @@ def create_system_disk_io(meter: Meter) -> Counter:
     )
 
 
+def create_system_filesystem_usage(meter: Meter) -> UpDownCounter:
+    """Space of the host's file system, by state."""
+    return meter.create_up_down_counter(
+        name=names.SYSTEM_FILESYSTEM_USAGE,
+        unit="By",
+        description="Space of the host's file system, by state.",
+    )
+
+
+def create_system_filesystem_utilization(meter: Meter) -> Gauge:
+    """Share of the space of the host's file system, by state, between 0 and 1."""
+    return meter.create_gauge(
+        name=names.SYSTEM_FILESYSTEM_UTILIZATION,
+        unit="1",
+        description="Share of the space of the host's file system, by state, between 0 and 1.",
+    )
+
+
+def create_system_memory_limit(meter: Meter) -> UpDownCounter:
+    """Size of the host's memory."""
+    return meter.create_up_down_counter(
+        name=names.SYSTEM_MEMORY_LIMIT,
+        unit="By",
+        description="Size of the host's memory.",
+    )
+
+
 def create_system_memory_usage(meter: Meter) -> UpDownCounter:
     """Memory of the host, by state."""
     return meter.create_up_down_counter(

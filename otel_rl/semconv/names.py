@@ -662,6 +662,15 @@ SYSTEM_CPU_UTILIZATION: Final = "system.cpu.utilization"
 SYSTEM_DISK_IO: Final = "system.disk.io"
 """Metric (counter, By). Bytes read from and written to the host's disks."""
 
+SYSTEM_FILESYSTEM_USAGE: Final = "system.filesystem.usage"
+"""Metric (updowncounter, By). Space of the host's file system, by state."""
+
+SYSTEM_FILESYSTEM_UTILIZATION: Final = "system.filesystem.utilization"
+"""Metric (gauge, 1). Share of the space of the host's file system, by state, between 0 and 1."""
+
+SYSTEM_MEMORY_LIMIT: Final = "system.memory.limit"
+"""Metric (updowncounter, By). Size of the host's memory."""
+
 SYSTEM_MEMORY_USAGE: Final = "system.memory.usage"
 """Metric (updowncounter, By). Memory of the host, by state."""
 
@@ -2455,6 +2464,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Share of the host's CPU time in use, between 0 and 1.",
             reduction=Reduction.MEAN,
             statistics=("max",),
+            attributes=("host.name",),
             group="machine",
         ),
         SYSTEM_DISK_IO: MetricSpec(
@@ -2463,7 +2473,35 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Bytes read from and written to the host's disks.",
             reduction=Reduction.MEAN,
-            attributes=("disk.io.direction",),
+            attributes=("disk.io.direction", "host.name"),
+            group="machine",
+        ),
+        SYSTEM_FILESYSTEM_USAGE: MetricSpec(
+            name=SYSTEM_FILESYSTEM_USAGE,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="Space of the host's file system, by state.",
+            reduction=Reduction.MEAN,
+            attributes=("system.filesystem.state", "host.name"),
+            group="machine",
+        ),
+        SYSTEM_FILESYSTEM_UTILIZATION: MetricSpec(
+            name=SYSTEM_FILESYSTEM_UTILIZATION,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of the space of the host's file system, by state, between 0 and 1.",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=("system.filesystem.state", "host.name"),
+            group="machine",
+        ),
+        SYSTEM_MEMORY_LIMIT: MetricSpec(
+            name=SYSTEM_MEMORY_LIMIT,
+            instrument=Instrument.UP_DOWN_COUNTER,
+            unit="By",
+            brief="Size of the host's memory.",
+            reduction=Reduction.MEAN,
+            attributes=("host.name",),
             group="machine",
         ),
         SYSTEM_MEMORY_USAGE: MetricSpec(
@@ -2472,7 +2510,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Memory of the host, by state.",
             reduction=Reduction.MEAN,
-            attributes=("system.memory.state",),
+            attributes=("system.memory.state", "host.name"),
             group="machine",
         ),
         SYSTEM_MEMORY_UTILIZATION: MetricSpec(
@@ -2482,7 +2520,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Share of the host's memory, by state, between 0 and 1.",
             reduction=Reduction.MEAN,
             statistics=("max",),
-            attributes=("system.memory.state",),
+            attributes=("system.memory.state", "host.name"),
             group="machine",
         ),
         SYSTEM_NETWORK_IO: MetricSpec(
@@ -2491,7 +2529,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             unit="By",
             brief="Bytes that the host received and sent.",
             reduction=Reduction.MEAN,
-            attributes=("network.io.direction",),
+            attributes=("network.io.direction", "host.name"),
             group="machine",
         ),
     }

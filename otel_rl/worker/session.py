@@ -44,6 +44,7 @@ from otel_rl.worker.export.ray_calls import watch_calls
 from otel_rl.worker.export.transport import open_transport
 from otel_rl.worker.gpu import GpuOptions, GpuSampler, MfuOptions, ModelFlops
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.host import HostRecorder
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import DEFAULT_ROLE
 from otel_rl.worker.identity.rank import invalid_place
@@ -151,6 +152,7 @@ class Session:
         if settings.trace_steps is not None:
             providers.tracer.keep_steps(settings.trace_steps)
         providers.gpus.prepare(settings.gpu)
+        providers.host.prepare(settings.host)
         if not is_guess:
             self.report_start(metadata or {})
             self._begin_sampling()
@@ -278,6 +280,8 @@ class Session:
         self.providers.gc_time.start()
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
+            host = str(self.providers.meter.resource.attributes["host.name"])
+            self.providers.host.start(self.settings.host, host, self.identity.run_id)
             self.model_flops.start()
         detail = self.settings.provenance
         if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
@@ -287,6 +291,7 @@ class Session:
     def _stop_sampling(self) -> None:
         self._is_ending = True  # the last collection may be the worker's first report
         self.providers.gpus.stop()
+        self.providers.host.forget()
         self._provenance.stop()
 
     def _close(self) -> None:
@@ -306,6 +311,7 @@ class _Providers:
         show_phases(meter, GUARD)
         self.gc_time = GcTime(meter)
         self.gpus = GpuSampler(meter, GUARD)
+        self.host = HostRecorder(meter, GUARD)
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
         keeps_steps = settings.trace_steps is not None
@@ -322,6 +328,7 @@ class _Providers:
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         self.meter.restart(resource, keep_buffer=keep_buffer)
         self.gpus.count_anew()
+        self.host.forget()
         self.tracer.change_resource(resource)
         self.events.bind(resource)
         if not keep_buffer:

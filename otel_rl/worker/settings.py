@@ -19,6 +19,7 @@ from otel_rl.worker.gpu import (
     read_gpu_settings,
     read_mfu_settings,
 )
+from otel_rl.worker.host import HostSettings, read_host_settings
 
 __all__ = [
     "Protocol",
@@ -142,6 +143,7 @@ class Settings:
         provenance: What is told of command, code and machine.
         mfu: What is known for the MFU of steps.
         console: True sends what the process writes to its console.
+        host: Reports of the host.
     """
 
     metrics: SignalSettings
@@ -156,6 +158,7 @@ class Settings:
     provenance: ProvenanceDetail = ProvenanceDetail.FULL
     mfu: MfuSettings = field(default_factory=MfuSettings)
     console: bool = True
+    host: HostSettings = field(default_factory=HostSettings)
 
 
 def read_settings(
@@ -195,6 +198,7 @@ def read_settings(
         provenance=_provenance(environ),
         mfu=read_mfu_settings(environ, given=mfu),
         console=_console(environ),
+        host=read_host_settings(environ),
     )
 
 

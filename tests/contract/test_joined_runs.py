@@ -21,7 +21,16 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.row_marks import SHARED_MODE, mark_key
 from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
-from otel_rl.records import Description, Device, ExperimentKey, Row, Table
+from otel_rl.records import (
+    CONSOLE,
+    CONSOLE_COLUMNS,
+    Description,
+    Device,
+    ExperimentKey,
+    Row,
+    Table,
+    Value,
+)
 from otel_rl.run_id import run_id
 from tests import waiting
 from tests.wandb_server import Run, WandbServer
@@ -180,6 +189,17 @@ def samples(number: int) -> Row:
     return replace(rows(number, number + 1)[0], values={}, tables={"trainer/samples": table})
 
 
+def rollouts(number: int) -> Row:
+    table = Table(["step", "prompt", "worker"], [[number, f"why {number}?", "0"]])
+    return replace(rows(number, number + 1)[0], values={}, tables={"trainer/rollouts": table})
+
+
+def console(number: int, line: int) -> Row:
+    lines: list[list[Value]] = [[line, 0, "trainer/0", "stdout", f"line {line}"]]
+    table = Table([*CONSOLE_COLUMNS], lines)
+    return replace(rows(number, number + 1)[0], values={}, tables={CONSOLE: table})
+
+
 def write(run: RunInfo, stop: int) -> int:
     """One whole life of a writer. Returns where it found the run."""
     with WriterProcess("wandb") as writer:
@@ -323,6 +343,35 @@ def test_the_owner_alone_decides_how_the_run_ended(
 def test_the_summary_is_the_owners(finished: tuple[RunInfo, Run, WandbServer]) -> None:
     _, run, _ = finished
     assert [key for key in run.summary if key.startswith("otel_rl/")] == []
+
+
+def test_samples_of_all_steps_are_one_table_and_the_console_is_beside_the_owner_s(
+    owner: Owner, home: Path, server: WandbServer
+) -> None:
+    run = joining(home, owner.id)
+    owner.log(0, 5)
+    for first in (0, 2):  # the second writer goes on
+        with WriterProcess("wandb") as writer:
+            assert writer.open(run) == 2 * first
+            for number in (first, first + 1):
+                writer.write([rollouts(2 * number), console(2 * number + 1, number)])
+            writer.close(exit_code=0)
+    owner.log(5, 10)
+    owner.finish()
+    key = "otel_rl/trainer/rollouts/all"
+    references: list[object] = [row[key] for row in server.history(owner.id) if key in row]
+    reference = references[-1]
+    assert isinstance(reference, dict)
+    table = json.loads(server.uploads(owner.id)[reference["path"]])
+    assert table["columns"] == ["step", "policy_version", "prompt", "worker"]
+    assert [sample[2] for sample in table["data"]] == [f"why {2 * n}?" for n in range(4)]
+    lines = server.run(owner.id).lines("output.log")
+    told = [line for line in lines if "[trainer/0]" in line]
+    assert [line.rpartition("[trainer/0] ")[2].strip() for line in told] == [
+        f"line {n}" for n in range(4)
+    ]
+    assert numbers(server, run, owner.id) == list(range(8))
+    assert len(theirs(server, owner.id)) == 10
 
 
 # Endings

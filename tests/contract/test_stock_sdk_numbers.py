@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.metrics import Observation
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -233,6 +234,25 @@ def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exporte
     run.end()
     assert run.by_step("trainer/loss") == expected
     assert run.aligner.sample_counts.late == 0
+
+
+def test_up_down_counters_of_a_stock_sdk_stand_at_the_steps_that_they_name() -> None:
+    worker, run = StockWorker(), Run()
+    running: list[Observation] = []
+    added = worker.meter.create_up_down_counter("added")
+    worker.meter.create_observable_up_down_counter("observed", [lambda _: running])
+    worker.meter.create_observable_up_down_counter("timed", [lambda _: [Observation(7)]])
+    for step in range(1, 9):
+        added.add(10 * step, {"rl.loop.iteration": step})
+        running[:] = [Observation(step, {"rl.loop.iteration": step})]
+        run.take(worker.export())
+        run.take(worker.export())
+    run.end()
+    assert run.by_step("trainer/added") == [(step, 10 * step) for step in range(1, 9)]
+    assert run.by_step("trainer/observed") == [(step, step) for step in range(1, 9)]
+    windows = [row for row in run.rows if "trainer/timed" in row.values]
+    assert windows
+    assert not [row for row in windows if "trainer/added" in row.values]
 
 
 @pytest.mark.parametrize("starts", [(1, 2), (0, 0)], ids=["with a start", "without"])

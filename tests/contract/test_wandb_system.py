@@ -1,4 +1,4 @@
-"""The GPUs of a run in W&B's own System panels, by the real SDK against the stand-in server."""
+"""A run's GPUs and hosts in W&B's System panels, by the real SDK against the stand-in server."""
 
 import json
 import logging
@@ -24,6 +24,8 @@ EVENTS = "wandb-events.jsonl"
 DEVICES = {
     "gpu/node1/gpu0": Device("GPU-a", "node1", "gpu0", "H100", ("trainer/0", "generator/0")),
     "gpu/node2/gpu0": Device("GPU-b", "node2", "gpu0", "H100", ("trainer/1",)),
+    "host/node1": Device("host:node1", "node1", "", "", ("trainer/0",)),
+    "host/node2": Device("host:node2", "node2", "", "", ("trainer/1",)),
 }
 ROW = Row(
     0,
@@ -43,6 +45,18 @@ ROW = Row(
         "gpu/node1/gpu0/errors/ecc.corrected": 3.0,
         "gpu/node1/gpu0/errors/ecc.uncorrected": 0.0,
         "gpu/node2/gpu0/utilization": 1.0,
+        "host/cpu/utilization": 0.5,
+        "host/node1/cpu/utilization": 0.25,
+        "host/node1/memory/limit": 16.0 * 2**30,
+        "host/node1/memory/usage/used": 4.0 * 2**30,
+        "host/node1/memory/utilization/used": 0.25,
+        "host/node1/network/io/receive": 1500.0,
+        "host/node1/network/io/transmit": 500.0,
+        "host/node1/disk/io/read": 2.0 * 2**20,
+        "host/node1/disk/io/write": 1.0 * 2**20,
+        "host/node1/filesystem/usage/used": 10.0 * 2**30,
+        "host/node1/filesystem/utilization/used": 0.5,
+        "host/node2/cpu/utilization": 0.75,
     },
 )
 SHOWN = {
@@ -58,6 +72,16 @@ SHOWN = {
     "gpu.0.correctedMemoryErrors/l:node1.trainer-0": 3.0,
     "gpu.0.uncorrectedMemoryErrors/l:node1.trainer-0": 0.0,
     "gpu.0.gpu/l:node2.trainer-1": 100.0,
+    "cpu/l:node1": 25.0,
+    "memory_percent/l:node1": 25.0,
+    "proc.memory.availableMB/l:node1": 12288.0,
+    "network.recv/l:node1": 1500.0,
+    "network.sent/l:node1": 500.0,
+    "disk.in/l:node1": 2.0,
+    "disk.out/l:node1": 1.0,
+    "disk./.usageGB/l:node1": 10.0,
+    "disk./.usagePercent/l:node1": 50.0,
+    "cpu/l:node2": 75.0,
 }
 
 
@@ -119,12 +143,13 @@ def test_the_server_gets_the_keys_of_wandb_with_labels_and_the_time_of_the_row(
     run = info(tmp_path)
     session(run)
     (event,) = system_stream(server, run.run_id)
-    shown = {key: value for key, value in event.items() if key.startswith("system.gpu")}
+    shown = {key: value for key, value in event.items() if key.startswith("system.")}
     assert shown == pytest.approx({f"system.{key}": value for key, value in SHOWN.items()})
     assert event["_timestamp"] == pytest.approx(NOON_NS / 1e9)
     config = server.run(run.run_id).config["gpus"]
     assert isinstance(config, dict)
     assert config["value"]["gpu/node1/gpu0"]["workers"] == ["trainer/0", "generator/0"]
+    assert not [prefix for prefix in config["value"] if prefix.startswith("host/")]
 
 
 @pytest.mark.process

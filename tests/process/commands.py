@@ -30,12 +30,15 @@ TIMEOUT_S = 200
 EVERY_KEY = {
     "OTEL_RL_BRIDGE__TRACKER__DETAIL": "everything",
     "OTEL_RL_BRIDGE__TRACKER__NAMES": "otel_rl",
+    "OTEL_RL_BRIDGE__ALIGN__MAX_ROWS_PER_MINUTE": "0",
 }
-"""A run with all keys under shared names, for tests that are not about what is left out."""
+"""A run with all rows, and all keys under shared names: most tests are not about what is left out.
+"""
 
 NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""
 
+_NO_HOST = {"OTEL_RL_HOST": "off"}
 _NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
@@ -52,7 +55,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         if not name.startswith(_FOREIGN) or name.startswith("OTEL_RL_TEST_")
     }
     own = {"HOME": str(home), "OTEL_RL_TRIAL": "default"}
-    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_ARCHIVE, **extra}
+    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_HOST, **_NO_ARCHIVE, **extra}
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ KILLED = re.compile(
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("demo")
-    done = otel_rl("demo", "--steps", str(STEPS), "--trial", "t", cwd=directory, timeout_s=240)
+    env = clean_environment(directory, OTEL_RL_HOST="on")
+    arguments = ("demo", "--steps", str(STEPS), "--trial", "t")
+    done = otel_rl(*arguments, cwd=directory, env=env, timeout_s=240)
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out
     assert "run grpo-demo/t" in done.err
@@ -80,6 +82,15 @@ def test_nothing_over_steps_has_two_points_at_one(
     over = {key for key, axis in run.metrics.items() if axis == "step"} & keys.keys()
     points = Counter((key, row["step"]) for row in run.history for key in row.keys() & over)
     assert {key for (key, _), count in points.items() if count > 1} == set()
+
+
+def test_the_system_panels_show_the_one_host(run: OfflineRun, basic: "Charts") -> None:
+    shown = {key.partition("/l:")[0]: value for key, value in run.system.items()}
+    assert 0 < shown["cpu"] <= 100
+    assert 0 < shown["memory_percent"] <= 100
+    assert {"network.recv", "network.sent", "disk.in", "disk.out"} <= shown.keys()
+    assert len({key.partition("/l:")[2] for key in run.system}) == 1
+    assert not [key for key in basic if key.startswith("host/")]
 
 
 def test_the_reward_rises(run: OfflineRun) -> None:

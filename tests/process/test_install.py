@@ -49,7 +49,7 @@ otel_rl.shutdown()
 LOADED_BY_IMPORT = """
 import sys
 import otel_rl
-libraries = {"opentelemetry", "requests", "grpc", "google", "pynvml"}
+libraries = {"opentelemetry", "requests", "grpc", "google", "psutil", "pynvml"}
 print(sorted(libraries & {name.partition(".")[0] for name in sys.modules}))
 """
 

@@ -221,7 +221,7 @@ def worker(url: str, program: str, **environ: str) -> Iterator[Worker]:
     It says nothing of its code, unless ``environ`` wants that: most tests count its events.
     """
     own = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_RL_PROVENANCE": "off"}
-    own |= {"OTEL_RL_CONSOLE": "off", **environ}
+    own |= {"OTEL_RL_CONSOLE": "off", "OTEL_RL_HOST": "off", **environ}
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env=clean_environment(Path.home(), **own),

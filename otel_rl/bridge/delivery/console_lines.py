@@ -21,10 +21,10 @@ class ConsoleLines:
     """Selects the lines of rows. Used by one thread.
 
     Args:
-        next_line: Number of lines that the tracker has.
+        next_line: Number of lines that the tracker has; None if it counts none of ours.
     """
 
-    def __init__(self, next_line: int) -> None:
+    def __init__(self, next_line: int | None) -> None:
         self._next_line = next_line
 
     def of(self, row: Row) -> Sequence[str]:
@@ -33,7 +33,11 @@ class ConsoleLines:
         lines: list[str] = []
         for record in () if table is None else table.rows:
             number = record[_NUMBER]
-            if not isinstance(number, int) or number < self._next_line:
+            if not isinstance(number, int):
+                continue
+            if self._next_line is None:
+                self._next_line = number
+            if number < self._next_line:
                 continue
             missing = min(number - self._next_line, _MAX_KEPT_PLACES)
             lines += ["[otel_rl: a line is missing here]"] * missing

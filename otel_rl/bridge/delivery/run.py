@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from otel_rl.bridge.counters import Counter, TrackerFailure, Where
 from otel_rl.bridge.delivery.delivery_interfaces import (
@@ -25,6 +25,7 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     Writer,
 )
 from otel_rl.bridge.delivery.retries import Retries
+from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.session import TrackerSession
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
@@ -70,6 +71,7 @@ class Shared:
         monotonic: Seconds, for intervals.
         jitter: Returns a number in [0, 1) that spreads retries.
         opened: Called with each run and its location, when that is known or another one.
+        project: Keys of all runs.
     """
 
     source: RowSource
@@ -81,6 +83,7 @@ class Shared:
     monotonic: Callable[[], float]
     jitter: Callable[[], float]
     opened: Callable[[ExperimentKey, str], None] = lambda *_: None
+    project: ProjectKeys = field(default_factory=ProjectKeys)
 
 
 class RunDelivery:
@@ -280,6 +283,7 @@ class RunDelivery:
                     self._shared.count,
                     self._shared.monotonic,
                     before=self._opened,
+                    project=self._shared.project,
                 )
                 opened.open()
                 self._shared.slots.started(self)

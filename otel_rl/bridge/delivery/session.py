@@ -32,6 +32,7 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     Writer,
 )
 from otel_rl.bridge.delivery.selection.key_selection import KeySelection
+from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import ValueBudget
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
@@ -57,6 +58,7 @@ class TrackerSession:
         count: Adds to the bridge's counters.
         monotonic: Seconds, for intervals.
         before: The previous opening in this process, if any.
+        project: Keys of all runs; default: of this one.
 
     Attributes:
         next_row: All rows below are handed to the tracker. Any thread may read it.
@@ -75,6 +77,7 @@ class TrackerSession:
         monotonic: Callable[[], float],
         *,
         before: "TrackerSession | None" = None,
+        project: ProjectKeys | None = None,
     ) -> None:
         self.next_row = 0
         self.safe_row: int = before.safe_row if before else 0
@@ -97,6 +100,7 @@ class TrackerSession:
             per_worker=settings.per_worker,
             keys=lambda: source.keys(info.key),
             budget=ValueBudget(most) if (most := settings.max_values_per_minute) else None,
+            project=project,
         )
         self._position = 0  # the tracker's position at ``open``
         # (time, row) of confirmations that are not pruned yet, oldest first.

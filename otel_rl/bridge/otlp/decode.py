@@ -28,9 +28,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
+from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
-from otel_rl.bridge.otlp.gpu_attributes import at_host
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView, exemplars_of
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate

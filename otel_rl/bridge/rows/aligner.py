@@ -49,7 +49,7 @@ __all__ = ["AlignSettings", "Aligner", "DedupLog", "HistoryRecords", "SampleCoun
 
 _NS_PER_S = 1_000_000_000
 
-_NO_METRICS = ("otel_rl.", "hw.", *(name for name, _ in STANDING_METRICS))
+_NO_METRICS = ("otel_rl.", "hw.", "system.", *(name for name, _ in STANDING_METRICS))
 """Prefixes of metrics that a run has without any of its program."""
 
 
@@ -226,7 +226,7 @@ class Aligner:
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        """Return the GPUs that workers report, by the prefix of their keys."""
+        """Return the GPUs and hosts that workers report, by the prefix of their keys."""
         return self._intake.series.devices
 
     @property
@@ -293,6 +293,11 @@ class Aligner:
             status=self.status or "",
             attempt=self._intake.steps.attempts.newest,
         )
+
+    def take_thinned(self) -> int:
+        """Return the number of values that the bound on rows has left out, since the last call."""
+        thinned, self._row_maker.thinned = self._row_maker.thinned, 0
+        return thinned
 
     def take_keys(self) -> Sequence[KeySpec]:
         """Return the keys that were in a row for the first time, since the last call."""

@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, SampleDrop, StateFault
+from otel_rl.bridge.counters import (
+    ArchiveDrop,
+    Counter,
+    Counters,
+    SampleDrop,
+    StateFault,
+    ValueFold,
+)
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import decode_keys, encode_keys
@@ -236,6 +243,8 @@ class LoadedRun:
             run=self.key,
         )
         self.left_out = 0
+        thinned = self.aligner.take_thinned()
+        add(Counter.VALUES_FOLDED, thinned, reason=ValueFold.TOO_MANY_ROWS, run=self.key)
         add(Counter.ARCHIVE_DROPPED, self.unarchived, reason=ArchiveDrop.NO_ROOM, run=self.key)
         self.unarchived = 0
         if self.lost:

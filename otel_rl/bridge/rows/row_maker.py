@@ -10,10 +10,11 @@ from otel_rl.bridge.rows.reports.data_warnings import DataWarning
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_split import parts
 from otel_rl.bridge.rows.steps.step_rows import ClosedStep
-from otel_rl.bridge.rows.table_rows import ClosedTable
+from otel_rl.bridge.rows.steps.step_thinning import StepThinning
+from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import StepFacts
-from otel_rl.records import RoleStanding, Row
+from otel_rl.records import RoleStanding, Row, Table
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 
@@ -42,13 +43,17 @@ class RowMaker:
 
     Attributes:
         next_number: Number of the next row.
+        thinned: Number of values without a row, as their steps are left out. Its owner may reset
+            it.
         keys: The meaning of every key that was in a row.
     """
 
     def __init__(self, open_data: PointIntake) -> None:
         self._open = open_data
         self.next_number = 0
+        self.thinned = 0
         self.keys = KeyCatalogue()
+        self._thinning = StepThinning()
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield the rows of what was closed, numbered."""
@@ -71,12 +76,14 @@ class RowMaker:
         if step is None:
             step = self._open.axis.step_at(closed.time_ns)
         if isinstance(closed, ClosedTable):
-            tables = {closed.key: closed.table(step)}
+            tables = {closed.key: closed.table(step, self._open.settings.trace_url)}
             self.keys.note(tables, STEP, self._open.series.find)
-            yield Row(self._number(), step, closed.time_ns, {}, version, tables)
+            yield self._row(step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, StepAnalysis):
             self._open.history.explained(self._step_facts(closed, attempt))
+            if not self._keeps(step, closed):
+                return
             workers = self._open.series.names()
             labels = {
                 "critical_path/longest": closed.longest,
@@ -86,7 +93,7 @@ class RowMaker:
                 **{key: workers.get(worker, worker) for key, worker in closed.stragglers.items()},
             }
             if self._open.settings.trace_url:
-                url = self._open.settings.trace_url.replace("{trace_id}", closed.trace_id)
+                url = trace_link(self._open.settings.trace_url, closed.trace_id)
                 labels["critical_path/trace_url"] = url
             values = {**closed.values, **closed.health}
             if closed.missed:
@@ -95,27 +102,33 @@ class RowMaker:
                 labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
             self.keys.note(values, STEP, self._open.series.find, closed.sources)
             self.keys.note_texts(labels, STEP)
-            yield Row(self._number(), step, closed.time_ns, values, version, labels=labels)
+            yield self._row(step, closed.time_ns, values, version, labels=labels)
             return
         if isinstance(closed, ClosedStep) and closed.role == self._open.axis.role:
             version = version if closed.version is None else closed.version
         self._open.history.closed(step, closed.time_ns, closed.values, attempt)
+        if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
+            return
         axis = STEP if isinstance(closed, ClosedStep) else TIME
         self.keys.note(closed.values, axis, self._open.series.find)
         for values in parts(closed.values):
-            yield Row(self._number(), step, closed.time_ns, values, version)
+            yield self._row(step, closed.time_ns, values, version)
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
         version = self._open.axis.version_at(finding.time_ns)
         values = {"diagnosis/causes": float(len(finding.causes))}
         self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.find)
         self.keys.note_texts(finding.labels, STEP)
-        yield Row(
-            self._number(), finding.step, finding.time_ns, values, version, labels=finding.labels
+        yield self._row(
+            finding.step,
+            finding.time_ns,
+            values,
+            version,
+            labels=finding.labels,
         )
         if finding.causes:
             tables = {"diagnosis/ranked": finding.table}
-            yield Row(self._number(), finding.step, finding.time_ns, {}, version, tables)
+            yield self._row(finding.step, finding.time_ns, {}, version, tables)
 
     def _row_of_warning(self, warning: DataWarning) -> Row:
         step, version = (
@@ -123,7 +136,7 @@ class RowMaker:
             self._open.axis.version_at(warning.time_ns),
         )
         self.keys.note_texts(warning.labels, TIME)
-        return Row(self._number(), step, warning.time_ns, {}, version, labels=warning.labels)
+        return self._row(step, warning.time_ns, {}, version, labels=warning.labels)
 
     def _step_facts(self, explained: StepAnalysis, attempt: int) -> StepFacts:
         names = self._open.series.names()
@@ -158,7 +171,24 @@ class RowMaker:
                 group = self._open.series.group(*identity)
                 yield ClosedWindow(at_ns, {group.key: float(alive)})
 
-    def _number(self) -> int:
+    def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
+        """Return whether a step has a row; it is in the history and the archive in any case."""
+        if self._thinning.keeps(step, closed.time_ns, self._open.settings.max_rows_per_minute):
+            return True
+        self.thinned += len(closed.values)
+        return False
+
+    def _row(
+        self,
+        step: int,
+        time_ns: int,
+        values: Mapping[str, float],
+        version: int | None,
+        tables: Mapping[str, Table] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Row:
+        """Return the next row."""
+        self._thinning.count(time_ns, self._open.settings.max_rows_per_minute)
         number = self.next_number
         self.next_number += 1
-        return number
+        return Row(number, step, time_ns, values, version, tables or {}, labels or {})

@@ -31,6 +31,10 @@ class AlignSettings(BaseModel):
     quiet_s: float = Field(default=1.0, ge=0, le=3600)
     """Time without a sample that closes the newest step, if it has all that the one before had."""
 
+    max_rows_per_minute: int = Field(default=0, ge=0)
+    """Rows of a run in a minute of its time; beyond it only every second step has rows, then every
+    fourth, and so on; counted as `otel_rl.bridge.values.folded`. W&B advises 1000. 0: no bound."""
+
     per_worker: bool = False
     """Also write each worker's own series, under ``workers/<role>/<index>/...``."""
 
@@ -48,7 +52,7 @@ class AlignSettings(BaseModel):
     """Per-worker series per experiment; more are only in the role's value."""
 
     max_devices: int = Field(default=128, ge=0)
-    """GPUs per experiment with keys of their own."""
+    """GPUs per experiment with keys of their own, and as many hosts."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
     """Steps of a role that wait for workers or analysis; above it the oldest close."""
@@ -60,7 +64,8 @@ class AlignSettings(BaseModel):
     """Spans that ended longer before a step take no part in its analysis."""
 
     trace_url: str = ""
-    """URL of a trace for the row of an analysis: ``http://localhost:16686/trace/{trace_id}``."""
+    """URL of a trace, for rows of analyses and tables of samples:
+    ``http://localhost:16686/trace/{trace_id}``."""
 
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment kept for analysis; the oldest are dropped."""

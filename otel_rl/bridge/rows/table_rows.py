@@ -20,12 +20,14 @@ from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value, 
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM
 
-__all__ = ["ClosedTable", "OpenTables"]
+__all__ = ["ClosedTable", "OpenTables", "trace_link"]
 
 _NS_PER_S = 1_000_000_000
 
 _STEP = "step"
 _WORKER = "worker"
+_TRACE_ID = "trace_id"
+_TRACE_URL = "trace_url"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,29 @@ class ClosedTable:
     samples: Sequence[tuple[TextSample, str]]
     first_line: int = 0
 
-    def table(self, step: int) -> Table:
-        """Return the tracker's table: the step, the fields in order of appearance, the worker."""
+    def table(self, step: int, trace_url: str = "") -> Table:
+        """Return the tracker's table: the step, the fields in order of appearance, the worker.
+
+        Args:
+            step: Of all its lines.
+            trace_url: See ``trace_link``; with it a sample of a trace has a link to it.
+        """
         if self.key == CONSOLE:
             return self._console()
         fields = dict.fromkeys(name for sample, _ in self.samples for name in sample.fields)
         own = [name for name in fields if name not in {_STEP, _WORKER}]
+        found = [sample.fields for sample, _ in self.samples]
+        if trace_url and _TRACE_ID in own and _TRACE_URL not in own:
+            own.append(_TRACE_URL)
+            found = [
+                {**one, _TRACE_URL: trace_link(trace_url, str(of))}
+                if (of := one.get(_TRACE_ID))
+                else one
+                for one in found
+            ]
         rows = [
-            [step, *(sample.fields.get(name) for name in own), label]
-            for sample, label in self.samples
+            [step, *(one.get(name) for name in own), label]
+            for one, (_, label) in zip(found, self.samples, strict=True)
         ]
         return Table([_STEP, *own, _WORKER], rows)
 
@@ -170,6 +186,11 @@ class OpenTables:
         if key == CONSOLE:
             self._console_lines += sum(len(_lines(sample)) for sample, _ in samples)
         return ClosedTable(step, samples[-1][0].time_ns, key, samples, first_line)
+
+
+def trace_link(url: str, trace_id: str) -> str:
+    """Return the URL of a trace, from one with ``{trace_id}`` in it."""
+    return url.replace("{trace_id}", trace_id)
 
 
 def _lines(sample: TextSample) -> list[str]:

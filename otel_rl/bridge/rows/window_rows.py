@@ -37,7 +37,7 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group, Stream
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
-from otel_rl.records import HistogramPoint
+from otel_rl.records import HOST_ID, HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 
@@ -155,8 +155,8 @@ def _counted_from_wire(kept: Mapping[int, Mapping[int, wire.Counted]]) -> _Count
 class _Window:
     """Samples of one window so far, by the numbers of their group and stream.
 
-    Late if the window was closed before. ``devices`` has the GPU and the role of a stream, if it is
-    about one that others may report as well.
+    Late if the window was closed before. ``devices`` has the device and the role of a stream, if it
+    is about one that others may report as well.
     """
 
     late: bool
@@ -450,7 +450,7 @@ _CellT = TypeVar("_CellT")
 def _once(
     cells: dict[int, _CellT], window: _Window, weight: Callable[[_CellT], float]
 ) -> dict[int, _CellT]:
-    """Keep, for each GPU, only the stream with the largest weight."""
+    """Keep, for each device, only the stream with the largest weight."""
     if not window.devices or window.devices.keys().isdisjoint(cells):
         return cells
     chosen: dict[int | str, int] = {}
@@ -475,7 +475,8 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
     """Yield the number of reported GPUs, in all and by the workers of each role."""
     roles: dict[str, set[str]] = {}
     for device, role in window.devices.values():
-        roles.setdefault(role, set()).add(device)
+        if not device.startswith(HOST_ID):
+            roles.setdefault(role, set()).add(device)
     if roles:
         roles[""] = set().union(*roles.values())
     for role, devices in roles.items():

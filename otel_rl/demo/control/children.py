@@ -34,6 +34,7 @@ def demo_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for all processes of one run, with a new secret."""
     return {
         "OTEL_RL_GC": "1",  # the generator has no phases, but GC pauses
+        "OTEL_RL_HOST_INTERVAL": "1000",  # the run is short
         # Nothing in it writes to W&B.
         **{name: value for name, value in environment.items() if name != "WANDB_API_KEY"},
         **dict.fromkeys(_ONE_THREAD, "1"),

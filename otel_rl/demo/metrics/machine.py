@@ -1,4 +1,4 @@
-"""Resource use of a process and its host, from Linux's /proc, under OpenTelemetry's own names.
+"""Resource use of a process, from Linux's /proc, under OpenTelemetry's own names.
 
 Plain OpenTelemetry, observed when the SDK exports. Where there is no /proc, nothing is reported.
 """
@@ -12,11 +12,10 @@ from pathlib import Path
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-__all__ = ["observe_host", "observe_process"]
+__all__ = ["observe_process"]
 
 _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_KIBIBYTE = 1024
 
 Observed = Iterable[Observation]
 
@@ -64,47 +63,3 @@ def observe_process() -> None:
     meter.create_observable_gauge("process.cpu.utilization", [cpu_utilization], "1")
     meter.create_observable_up_down_counter("process.memory.usage", [memory], "By")
     meter.create_observable_up_down_counter("process.thread.count", [threads], "{thread}")
-
-
-def observe_host() -> None:
-    """Report CPU and memory of the whole host from now on. One process per host is enough."""
-    if not _PROC.is_dir():
-        return
-    meter = metrics.get_meter("otel_rl.demo.metrics.machine")
-    utilization = _Utilization()
-    utilization.since_last(*_host_cpu())
-
-    def cpu_utilization(_: CallbackOptions) -> Observed:
-        share = utilization.since_last(*_host_cpu())
-        if share is not None:
-            yield Observation(share)
-
-    def memory(_: CallbackOptions) -> Observed:
-        for state, used in _host_memory().items():
-            yield Observation(used, {"system.memory.state": state})
-
-    def memory_utilization(_: CallbackOptions) -> Observed:
-        by_state = _host_memory()
-        for state, used in by_state.items():
-            yield Observation(used / sum(by_state.values()), {"system.memory.state": state})
-
-    meter.create_observable_gauge("system.cpu.utilization", [cpu_utilization], "1")
-    meter.create_observable_up_down_counter("system.memory.usage", [memory], "By")
-    meter.create_observable_gauge("system.memory.utilization", [memory_utilization], "1")
-
-
-def _host_cpu() -> tuple[float, float]:
-    """Busy and whole time of all cores since boot, in ticks."""
-    # user nice system idle iowait irq softirq steal; what follows is part of user already.
-    ticks = [int(field) for field in (_PROC / "stat").read_text().split()[1:9]]
-    idle = ticks[3] + ticks[4]
-    return float(sum(ticks) - idle), float(sum(ticks))
-
-
-def _host_memory() -> dict[str, int]:
-    """Bytes by state; the states add up to the whole memory."""
-    rows = (line.split() for line in (_PROC / "meminfo").read_text().splitlines())
-    size = {row[0].rstrip(":"): int(row[1]) * _KIBIBYTE for row in rows}
-    cached = size["Cached"] + size["SReclaimable"]
-    used = size["MemTotal"] - size["MemFree"] - size["Buffers"] - cached
-    return {"used": used, "free": size["MemFree"], "cached": cached, "buffers": size["Buffers"]}

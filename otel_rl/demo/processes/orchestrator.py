@@ -36,7 +36,6 @@ from otel_rl.demo.control.messages import (
 )
 from otel_rl.demo.control.server import ControlServer
 from otel_rl.demo.faults.plan import FaultPlan, Kind, Process
-from otel_rl.demo.metrics.machine import observe_host
 from otel_rl.demo.metrics.telemetry import report_as
 from otel_rl.demo.model import Parameters
 from otel_rl.demo.progress import Progress
@@ -313,7 +312,6 @@ def main() -> None:
     work_dir = Path(sys.argv[1])
     settings = DemoSettings.model_validate_json((work_dir / SETTINGS_FILE).read_text())
     report_as("orchestrator", index=0, count=1, config=settings.hyper_parameters, tags=TAGS)
-    observe_host()
     result = Orchestrator(settings, work_dir).run()
     (work_dir / RESULT_FILE).write_text(result.model_dump_json(indent=2))
     sys.exit(0 if result.ok else 1)

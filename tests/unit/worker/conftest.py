@@ -39,6 +39,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("OTEL_RL_PROVENANCE", "off")
     monkeypatch.setenv("OTEL_RL_CONSOLE", "off")
+    monkeypatch.setenv("OTEL_RL_HOST", "off")
 
 
 @pytest.fixture

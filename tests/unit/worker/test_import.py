@@ -11,7 +11,17 @@ import otel_rl
 pytestmark = pytest.mark.process
 
 
-HEAVY = ["wandb", "fastapi", "grpc", "pynvml", "numpy", "requests", "pydantic", "opentelemetry.sdk"]
+HEAVY = [
+    "wandb",
+    "fastapi",
+    "grpc",
+    "psutil",
+    "pynvml",
+    "numpy",
+    "requests",
+    "pydantic",
+    "opentelemetry.sdk",
+]
 
 
 def loaded_after(code: str) -> set[str]:
@@ -37,7 +47,7 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
         "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n"
         "otel_rl.shutdown(timeout_s=0.1)"
     )
-    assert loaded == {"requests", "opentelemetry.sdk"}
+    assert loaded == {"requests", "opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
 
 
 def test_all_is_sorted_and_every_name_of_it_is_there() -> None:

@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection.value_budget import MAX_KEYS, Kind, ValueBudget
+from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
+from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
 from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
-from otel_rl.records import KeySpec, Row
+from otel_rl.records import GPUS, HOSTS, KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
 __all__ = ["KeyNames", "KeySelection"]
@@ -24,9 +25,9 @@ _T = TypeVar("_T")
 _RESERVED: Final = frozenset({"step", "hours", "attempt", "policy_version"})
 """Keys of a tracker's axes."""
 
-_RESERVED_PREFIXES: Final = ("_", "otel_rl/", "gpu/", "diagnosis/", "step/attempt_")
+_DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
 
-_DEVICES: Final = "gpu/"
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/attempt_")
 
 _OTHER: Final = "/otel_rl"
 """Ends a key whose name a framework's metric has."""
@@ -58,7 +59,8 @@ class KeySelection:
         names: Of metrics of frameworks.
         per_worker: Whether every series of a single worker is sent.
         keys: Returns the catalogue of the run, in its order.
-        budget: Of values; None for no bound.
+        budget: Of values; None for no bound, of keys neither.
+        project: Keys of all runs; default: of this one.
 
     Attributes:
         folded: Number of values left out because of the budget, by the reason. Its owner may clear
@@ -73,6 +75,7 @@ class KeySelection:
         per_worker: bool,
         keys: Callable[[], Sequence[KeySpec]],
         budget: ValueBudget | None = None,
+        project: ProjectKeys | None = None,
     ) -> None:
         self.folded: Counter[ValueFold] = Counter()
         self._budget = budget
@@ -87,7 +90,7 @@ class KeySelection:
         self._taken: set[str] = set()
         # Keys for which there is no room in the run.
         self._crowded: set[str] = set()
-        self._selected = 0
+        self._project = project or ProjectKeys()
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows with what is sent of them."""
@@ -115,7 +118,7 @@ class KeySelection:
                 sent = tuple(self._named(spec))
                 self._taken.update(name for name, _ in sent)
                 self._sent[spec.key] = sent if self._is_selected(spec) else ()
-                self._look_for_room(spec, len(self._sent[spec.key]))
+                self._look_for_room(spec, [name for name, _ in self._sent[spec.key]])
                 if spec.key not in self._crowded:
                     new += (
                         replace(spec, key=name, own_scale=divisor)
@@ -126,15 +129,13 @@ class KeySelection:
                 self._sent.setdefault(key, ((key, 1.0),))
         return new
 
-    def _look_for_room(self, spec: KeySpec, names: int) -> None:
+    def _look_for_room(self, spec: KeySpec, names: Sequence[str]) -> None:
         if self._budget is None or not names:
             return
         kind = Kind.BASIC if spec.tier is Tier.BASIC else Kind.FURTHER
         self._kinds[spec.key] = kind = Kind.WORKER if spec.worker else kind
-        if kind and self._selected + names > MAX_KEYS:
+        if not self._project.take(names, is_needed=kind is Kind.BASIC):
             self._crowded.add(spec.key)
-        else:
-            self._selected += names
 
     def _is_selected(self, spec: KeySpec) -> bool:
         return self._detail.includes(spec.tier) or (self._per_worker and bool(spec.worker))

@@ -8,10 +8,7 @@ that is written anew is not folded for being written fast.
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["MAX_KEYS", "Kind", "ValueBudget"]
-
-MAX_KEYS: Final = 100_000
-"""Keys of a run, by W&B's guidance for a project."""
+__all__ = ["Kind", "ValueBudget"]
 
 _MINUTE_NS: Final = 60_000_000_000
 

@@ -81,7 +81,7 @@ class WandbSettings:
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
         settle_s: After a crash, time that an attached run's history must not change before it is
             joined.
-        system_panels: Show reported GPUs in W&B's System panels.
+        system_panels: Show reported GPUs and hosts in W&B's System panels.
         attempt_axes: Draw charts of a run that went back over ``step/attempt_<n>`` of its newest
             attempt; otherwise all attempts over ``step``.
     """

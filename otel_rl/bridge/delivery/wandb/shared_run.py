@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from otel_rl.bridge.delivery.console_lines import ConsoleLines
 from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.alerts import alert
+from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.display.history_rows import payload
 from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
 from otel_rl.bridge.delivery.wandb.display.run_metadata import device_config, show_config
@@ -65,6 +67,8 @@ class SharedWandbTracker:
         self._note_file = Path()
         self._note: _Note | None = None  # as in the file
         self._clock: RunSummary | None = None  # for the hours; the summary is the owner's
+        self._console = ConsoleLines(None)
+        self._samples: GrowingTables | None = None
 
     def open(self, run: RunInfo, /) -> int:
         """Join the run, if it exists and its owner shares it."""
@@ -90,6 +94,9 @@ class SharedWandbTracker:
             )
             self._run.define_metric(self._mark, hidden=True)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
+        self._console = ConsoleLines(None)
+        samples = writer_file(run, "samples")
+        self._samples = GrowingTables(self._log_table, samples, self._marks.row)
         self.describe(run.description)
         self._upload = Upload(
             self._account.attached_run,
@@ -111,6 +118,11 @@ class SharedWandbTracker:
             line = {_own(key): value for key, value in given.items()}
             with translated():
                 display.take(row)
+                lines = self._console.of(row)
+                if lines:
+                    run.write_logs("\n".join(lines))
+                if self._samples is not None:
+                    self._samples.add(row)
                 run.log({**line, self._mark: row.number}, commit=True)
                 alert(run, row)
             if self._panels is not None:
@@ -142,6 +154,9 @@ class SharedWandbTracker:
         if self._run is not None:
             import wandb
 
+            with translated():
+                if self._samples is not None:
+                    self._samples.show(everything=True)
             run, self._run = self._run, None
             with translated():
                 run.finish(exit_code=exit_code)
@@ -149,6 +164,10 @@ class SharedWandbTracker:
             self._confirm()
             self._leave_note(is_closed=True)
         return self._upload.safe_row
+
+    def _log_table(self, key: str, table: "wandb.Table") -> None:
+        """Log a table of all samples in a line without a number: a repeat only replaces it."""
+        self._opened().log({_own(key): table}, commit=True)
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
         note = self._note

@@ -116,7 +116,7 @@ class WandbTracker:
             self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
         self._console = ConsoleLines(console_lines)
         path = writer_file(run, "samples") if self._account.online else None
-        self._samples = GrowingTables(self._run, path, start)
+        self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
         self._summary = RunSummary(
             writer_file(run, "summary") if self._account.online else None,
             run.journal,

@@ -67,7 +67,7 @@ class RunMetadata:
 
         Args:
             so_far: Status by the state of the workers, if no process has announced the end.
-            devices: The run's GPUs, by the prefix of their keys.
+            devices: The run's GPUs and hosts, by the prefix of their keys.
             failures: Of workers.
             attempts: After the first.
         """

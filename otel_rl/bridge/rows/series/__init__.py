@@ -1,1 +1,1 @@
-"""The series, workers, keys and GPUs of one experiment."""
+"""The series, workers, keys and devices of one experiment."""

@@ -10,11 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.otlp.gpu_attributes import gpu_metric, is_shared, labels_of, without_labels
+from otel_rl.bridge.otlp.device_attributes import (
+    device_metric,
+    is_shared,
+    labels_of,
+    without_labels,
+)
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog, DedupMemory
 from otel_rl.bridge.rows.reduce import OVER_RANKS
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
-from otel_rl.bridge.rows.series.gpu_table import DeviceTable
+from otel_rl.bridge.rows.series.device_table import DeviceTable
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable, UnitChange
 from otel_rl.bridge.rows.series.own_names import own_name_of, without_own_name
 from otel_rl.bridge.rows.series.streams import (
@@ -27,7 +32,7 @@ from otel_rl.bridge.rows.series.streams import (
 )
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import device_key
-from otel_rl.records import Device, Series, Worker
+from otel_rl.records import HOSTS, Device, Series, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
@@ -93,7 +98,7 @@ class StreamTable:
 
     @property
     def devices(self) -> Mapping[str, Device]:
-        """Return the GPUs that workers report, by the prefix of their keys."""
+        """Return the GPUs and hosts that workers report, by the prefix of their keys."""
         return self._device_table.devices
 
     @property
@@ -294,10 +299,12 @@ class StreamTable:
     def _identity(self, series: Series, role: str | None = None) -> GroupIdentity:
         """Return the identity of a series' group: of its own role unless another is given.
 
-        GPU series have no role.
+        What a host reports is of no role.
         """
+        if role is None:
+            role = "" if _is_of_host(series) else series.worker.role
         return self._group_table.identify(
-            series.worker.role if role is None else role,
+            role,
             series.name,
             _attributes_of(series),
             _reduction_of(series)[0],
@@ -337,7 +344,10 @@ class StreamTable:
         worker = self.worker(series.worker)
         _, statistics, extra = _reduction_of(series)
         before = len(self.groups)
-        group = self._group(self._identity(series), statistics, extra, unit=series.unit)
+        key = ""
+        if _is_of_host(series):
+            key = device_key(HOSTS, series.name, without_own_name(series.attributes))
+        group = self._group(self._identity(series), statistics, extra, key=key, unit=series.unit)
         if len(self.groups) > before and labels_of(series.name, series.attributes) is None:
             group.own_name, group.own_scale = own_name_of(series)
         wider, device = self._of_device(series, worker, settings)
@@ -375,25 +385,26 @@ class StreamTable:
     def _of_device(
         self, series: Series, worker: WorkerState, settings: AlignSettings
     ) -> tuple[tuple[Group, ...], str]:
-        """Return the further groups of a GPU's series, and the GPU if others report it.
+        """Return the further groups of a device's series, and the device if others report it.
 
-        The groups are those of all GPUs, and its own unless there are too many GPUs.
+        The groups are those of all GPUs, and its own unless there are too many devices.
         """
         labels = labels_of(series.name, series.attributes)
         if labels is None:
             return (), ""
         reduction, statistics, extra = _reduction_of(series)
-        attributes = _attributes_of(series)
         wider: list[Group] = []
         of_all = self._identity(series, role="")
-        if self.has_room_for(of_all, settings):
+        if not _is_of_host(series) and self.has_room_for(of_all, settings):
             wider.append(self._group(of_all, statistics, extra, unit=series.unit))
         prefix = self._device_table.prefix(
             labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
         )
-        of_one = (*attributes, ("hw.id", labels.uuid))
+        its_id = ("hw.id", labels.uuid) if labels.name else ("host.name", labels.host)
+        of_one = (*_attributes_of(series), its_id)
         if prefix and self.has_room_for(("", series.name, of_one, reduction), settings):
-            key, before = device_key(prefix, series.name, attributes), len(self.groups)
+            key = device_key(prefix, series.name, without_own_name(series.attributes))
+            before = len(self.groups)
             one = self.group("", series.name, of_one, reduction, (), extra, key=key)
             if len(self.groups) > before:
                 one.own_name, one.own_scale = own_name_of(series)
@@ -633,12 +644,17 @@ def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str
     if spec is not None:
         statistics = spec.statistics
         is_level = series.instrument in {Instrument.GAUGE, Instrument.UP_DOWN_COUNTER}
-        if is_level and not gpu_metric(series.name, series.attributes):  # those are over devices
+        is_of_device = any(device_metric(series.name, series.attributes))
+        if is_level and not is_of_device:  # those are over devices
             statistics = tuple(OVER_RANKS + statistic for statistic in statistics)
         return series.reduction or spec.reduction, statistics, extra
     additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
     statistics = _HISTOGRAM_STATISTICS if series.instrument is Instrument.HISTOGRAM else ()
     return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics, extra
+
+
+def _is_of_host(series: Series) -> bool:
+    return device_metric(series.name, series.attributes)[0] == HOSTS
 
 
 def _attributes_of(series: Series) -> _Attributes:

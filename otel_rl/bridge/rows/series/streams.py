@@ -193,8 +193,8 @@ class Stream:
         worker: The reporting worker.
         group: Group that it is reduced into.
         own: The worker's own key, if that is written.
-        wider: Further groups of a GPU's series: the device's own values and those of all.
-        device: The GPU of the series, which others may report as well; else empty.
+        wider: Further groups of a device's series: its own values, and those of all GPUs.
+        device: The GPU or host of the series, which others may report as well; else empty.
         last_step: Latest step it reported, None if it never did.
         counter: State of a monotonic sum.
         histogram: State of a histogram.

@@ -7,6 +7,7 @@ import pytest
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.journals.small_run import T0, Life, S
@@ -39,7 +40,7 @@ def deliver(life: Life, directory: Path) -> None:
     tracker.write(rows)
     tracker.describe(life.runs.description(KEY))
     tracker.close(exit_code=0)
-    life.runs.confirmed(KEY, "jsonl", start + len(rows))
+    DeliveryStore(life.journal, "jsonl").confirmed(KEY, start + len(rows))
 
 
 @pytest.mark.parametrize("away_s", [0.5, 6.0, 60.0])

@@ -197,3 +197,30 @@ def test_the_console_is_one_table_whose_lines_are_numbered_over_a_restart() -> N
     (second,) = bench.rows(everything=True)
     assert [line[0] for line in second.tables[CONSOLE].rows] == [4]
     assert second.number > first.number
+
+
+def test_a_sample_of_a_trace_has_a_link_to_it_where_a_person_sees_traces() -> None:
+    url = "http://jaeger:16686/trace/{trace_id}"
+    bench = Bench()
+    bench.aligner.settings = AlignSettings(trace_url=url)
+    bench.send(
+        sample(RANK0, {"text": "a", "trace_id": "ab12"}), sample(RANK1, {"text": "b"}, at_ns=1)
+    )
+    ((_, found),) = tables(bench.rows(everything=True))
+    assert found["trainer/samples"] == Table(
+        ["step", "text", "trace_id", "trace_url", "worker"],
+        [[1, "a", "ab12", "http://jaeger:16686/trace/ab12", "0"], [1, "b", None, None, "1"]],
+    )
+
+
+def test_samples_without_a_trace_or_with_a_link_of_their_own_stay_as_they_are() -> None:
+    bench = Bench()
+    bench.aligner.settings = AlignSettings(trace_url="http://jaeger/{trace_id}")
+    bench.send(sample(RANK0, {"text": "a"}))
+    own = {"trace_id": "ab12", "trace_url": "mine"}
+    bench.send(sample(RANK0, own, table="others", at_ns=1))
+    found = {
+        key: table for _, of in tables(bench.rows(everything=True)) for key, table in of.items()
+    }
+    assert found["trainer/samples"] == Table(["step", "text", "worker"], [[1, "a", "0"]])
+    assert found["trainer/others"].rows == [[1, "ab12", "mine", "0"]]

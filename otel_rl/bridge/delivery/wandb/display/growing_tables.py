@@ -78,7 +78,7 @@ class GrowingTables:
     """Tables of all samples of one opened run. One thread.
 
     Args:
-        run: Opened.
+        upload: Sends a table under its key to the opened run.
         path: File of the samples; None if they come again with the next opening.
         start: Number of the first row that comes now.
         monotonic: Seconds, for intervals.
@@ -86,12 +86,12 @@ class GrowingTables:
 
     def __init__(
         self,
-        run: "wandb.Run",
+        upload: Callable[[str, "wandb.Table"], object],
         path: Path | None,
         start: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run = run
+        self._upload = upload
         self._path = path
         self._monotonic = monotonic
         self._tables: dict[str, _Growing] = {}
@@ -120,7 +120,7 @@ class GrowingTables:
         for key, table in self._tables.items():
             wait_s = max(MIN_INTERVAL_S, table.size / BYTES_PER_S)
             if table.is_new and (everything or now_s - table.shown_s >= wait_s):
-                self._run.summary[f"{key}{_ALL}"] = as_table(table.table())
+                self._upload(f"{key}{_ALL}", as_table(table.table()))
                 table.shown_s, table.is_new = now_s, False
 
     def _add(

@@ -70,6 +70,7 @@ def device_config(description: Description) -> Mapping[str, Value]:
             "workers": device.workers,
         }
         for prefix, device in description.devices.items()
+        if not device.is_host
     }
     return {_DEVICES: devices} if devices else {}
 

@@ -1,8 +1,9 @@
-"""Shows the run's GPUs in W&B's own System panels, under W&B's own keys. ADR 8.
+"""Shows the run's GPUs and hosts in W&B's own System panels, under W&B's own keys. ADR 8 and 19.
 
     gpu/node1/gpu0/utilization = 0.5   ->   system.gpu.0.gpu/l:node1.trainer-0 = 50
+    host/node1/cpu/utilization = 0.5   ->   system.cpu/l:node1 = 50
 
-These panels show samples of the process that called ``wandb.init``, which has no GPU. The record of
+These panels show samples of the process that called ``wandb.init``: of the bridge. The record of
 such samples can also be sent through an interface that is not public. So it is used only with
 tested versions of W&B, and if the interface differs, nothing is sent: the same values are in the
 rows.
@@ -39,19 +40,36 @@ _NATIVE: Final[Mapping[str, tuple[str, float]]] = {
     "utilization": ("gpu", 100),
 }
 
+_MEBIBYTE: Final = 2**-20
+
+# The same for hosts: per cent, MiB, GiB, bytes.
+_NATIVE_OF_HOST: Final[Mapping[str, tuple[str, float]]] = {
+    "cpu/utilization": ("cpu", 100),
+    "disk/io/read": ("disk.in", _MEBIBYTE),
+    "disk/io/write": ("disk.out", _MEBIBYTE),
+    "filesystem/usage/used": ("disk./.usageGB", 2**-30),
+    "filesystem/utilization/used": ("disk./.usagePercent", 100),
+    "memory/utilization/used": ("memory_percent", 100),
+    "network/io/receive": ("network.recv", 1),
+    "network/io/transmit": ("network.sent", 1),
+}
+
 _NUMBER = re.compile(r"gpu(\d+)")
 
 
 def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
-    """Return W&B's own metrics for the GPU values of a row.
+    """Return W&B's own metrics for the values of a row that are of a GPU or a host.
 
     Args:
         row: Of the run.
-        devices: The run's GPUs, by the prefix of their keys.
+        devices: The run's GPUs and hosts, by the prefix of their keys.
     """
     found: dict[str, float] = {}
     values = {**row.devices, **row.values} if row.devices else row.values
     for place, (prefix, device) in enumerate(devices.items()):
+        if device.is_host:
+            found |= _of_host(values, prefix, device.host)
+            continue
         number, label = _number(device, place), _label(device)
         for metric, (word, factor) in _NATIVE.items():
             value = values.get(f"{prefix}/{metric}")
@@ -64,8 +82,21 @@ def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
     return found
 
 
+def _of_host(values: Mapping[str, float], prefix: str, host: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for metric, (word, factor) in _NATIVE_OF_HOST.items():
+        value = values.get(f"{prefix}/{metric}")
+        if value is not None:
+            found[f"{word}/l:{host}"] = value * factor
+    limit = values.get(f"{prefix}/memory/limit")
+    used = values.get(f"{prefix}/memory/usage/used")
+    if limit is not None and used is not None:
+        found[f"proc.memory.availableMB/l:{host}"] = (limit - used) * _MEBIBYTE
+    return found
+
+
 class SystemPanels:
-    """Sends GPU metrics to the System panels of one run. Never raises: the values are in the rows.
+    """Sends metrics of devices to one run's System panels. Never raises: the rows have them, too.
 
     Args:
         run: Opened.
@@ -85,7 +116,7 @@ class SystemPanels:
         self._devices = devices
 
     def send(self, row: Row) -> None:
-        """Send the GPU values of a row, with its time."""
+        """Send the values of devices in a row, with its time."""
         if self._reason or not self._devices:
             return
         values = native(row, self._devices)
@@ -110,8 +141,8 @@ class SystemPanels:
     def _give_up(self, reason: str) -> None:
         self._reason = reason
         _log.warning(
-            "GPUs are not shown in the System panels of the W&B run (%s); with tracker.detail=full "
-            "they are in its charts under gpu/.",
+            "GPUs and hosts are not shown in the System panels of the W&B run (%s); with "
+            "tracker.detail=full they are in its charts under gpu/ and host/.",
             reason,
         )
 

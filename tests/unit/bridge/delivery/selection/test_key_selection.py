@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection import key_selection
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
 from otel_rl.records import ExperimentKey, KeySpec, Row, Table
 from otel_rl.run_id import run_id
@@ -188,20 +188,40 @@ def test_a_run_that_was_silent_begins_anew() -> None:
     assert budget.last_kind(5 * MINUTE, [1, 1, 1]) is Kind.WORKER
 
 
-def test_no_more_keys_than_a_project_should_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_selection, "MAX_KEYS", 4)
-    selection = KeySelection(
+def of_project(project: ProjectKeys, keys: Sequence[KeySpec]) -> KeySelection:
+    return KeySelection(
         Tier.EVERYTHING,
         KeyNames.OTEL_RL,
         per_worker=True,
-        keys=lambda: [*BUDGETED, KeySpec("trainer/late")],
+        keys=lambda: keys,
         budget=ValueBudget(1000),
+        project=project,
     )
+
+
+def test_no_more_keys_than_a_project_should_have(caplog: pytest.LogCaptureFixture) -> None:
+    selection = of_project(ProjectKeys(4), [*BUDGETED, KeySpec("trainer/late")])
     (row,) = selection.rows(
         [Row(0, 0, 0, {**{one.key: 1.0 for one in BUDGETED}, "trainer/late": 1})]
     )
     assert list(row.values) == [*(one.key for one in BUDGETED[:4]), "trainer/late"]
     assert selection.folded == {ValueFold.TOO_MANY_KEYS: 6}
+    assert [record.getMessage()[:44] for record in caplog.records] == [
+        "The runs of this bridge have 4 keys, as many"
+    ]
+
+
+def test_runs_of_one_project_share_its_room_for_keys() -> None:
+    project, values = ProjectKeys(10), {one.key: 1.0 for one in BUDGETED}
+    first, again = of_project(project, BUDGETED), of_project(project, BUDGETED)
+    for selection in (first, again):  # the same keys take no room again
+        (row,) = selection.rows([Row(0, 0, 0, values)])
+        assert row.values == values
+    other = [KeySpec("reward/mean"), KeySpec("reward/mean/rank_max", tier=Tier.FULL)]
+    third = of_project(project, other)
+    (row,) = third.rows([Row(0, 0, 0, {one.key: 1.0 for one in other})])
+    assert row.values == {"reward/mean": 1.0}
+    assert third.folded == {ValueFold.TOO_MANY_KEYS: 1}
 
 
 @pytest.mark.process

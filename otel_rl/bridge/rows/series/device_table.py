@@ -1,9 +1,9 @@
-"""GPUs of one experiment: each device has one key prefix, whichever workers report it."""
+"""GPUs and hosts of one experiment: each has one key prefix, whichever workers report it."""
 
 from collections.abc import Mapping
 
-from otel_rl.bridge.otlp.gpu_attributes import Labels
-from otel_rl.bridge.tracker_keys import device_prefix
+from otel_rl.bridge.otlp.device_attributes import Labels
+from otel_rl.bridge.tracker_keys import device_prefix, variant_key
 from otel_rl.records import Device
 
 __all__ = ["DeviceTable"]
@@ -31,15 +31,16 @@ class DeviceTable:
         Args:
             labels: The worker's description of the device. The first reported one counts.
             worker: The reporting worker, as ``<role>/<index>``.
-            at_most: Number of devices that may have keys of their own.
+            at_most: Number of GPUs, and of hosts, that may have keys of their own.
         """
         prefix = self._prefixes.get(labels.uuid, "")
         if not prefix:
-            if len(self._devices) >= at_most:
+            new = Device(labels.uuid, labels.host, labels.name, labels.model, ())
+            if sum(one.is_host == new.is_host for one in self._devices.values()) >= at_most:
                 return ""
             prefix = self._free_prefix(labels)
             self._prefixes[labels.uuid] = prefix
-            self._keep(prefix, Device(labels.uuid, labels.host, labels.name, labels.model, ()))
+            self._keep(prefix, new)
         device = self._devices[prefix]
         if worker not in device.workers:
             workers = (*device.workers, worker)
@@ -52,6 +53,8 @@ class DeviceTable:
     def _free_prefix(self, labels: Labels) -> str:
         """Return an unused prefix: host names in containers, and device names, may repeat."""
         prefix = device_prefix(labels.host, labels.name)
-        if prefix in self._devices:
-            prefix = device_prefix(labels.host, f"{labels.name}-{labels.uuid}")
-        return prefix
+        if prefix not in self._devices:
+            return prefix
+        if not labels.name:
+            return variant_key(prefix, labels.uuid)
+        return device_prefix(labels.host, f"{labels.name}-{labels.uuid}")

@@ -1,14 +1,24 @@
-"""Attributes that identify the GPU of a point. Pure.
+"""Attributes that identify the device of a point: a GPU, or a whole host. Pure.
 
-A device is identified by ``hw.id`` alone. The rest describes it and is not part of a key: two
-workers that share a device may name its host or model differently.
+A GPU is identified by ``hw.id`` alone. The rest describes it and is not part of a key: two workers
+that share a GPU may name its host or model differently. A host is identified by ``host.name``, on
+the points of ``system.*``. Without it they are of the worker that reports them.
 """
 
 from typing import Final, NamedTuple
 
+from otel_rl.records import GPUS, HOST_ID, HOSTS
 from otel_rl.semconv import names
 
-__all__ = ["Labels", "at_host", "gpu_metric", "is_shared", "labels_of", "without_labels"]
+__all__ = [
+    "Labels",
+    "at_host",
+    "device_metric",
+    "gpu_metric",
+    "is_shared",
+    "labels_of",
+    "without_labels",
+]
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -22,15 +32,16 @@ _LABELS: Final = frozenset({_ID, _HOST, "hw.model", "hw.name", "hw.parent", "hw.
 
 _NAMESPACES: Final = ("hw.gpu.", "rl.gpu.")
 _COMMON: Final = "hw."  # common to hardware of all kinds; hw.type tells which
+_SYSTEM: Final = "system."
 
 
 class Labels(NamedTuple):
     """Description of a device by its points.
 
     Attributes:
-        uuid: Its id.
+        uuid: Its id, see ``Device``.
         host: Its host, possibly empty.
-        name: Its name on the host; a short form of the id without one.
+        name: Its name on the host, a short form of the id without one; empty for a host.
         model: Possibly empty.
     """
 
@@ -50,11 +61,25 @@ def gpu_metric(name: str, attributes: Attributes) -> str:
     return ""
 
 
+def device_metric(name: str, attributes: Attributes) -> tuple[str, str]:
+    """Return the section and the metric of a device's name, e.g. ``host`` and ``cpu.utilization``.
+
+    Both are empty for other metrics.
+    """
+    rest = gpu_metric(name, attributes)
+    if rest:
+        return GPUS, rest
+    return (HOSTS, name.removeprefix(_SYSTEM)) if _is_of_host(name, attributes) else ("", "")
+
+
 def labels_of(name: str, attributes: Attributes) -> Labels | None:
     """Return the device of a point; None if it has none or does not identify it."""
+    found = dict(attributes)
+    if _is_of_host(name, attributes):
+        host = found[_HOST]
+        return Labels(f"{HOST_ID}{host}", host, "", "")
     if not gpu_metric(name, attributes):
         return None
-    found = dict(attributes)
     uuid = found.get(_ID, "")
     if not uuid:
         return None
@@ -65,10 +90,12 @@ def labels_of(name: str, attributes: Attributes) -> Labels | None:
 
 
 def without_labels(name: str, attributes: Attributes) -> Attributes:
-    """Return the attributes of a GPU metric without those that identify the device.
+    """Return the attributes of a device's metric without those that identify the device.
 
     The type stays where only it marks the metric as a GPU's.
     """
+    if _is_of_host(name, attributes):
+        return tuple(pair for pair in attributes if pair[0] != _HOST)
     if not gpu_metric(name, attributes):
         return attributes
     labels = _LABELS | {_TYPE} if name.startswith(_NAMESPACES) else _LABELS
@@ -86,3 +113,7 @@ def at_host(attributes: Attributes, host: str) -> Attributes:
 def is_shared(name: str) -> bool:
     """Return whether all reporters of the metric report the same value of one device."""
     return name != names.RL_GPU_PROCESS_MEMORY_USAGE and not name.startswith("rl.gpu.owner.")
+
+
+def _is_of_host(name: str, attributes: Attributes) -> bool:
+    return name.startswith(_SYSTEM) and any(key == _HOST and text for key, text in attributes)

@@ -1,0 +1,115 @@
+"""Readings of the machine through ``psutil``, and of the container where that has less."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from otel_rl.worker.host.cgroup import Container
+
+__all__ = ["Machine", "Reading"]
+
+_NETWORK: Final = Path("/sys/class/net")
+_DISKS: Final = Path("/sys/block")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a host.
+
+    Attributes:
+        cpu_used_s: CPU time in use so far.
+        cpu_s: CPU time so far, used or not.
+        memory_used_bytes: What other programs cannot have.
+        memory_bytes: All of it.
+        filesystem_used_bytes: Of ``/``.
+        filesystem_bytes: What ``/`` can hold for users.
+        network_bytes: So far, by direction.
+        disk_bytes: So far, by direction.
+    """
+
+    cpu_used_s: float
+    cpu_s: float
+    memory_used_bytes: float
+    memory_bytes: float
+    filesystem_used_bytes: float
+    filesystem_bytes: float
+    network_bytes: Mapping[str, float]
+    disk_bytes: Mapping[str, float]
+
+
+class Machine:
+    """Reads this machine, or the container's share of it. A reading takes milliseconds.
+
+    Args:
+        container: Of this process.
+        network: Folder of the network interfaces.
+        disks: Folder of the disks.
+    """
+
+    def __init__(
+        self,
+        container: Container | None = None,
+        network: Path = _NETWORK,
+        disks: Path = _DISKS,
+    ) -> None:
+        self._container = container or Container()
+        self._network = network
+        self._disks = disks
+
+    def read(self) -> Reading:
+        """Read all of it.
+
+        Raises:
+            OSError: A file of the system cannot be read.
+        """
+        disk = psutil.disk_usage("/")
+        return Reading(
+            *self._cpu(),
+            *self._memory(),
+            disk.used,
+            disk.used + disk.free,  # some is kept for root
+            self._network_bytes(),
+            self._disk_bytes(),
+        )
+
+    def _cpu(self) -> tuple[float, float]:
+        share = self._container.cpu()
+        if share is not None and share.cpus < (psutil.cpu_count() or 1):
+            return share.used_s, time.monotonic() * share.cpus
+        spent = psutil.cpu_times()._asdict()
+        # Linux counts the time of guests as user time, too.
+        whole = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
+        return whole - spent["idle"] - spent.get("iowait", 0), whole
+
+    def _memory(self) -> tuple[float, float]:
+        memory, share = psutil.virtual_memory(), self._container.memory()
+        if share is not None and share.limit_bytes < memory.total:
+            return share.used_bytes, share.limit_bytes
+        return memory.total - memory.available, memory.total
+
+    # psutil's corrections of counters that start over would hold a lock, which a fork may copy.
+
+    def _network_bytes(self) -> Mapping[str, float]:
+        found = psutil.net_io_counters(pernic=True, nowrap=False)
+        counted = _hardware(found.keys() - {"lo", "lo0"}, self._network)
+        return {
+            "receive": sum(found[name].bytes_recv for name in counted),
+            "transmit": sum(found[name].bytes_sent for name in counted),
+        }
+
+    def _disk_bytes(self) -> Mapping[str, float]:
+        found = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+        counted = _hardware(found.keys(), self._disks)
+        return {
+            "read": sum(found[name].read_bytes for name in counted),
+            "write": sum(found[name].write_bytes for name in counted),
+        }
+
+
+def _hardware(names: Collection[str], folder: Path) -> Collection[str]:
+    """Return the devices that are no part of, and no layer on, another: all where none is known."""
+    return {name for name in names if (folder / name / "device").exists()} or names

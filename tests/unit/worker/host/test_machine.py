@@ -1,0 +1,63 @@
+"""What is read of this machine, within the limits of a container."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from otel_rl.worker.host.cgroup import Container, CpuShare, MemoryShare
+from otel_rl.worker.host.machine import Machine
+
+
+class Limited(Container):
+    """A container with given shares."""
+
+    def __init__(self, cpu: CpuShare | None, memory: MemoryShare | None) -> None:
+        self._shares = cpu, memory
+
+    def cpu(self) -> CpuShare | None:
+        return self._shares[0]
+
+    def memory(self) -> MemoryShare | None:
+        return self._shares[1]
+
+
+def test_without_limits_the_machine_is_read() -> None:
+    reading = Machine(Limited(None, None)).read()
+    assert reading.memory_bytes == psutil.virtual_memory().total
+    assert 0 < reading.memory_used_bytes < reading.memory_bytes
+    assert 0 < reading.cpu_used_s < reading.cpu_s
+    assert 0 < reading.filesystem_used_bytes <= reading.filesystem_bytes
+    assert reading.network_bytes.keys() == {"receive", "transmit"}
+    assert reading.disk_bytes.keys() == {"read", "write"}
+
+
+def test_a_container_with_less_than_the_machine_is_read_instead() -> None:
+    before_s = time.monotonic()
+    reading = Machine(Limited(CpuShare(3.0, 0.5), MemoryShare(100, 1000))).read()
+    assert reading.cpu_used_s == 3.0
+    assert 0.5 * before_s <= reading.cpu_s <= 0.5 * time.monotonic()
+    assert (reading.memory_used_bytes, reading.memory_bytes) == (100, 1000)
+
+
+def test_limits_above_the_machine_are_none() -> None:
+    total = psutil.virtual_memory().total
+    machine = Machine(Limited(CpuShare(3.0, 1e6), MemoryShare(100, total * 2)))
+    reading = machine.read()
+    assert reading.memory_bytes == total
+    assert reading.cpu_used_s > 3.0
+
+
+def test_bytes_over_hardware_are_not_counted_again_on_the_layers_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = SimpleNamespace(bytes_sent=1, bytes_recv=2)
+    found = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "veth1"), counted)
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: found)
+    for name in ("eth0", "eth1"):
+        (tmp_path / name / "device").mkdir(parents=True)
+    assert Machine(network=tmp_path).read().network_bytes == {"receive": 4, "transmit": 2}
+    # In a container no interface is hardware.
+    assert Machine(network=tmp_path / "x").read().network_bytes == {"receive": 8, "transmit": 4}

@@ -1,0 +1,217 @@
+"""The host as measurements of the one process that reports it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+
+from otel_rl.errors import ConfigError
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Instrument
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.host import (
+    HostRecorder,
+    HostSettings,
+    machine,
+    read_host_settings,
+    recorder,
+    turn,
+)
+from otel_rl.worker.host.machine import Reading
+
+GIB = 1 << 30
+
+FIRST = Reading(
+    10.0,
+    100.0,
+    4 * GIB,
+    16 * GIB,
+    10,
+    40,
+    {"receive": 1000, "transmit": 50},
+    {"read": 7, "write": 9},
+)
+SECOND = replace(
+    FIRST,
+    cpu_used_s=13.0,
+    cpu_s=104.0,
+    network_bytes={"receive": 1500, "transmit": 50},
+    disk_bytes={"read": 8, "write": 9},
+)
+
+
+class World:
+    """A recorder over readings that a test gives, at its own time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reading = FIRST
+        self.now_s = 0.0
+        self.reads = 0
+        self.error: OSError | None = None
+        self.has_turn = True
+        self.drops = Drops()
+        monkeypatch.setattr(machine, "Machine", lambda: self)
+        monkeypatch.setattr(recorder, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(turn.HostTurn, "take", lambda *_: self.has_turn)
+        self._reader = InMemoryMetricReader()
+        self._provider = MeterProvider([self._reader])
+        self.recorder = HostRecorder(self._provider.get_meter("test"), Guard(self.drops))
+
+    def read(self) -> Reading:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return self.reading
+
+    def collect(self, *, after_s: float, reading: Reading) -> Mapping[str, list[NumberDataPoint]]:
+        self.now_s += after_s
+        self.reading = reading
+        data = self._reader.get_metrics_data()
+        return {
+            metric.name: [p for p in metric.data.data_points if isinstance(p, NumberDataPoint)]
+            for of in (data.resource_metrics if data else ())
+            for scope in of.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    found = World(monkeypatch)
+    yield found
+    found.close()
+
+
+def told(points: Mapping[str, list[NumberDataPoint]]) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+    for name, of in points.items():
+        for point in of:
+            attributes = dict(point.attributes or {})
+            assert attributes.pop("host.name") == "node1"
+            found[name, *map(str, attributes.values())] = point.value
+    return found
+
+
+def test_a_host_is_told_with_shares_of_the_interval_and_counts_since_the_start(
+    world: World,
+) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    assert world.collect(after_s=0, reading=FIRST) == {}
+    assert told(world.collect(after_s=15, reading=SECOND)) == {
+        ("system.cpu.utilization",): 0.75,
+        ("system.memory.usage", "used"): 4 * GIB,
+        ("system.memory.limit",): 16 * GIB,
+        ("system.memory.utilization", "used"): 0.25,
+        ("system.filesystem.usage", "used"): 10,
+        ("system.filesystem.utilization", "used"): 0.25,
+        ("system.network.io", "receive"): 500,
+        ("system.network.io", "transmit"): 0,
+        ("system.disk.io", "read"): 1,
+        ("system.disk.io", "write"): 0,
+    }
+
+
+def test_the_registry_knows_each_metric_by_this_instrument(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    found = world.collect(after_s=15, reading=SECOND)
+    counters = {
+        name for name, spec in names.METRICS.items() if spec.instrument is Instrument.COUNTER
+    }
+    assert found.keys() & counters == {"system.disk.io", "system.network.io"}
+    assert found.keys() <= names.METRICS.keys()
+
+
+def test_the_machine_is_read_once_an_interval_however_often_is_exported(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    for _ in range(60):
+        world.collect(after_s=1, reading=SECOND)
+    assert world.reads == 4
+    assert world.collect(after_s=0, reading=SECOND) == {}  # told once
+
+
+@pytest.mark.parametrize("has_turn", [True, False])
+def test_only_the_process_whose_turn_it_is_reads(world: World, has_turn: bool) -> None:
+    world.has_turn = has_turn
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    assert bool(world.collect(after_s=15, reading=SECOND)) is has_turn
+
+
+def test_a_process_that_takes_over_counts_from_there(world: World) -> None:
+    world.has_turn = False
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    world.has_turn = True
+    assert world.collect(after_s=15, reading=SECOND) == {}
+    later = replace(SECOND, network_bytes={"receive": 1507, "transmit": 50})
+    assert told(world.collect(after_s=15, reading=later))["system.network.io", "receive"] == 7
+
+
+def test_a_device_that_is_gone_makes_no_negative_count(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=SECOND)
+    found = told(world.collect(after_s=15, reading=FIRST))
+    assert found["system.network.io", "receive"] == 0
+
+
+def test_a_cpu_whose_time_stood_still_has_no_utilization(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    found = told(world.collect(after_s=15, reading=FIRST))
+    assert ("system.cpu.utilization",) not in found
+    assert ("system.memory.limit",) in found
+
+
+def test_a_reading_that_fails_is_counted_and_tried_again(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.error = OSError("no /proc")
+    assert world.collect(after_s=0, reading=FIRST) == {}
+    assert world.drops.counts() == {DropReason.INTERNAL: 1}
+    world.error = None
+    world.collect(after_s=15, reading=FIRST)
+    assert world.collect(after_s=15, reading=SECOND)
+
+
+def test_switched_off_nothing_is_read(world: World) -> None:
+    world.recorder.start(HostSettings(enabled=False), "node1", "run")
+    assert world.collect(after_s=100, reading=FIRST) == {}
+    assert world.reads == 0
+
+
+def test_after_a_fork_nothing_is_read_until_the_child_is_a_worker(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    world.recorder.forget()
+    assert world.collect(after_s=15, reading=SECOND) == {}
+    assert world.reads == 1
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=15, reading=SECOND)
+    assert told(world.collect(after_s=15, reading=SECOND))["system.network.io", "receive"] == 0
+
+
+def test_the_environment_says_whether_and_how_often() -> None:
+    assert read_host_settings({}) == HostSettings(True, 15.0)
+    assert read_host_settings({"OTEL_RL_HOST": "off"}).enabled is False
+    assert read_host_settings({"OTEL_RL_HOST_INTERVAL": "1000"}).interval_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "complaint"),
+    [
+        ("OTEL_RL_HOST", "maybe", "OTEL_RL_HOST: must be on or off (got 'maybe')"),
+        ("OTEL_RL_HOST_INTERVAL", "999", "must be 1000 milliseconds or more (got '999')"),
+        ("OTEL_RL_HOST_INTERVAL", "nan", "must be 1000 milliseconds or more (got 'nan')"),
+        ("OTEL_RL_HOST_INTERVAL", "soon", "must be 1000 milliseconds or more (got 'soon')"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_host_settings({variable: text})
+    assert complaint in str(caught.value)
