@@ -290,9 +290,6 @@ def main(part: str, *arguments: str) -> dict[str, float]:
             return _end_to_end(arguments[0], int(arguments[1]))
         case "post":
             return _post(*arguments)
-        case "post-listed":
-            address, exports, listing = arguments
-            return _post(address, exports, *Path(listing).read_text().split("\n"))
     raise SystemExit(f"There is no part {part!r}.")
 
 

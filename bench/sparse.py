@@ -48,8 +48,9 @@ from tests.lab.running import Bridge, Collector, Running
 S = 1_000_000_000
 SERIES = 40
 WORKERS = 16
-SECONDS = 60
+SECONDS = 30
 """Requests of each worker."""
+PACE_S = 1.0
 ROUNDS = 3
 EXPERIMENT = "sparse"
 
@@ -180,7 +181,13 @@ def whole_way(workers: int, seconds: int, series: int = SERIES) -> Mapping[str, 
     return found
 
 
-def _way(workers: int, seconds: int, series: int, collectors: Sequence[str]) -> Mapping[str, float]:
+def _way(
+    workers: int,
+    seconds: int,
+    series: int,
+    collectors: Sequence[str],
+    pace_s: float = PACE_S,
+) -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         bridge: Bridge = stack.enter_context(Bridge(directory / "bridge"))
@@ -197,7 +204,7 @@ def _way(workers: int, seconds: int, series: int, collectors: Sequence[str]) -> 
         _send(door, requests[:warm], directory)
         _wait(run, warm - 1)  # the newest step waits for its workers
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
-        _send(door, requests[warm:], directory)
+        _send(door, requests[warm:], directory, pace_s)
         _wait(run, warm + seconds - 1)
         samples = workers * series * seconds
         return {
@@ -206,23 +213,17 @@ def _way(workers: int, seconds: int, series: int, collectors: Sequence[str]) -> 
         }
 
 
-def _send(door: str, requests: Sequence[Sequence[bytes]], directory: Path) -> None:
+def _send(
+    door: str, requests: Sequence[Sequence[bytes]], directory: Path, pace_s: float = 0.0
+) -> None:
     """Send each worker's requests in order, the workers concurrently."""
-    files = []
-    for worker in range(len(requests[0])):
-        for second, bodies in enumerate(requests):
-            file = directory / f"{worker}-{second}"
-            file.write_bytes(bodies[worker])
-            files.append(str(file))
-    listing = directory / "listing"
-    listing.write_text("\n".join(files))
-    command = [sys.executable, "-m", "bench.bridge", "post-listed"]
+    for second, bodies in enumerate(requests):
+        for worker, body in enumerate(bodies):
+            (directory / f"{worker}-{second}").write_bytes(body)
+    numbers = map(str, (len(requests[0]), len(requests), pace_s))
     address = door.removeprefix("http://")
-    subprocess.run(
-        [*command, address, str(len(requests)), str(listing)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-m", "bench.sparse_sender", address, str(directory), *numbers]
+    subprocess.run(command, check=True)
 
 
 def _wait(run: Path, steps: int) -> None:
