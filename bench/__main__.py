@@ -1,7 +1,7 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
     python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
-                    [tracing]
+                    [sparse] [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure.
 """
@@ -27,6 +27,7 @@ PARTS = {
     "today": "The same work with what users do today: all processes",
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
+    "sparse": "What many workers cost the bridge, each with one measurement of a series a second",
     "tracing": "What spans cost the demo",
 }
 

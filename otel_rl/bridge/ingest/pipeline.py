@@ -23,7 +23,9 @@ from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
+from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -87,6 +89,7 @@ class IngestPipeline:
             for_all_bytes=2 * limits.max_body_bytes,
         )
         cores = os.cpu_count() or 1
+        self._known = KnownShapes(limits)
         self._unpacking = ThreadTurns(cores)
         self._parsing = ParseLanes(
             limits.max_parsing_bytes,
@@ -145,13 +148,13 @@ class IngestPipeline:
             unpacked = unpack()
         payload = unpacked if isinstance(unpacked, bytes) else unpacked.SerializeToString()
         with self._experiments.request(token) as newcomers:
-            memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
             admission = partial(_problem, grant, newcomers)
-            with self._parsing.hold(memory_bytes):
-                request = self._from_json(signal, payload) if is_json else payload
-                admitted = validate(
-                    signal, request, self.limits, now_ns, admission, is_weighed=is_weighed
-                )
+            is_binary = signal is Signal.METRICS and not is_json
+            admitted = self._known.validate(payload, now_ns, admission) if is_binary else None
+            if admitted is None:
+                admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
+                if is_binary and admitted.batches:
+                    self._known.learn(payload, now_ns)
             if admitted.batches:
                 self._accept(admitted.batches)
                 newcomers.keep(batch.experiment for batch in admitted.batches)
@@ -180,6 +183,21 @@ class IngestPipeline:
         if self._may_log():
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. Its log says why."
+
+    def _parsed(
+        self,
+        signal: Signal,
+        payload: bytes,
+        now_ns: int,
+        admission: Admission,
+        *,
+        is_json: bool,
+    ) -> Validated:
+        """Parse and validate a request, within the bound on memory."""
+        memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
+        with self._parsing.hold(memory_bytes):
+            request = self._from_json(signal, payload) if is_json else payload
+            return validate(signal, request, self.limits, now_ns, admission, is_weighed=is_weighed)
 
     def _memory_of(self, signal: Signal, payload: bytes, *, is_json: bool) -> tuple[int, bool]:
         """Return the memory of a parsed request, in bytes, and whether it was counted.

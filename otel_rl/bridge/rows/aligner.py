@@ -10,6 +10,7 @@ from typing import Self
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
+from otel_rl.bridge.rows.export_intake import add_points
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords, HistoryWriter
 from otel_rl.bridge.rows.history.span_window import SpanLog, SpanWindow
@@ -137,8 +138,7 @@ class Aligner:
             self._intake.series.make_room(self.settings, received_ns)
         has_points, is_new = self._begun or (False, False)
         taken = self.sample_counts.taken
-        for point in decoded.points:
-            self._intake.add(point, received_ns)
+        add_points(self._intake, decoded.points, received_ns)
         for sample in decoded.samples:
             self._intake.add_sample(sample, received_ns)
         if decoded.spans:

@@ -194,6 +194,10 @@ class Rules:
                 return False
         return True
 
+    def are_near(self, earliest_ns: int, latest_ns: int) -> bool:
+        """Return whether all times of a range are valid, by a quick test: unknown times are not."""
+        return self._earliest_ns <= earliest_ns and latest_ns <= self._latest_ns
+
     def _are_sound_exemplars(self, exemplars: Sequence[bytes]) -> bool:
         if (
             len(exemplars) > self._limits.max_exemplars
@@ -201,7 +205,7 @@ class Rules:
         ):
             return False
         times_ns = read_exemplars(exemplars).times_ns
-        return self._earliest_ns <= min(times_ns) and max(times_ns) <= self._latest_ns
+        return self.are_near(min(times_ns), max(times_ns))
 
     def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
         """Check the size of an exemplar: at most that of one with all attribute bytes allowed."""

@@ -1,0 +1,249 @@
+"""The sparse shape: many workers, each with 40 series of one measurement a request, every second.
+
+Costs are CPU microseconds for a sample of a series. Stages are measured within this process, beside
+``ParseFromString`` of the same bytes. The whole way, from loopback to a stored row of JSON lines,
+is that of the bridge's processes, beside the real Collector's gateway with its queue on disk, if
+``make lab`` has built it. All requests are made before any is sent.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from opentelemetry.context import Context
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from bench.family import family_cpu_s
+from bench.figures import Figure
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.ingest import IngestPipeline
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.records import Signal
+from otel_rl.run_id import run_id
+from otel_rl.worker.drops import Drops
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.buffer import Measured
+from otel_rl.worker.metrics.expander import Expander
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
+from tests.lab.programs import COLLECTOR
+from tests.lab.running import Bridge, Collector, Running
+
+S = 1_000_000_000
+SERIES = 40
+WORKERS = 16
+SECONDS = 30
+"""Requests of each worker."""
+PACE_S = 1.0
+ROUNDS = 3
+EXPERIMENT = "sparse"
+
+GATEWAY_GOAL = 0.7
+"""CPU of the bridge by that of the gateway."""
+EMPTY_GOAL = 3.0
+"""The same for a request with one series."""
+_TIMEOUT_S = 600.0
+
+
+class Worker:
+    """A worker of otel_rl that measures each of its series once a second, and exports."""
+
+    def __init__(self, number: int, workers: int, series: int, begun_ns: int) -> None:
+        scope = InstrumentationScope("bench")
+        self._streams = [Stream(scope, f"rl.train.metric_{n}") for n in range(series)]
+        self._number, self._begun_ns = number, begun_ns
+        self._resource = encode_resource(
+            Resource(
+                {
+                    "rl.experiment.name": EXPERIMENT,
+                    "rl.worker.role": "trainer",
+                    "rl.worker.index": number,
+                    "rl.worker.count": workers,
+                    "service.instance.id": f"4f6b2d9e-0000-4000-8000-{number:012d}",
+                    "service.name": "trainer",
+                    "host.name": f"node-{number // 8}",
+                    "telemetry.distro.name": "otel_rl",
+                }
+            )
+        )
+        self._expander = Expander(Guard(Drops()), Intervals(begun_ns - 1))
+
+    def request(self, second: int) -> bytes:
+        """Build the export of a second; call it for one second after the other."""
+        time_ns = self._begun_ns + second * S + self._number * 1000
+        packer = RequestPacker(self._resource, Signal.METRICS)
+        entries: list[Measured] = [
+            (stream, second * 0.5 + n, {"rl.loop.iteration": second}, time_ns + n, Context())
+            for n, stream in enumerate(self._streams)
+        ]
+        self._expander.pack(entries, packer)
+        (only,) = packer.requests()
+        return only.payload
+
+
+def traffic(workers: int, seconds: int, series: int = SERIES) -> Sequence[Sequence[bytes]]:
+    """Build the requests of all workers, by second; the last one is now."""
+    begun_ns = time.time_ns() - seconds * S
+    senders = [Worker(number, workers, series, begun_ns) for number in range(workers)]
+    return [[sender.request(second) for sender in senders] for second in range(seconds)]
+
+
+def figures(*, tiny: bool) -> Iterator[Figure]:
+    """Measure stages, then the whole way; medians over rounds."""
+    workers, seconds, rounds = (4, 4, 1) if tiny else (WORKERS, SECONDS, ROUNDS)
+    costs = {**stages(workers, seconds)}
+    parse_us = costs.pop("parse")
+    for name, us in costs.items():
+        yield Figure(f"sparse: {name}", "us", us, parse_us, "ParseFromString", us / parse_us)
+    if not COLLECTOR.is_built():
+        print("sparse: gateway not measured, run `make lab` first", file=sys.stderr)
+    for series, what, goal in (
+        (SERIES, f"{SERIES} series", GATEWAY_GOAL),
+        (1, "one series", EMPTY_GOAL),
+    ):
+        found = [whole_way(workers, seconds, series) for _ in range(rounds)]
+        for name in found[0]:
+            ours = [costs[name] for costs in found]
+            theirs = [costs["gateway"] for costs in found if "gateway" in costs]
+            if name == "gateway":
+                continue
+            median = statistics.median
+            ratios = [one / other for one, other in zip(ours, theirs, strict=False)]
+            yield Figure(
+                f"sparse: request of {what}, {name}",
+                "us",
+                median(ours),
+                median(theirs) if theirs else None,
+                "gateway of the Collector" if theirs else "",
+                median(ratios) if ratios else None,
+                goal if ratios else None,
+            )
+
+
+def stages(workers: int, seconds: int) -> Mapping[str, float]:
+    """Measure CPU microseconds of a sample in this process: receipt, rows, and a bare parse."""
+    requests = traffic(workers, seconds)
+    spent = dict.fromkeys(("parse", "receive", "make rows"), 0.0)
+    with tempfile.TemporaryDirectory() as directory:
+        journal = SqliteJournal(Path(directory))
+        spool, counters = Spool(journal), Counters()
+        intake = IngestPipeline(accept=spool.append, limits=ReceiveLimits(), counters=counters)
+        rows = RowProcessor(
+            spool,
+            RunStore(journal),
+            settings=AlignSettings(),
+            counters=counters,
+            notify=lambda _: None,
+        )
+        for second, bodies in enumerate(requests):
+            if second == 2:  # warm: the series are known
+                spent = dict.fromkeys(spent, 0.0)
+            begun = time.process_time()
+            for body in bodies:
+                intake.take(Signal.METRICS, lambda body=body: body)  # type: ignore[misc]
+            received = time.process_time()
+            while rows.round(time.time_ns()):
+                pass
+            made = time.process_time()
+            for body in bodies:
+                ExportMetricsServiceRequest.FromString(body)
+            parsed = time.process_time()
+            spent["receive"] += received - begun
+            spent["make rows"] += made - received
+            spent["parse"] += parsed - made
+        journal.close()
+    samples = workers * SERIES * max(1, seconds - 2)
+    return {name: used_s / samples * 1e6 for name, used_s in spent.items()}
+
+
+def whole_way(workers: int, seconds: int, series: int = SERIES) -> Mapping[str, float]:
+    """Measure CPU microseconds of a sample: bridge alone, gateway, bridge behind it."""
+    found = {"bridge alone": _way(workers, seconds, series, ())["bridge"]}
+    if COLLECTOR.is_built():
+        both = _way(workers, seconds, series, ("gateway",))
+        found |= {"gateway": both["gateway"], "bridge behind a gateway": both["bridge"]}
+    return found
+
+
+def _way(
+    workers: int,
+    seconds: int,
+    series: int,
+    collectors: Sequence[str],
+    pace_s: float = PACE_S,
+) -> Mapping[str, float]:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        directory = Path(name)
+        bridge: Bridge = stack.enter_context(Bridge(directory / "bridge"))
+        programs: dict[str, Running] = {"bridge": bridge}
+        door = bridge.url
+        for part in collectors:
+            settings = {"OTEL_RL_BRIDGE_URL": door, "OTEL_RL_JAEGER_URL": "http://127.0.0.1:1"}
+            collector = Collector(part, directory / part, settings)
+            programs[part] = stack.enter_context(collector)
+            door = collector.url
+        run = directory / "bridge" / "data" / f"{run_id(EXPERIMENT, 'default')}.jsonl"
+        warm = 3
+        requests = traffic(workers, warm + seconds, series)
+        _send(door, requests[:warm], directory)
+        _wait(run, warm - 1)  # the newest step waits for its workers
+        before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
+        _send(door, requests[warm:], directory, pace_s)
+        _wait(run, warm + seconds - 1)
+        samples = workers * series * seconds
+        return {
+            name: (family_cpu_s(one.pid) - before[name]) / samples * 1e6
+            for name, one in programs.items()
+        }
+
+
+def _send(
+    door: str, requests: Sequence[Sequence[bytes]], directory: Path, pace_s: float = 0.0
+) -> None:
+    """Send each worker's requests in order, the workers concurrently."""
+    for second, bodies in enumerate(requests):
+        for worker, body in enumerate(bodies):
+            (directory / f"{worker}-{second}").write_bytes(body)
+    numbers = map(str, (len(requests[0]), len(requests), pace_s))
+    address = door.removeprefix("http://")
+    command = [sys.executable, "-m", "bench.sparse_sender", address, str(directory), *numbers]
+    subprocess.run(command, check=True)
+
+
+def _wait(run: Path, steps: int) -> None:
+    """Wait until this many steps are in the run."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while _last_step(run) < steps - 1:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{run} has no step {steps - 1}.")
+        time.sleep(0.1)
+
+
+def _last_step(run: Path) -> int:
+    if not run.exists():
+        return -1
+    with run.open("rb") as file:
+        file.seek(max(0, run.stat().st_size - (1 << 16)))
+        lines = file.read().split(b"\n")[1:-1]
+    steps = [json.loads(line)["step"] for line in lines]
+    return max((step for step in steps if step is not None), default=-1)
+
+
+if __name__ == "__main__":
+    print(json.dumps(stages(WORKERS, int(sys.argv[1]) if sys.argv[1:] else SECONDS)))

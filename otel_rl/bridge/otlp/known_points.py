@@ -1,0 +1,121 @@
+"""Reads the points of bodies of known shapes, from workers of otel_rl (docs/adr/0020).
+
+A shape is learned from a body that was decoded in the usual way, and only if reading it by its
+shape gives the same points.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from otel_rl.bridge.otlp.resource import Sender
+from otel_rl.bridge.otlp.shapes import BodyShape, Columns, ShapeCache
+from otel_rl.records import Covered, Measurements, Point, Series
+
+__all__ = ["learned", "read_known"]
+
+_MAX_BYTES: Final = 64 << 20
+"""Memory of the known series: those of 4,000 workers with 40 each."""
+
+_SERIES_BYTES: Final = 300
+"""Of a series without its texts, which are in the body."""
+
+
+class _KnownSeries:
+    """Series of each sender and shape, within a bound on memory. Any thread may use it."""
+
+    def __init__(self) -> None:
+        # _lock guards everything below. The number of a shape, as it must not stay for its series.
+        self._lock = threading.Lock()
+        self._series: OrderedDict[tuple[Sender, int], tuple[int, Sequence[Series]]] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, sender: Sender, shape: BodyShape) -> Sequence[Series] | None:
+        """Return the series of the points with a value, in their order; None if unknown."""
+        with self._lock:
+            found = self._series.get((sender, shape.number))
+            if found is None:
+                return None
+            self._series.move_to_end((sender, shape.number))
+            return found[1]
+
+    def keep(self, sender: Sender, shape: BodyShape, series: Sequence[Series], size: int) -> None:
+        """Keep the series of a body of ``size`` bytes."""
+        size += _SERIES_BYTES * len(series)
+        with self._lock:
+            before, _ = self._series.pop((sender, shape.number), (0, ()))
+            self._series[sender, shape.number] = size, series
+            self._bytes += size - before
+            while self._bytes > _MAX_BYTES:
+                self._bytes -= self._series.popitem(last=False)[1][0]
+
+
+_shapes = ShapeCache()
+_series = _KnownSeries()
+
+
+def read_known(sender: Sender, body: bytes, now_ns: int) -> tuple[Sequence[Point], int] | None:
+    """Return the points of a body, and the latest time of its points without a value.
+
+    None unless its shape is known, and its sender has sent it before.
+
+    Args:
+        sender: An exact one.
+        body: ``ResourceMetrics`` without its resource.
+        now_ns: Time of measurements without one.
+    """
+    shape = _shapes.find(body)
+    series = None if shape is None else _series.of(sender, shape)
+    if shape is None or series is None:
+        return None
+    columns, beats_ns = shape.read(body)
+    return _points(series, columns, now_ns), max(beats_ns, default=0)
+
+
+def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -> Sequence[Point]:
+    """Learn the shape and the series of a body. Returns its points.
+
+    Args:
+        sender: An exact one.
+        body: ``ResourceMetrics`` without its resource.
+        now_ns: Time of measurements without one.
+        points: All of the body, decoded in the usual way.
+    """
+    series = tuple([point.series for point in points])
+
+    def gives_the_same(shape: BodyShape) -> bool:
+        if shape.measurements != len(points):
+            return False
+        read = _points(series, shape.read(body)[0], now_ns)
+        return list(map(_spelled, read)) == list(map(_spelled, points))
+
+    shape = _shapes.find(body)
+    if shape is None:
+        shape = _shapes.learn(body, gives_the_same)
+    elif not gives_the_same(shape):
+        shape = None
+    if shape is not None:
+        _series.keep(sender, shape, series, len(body))
+    return points
+
+
+def _points(series: Sequence[Series], columns: Columns, now_ns: int) -> list[Measurements]:
+    return [
+        Measurements(
+            one,
+            (time_ns or now_ns,),
+            (value,),
+            (step,),
+            Covered(start_ns if start_ns < end_ns else 0, end_ns) if end_ns else None,
+        )
+        for one, start_ns, end_ns, time_ns, value, step in zip(series, *columns, strict=True)
+    ]
+
+
+def _spelled(point: Point) -> object:
+    """Return a point so that equal ones compare equal: NaN does not equal itself."""
+    if not isinstance(point, Measurements):
+        return None
+    columns = ([*point.times_ns], [*point.values], [*point.steps])
+    return repr(columns), point.covers, point.told_since_ns

@@ -1,0 +1,17 @@
+"""Requests of a known shape: the same bytes but for times, values and steps (docs/adr/0020)."""
+
+from otel_rl.bridge.otlp.shapes.body_shape import BodyShape, Columns
+from otel_rl.bridge.otlp.shapes.layout import MAX_BODY_BYTES, Layout, layout_of
+from otel_rl.bridge.otlp.shapes.resource_parts import ResourcePart, resource_parts
+from otel_rl.bridge.otlp.shapes.shape_cache import ShapeCache
+
+__all__ = [
+    "MAX_BODY_BYTES",
+    "BodyShape",
+    "Columns",
+    "Layout",
+    "ResourcePart",
+    "ShapeCache",
+    "layout_of",
+    "resource_parts",
+]

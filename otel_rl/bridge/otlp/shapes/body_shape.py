@@ -1,0 +1,151 @@
+"""One known shape of a body: recognised by its fixed bytes, read by column."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from struct import Struct
+from typing import Any, NamedTuple
+
+from otel_rl.bridge.otlp.shapes.layout import Layout, PointPlaces, Slot
+
+__all__ = ["BodyShape", "Columns"]
+
+_CONTINUES = 0x80  # bit of each byte of a varint but the last
+
+# Of a slot: its format in ``struct``, its place in a column, its number.
+_SLOT_BYTES = 120
+
+_numbers = itertools.count()
+
+_Pick = Callable[[tuple[Any, ...]], Sequence[Any]]
+
+
+class Columns(NamedTuple):
+    """Numbers of the points that have a value, in their order. All columns have one length.
+
+    Attributes:
+        starts_ns: Starts of the points; 0 for none.
+        ends_ns: Times of the points; 0 for none.
+        times_ns: Times of the measurements; 0 for none.
+        values: Of the measurements. Integers stay integers.
+        steps: None for a measurement without a step.
+    """
+
+    starts_ns: Sequence[int]
+    ends_ns: Sequence[int]
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    steps: Sequence[int | None]
+
+
+class BodyShape:
+    """Bodies that differ in times, values and steps only.
+
+    Args:
+        body: One of them.
+        layout: Of it.
+
+    Attributes:
+        number: Unique in this process.
+        points: Number of data points, those without a value included.
+        measurements: Number of those with one.
+        memory_bytes: Upper bound of the memory of the shape, in bytes.
+    """
+
+    def __init__(self, body: bytes, layout: Layout) -> None:
+        slots = layout.slots
+        self.number = next(_numbers)
+        self.points = len(layout.points)
+        with_value = [point for point in layout.points if point.has_value]
+        self.measurements = len(with_value)
+        self.memory_bytes = 512 + 3 * len(body) + _SLOT_BYTES * len(slots)
+        self._mask = _mask(len(body), slots)
+        self._fixed = int.from_bytes(body, "little") & self._mask
+        self._struct = Struct(_format(len(body), slots))
+        places = {slot: n for n, slot in enumerate(s for s in slots if s.kind != "x")}
+        # An absent number is read from behind the slots: 0, and no step.
+        zero, none = len(places), len(places) + 1
+        self._starts = _pick(places, [point.start for point in with_value], zero)
+        self._ends = _pick(places, [point.time for point in with_value], zero)
+        self._times = _pick(places, [point.measured for point in with_value], zero)
+        self._values = _pick(places, [point.value for point in with_value], zero)
+        self._steps = _pick(places, [point.step for point in with_value], none)
+        self._beats = _pick(places, [p.time for p in layout.points if not p.has_value], zero)
+        self._all_times = Struct(_format(len(body), slots, _times_of(layout.points)))
+
+    def matches(self, body: bytes) -> bool:
+        """Return whether a body of the same length has this shape."""
+        return int.from_bytes(body, "little") & self._mask == self._fixed
+
+    def time_range_ns(self, body: bytes) -> tuple[int, int]:
+        """Return the earliest and the latest time of the points and measurements of a body."""
+        times_ns = self._all_times.unpack(body)
+        return (min(times_ns), max(times_ns)) if times_ns else (0, 0)
+
+    def read(self, body: bytes) -> tuple[Columns, Sequence[int]]:
+        """Read a body of this shape: its columns, and the times of points without a value."""
+        numbers = (*self._struct.unpack(body), 0, None)
+        encoded = self._steps(numbers)
+        first = encoded[0] if encoded else None
+        if encoded.count(first) == len(encoded):  # nearly always: one step in an export
+            steps: Sequence[int | None] = [_step(first)] * len(encoded)
+        else:
+            steps = list(map(_step, encoded))
+        columns = Columns(
+            self._starts(numbers),
+            self._ends(numbers),
+            self._times(numbers),
+            self._values(numbers),
+            steps,
+        )
+        return columns, self._beats(numbers)
+
+
+def _mask(size_bytes: int, slots: Sequence[Slot]) -> int:
+    mask = bytearray(b"\xff" * size_bytes)
+    for slot in slots:
+        # How long a varint is belongs to the shape.
+        kept = bytes([_CONTINUES if slot.kind == "s" else 0])
+        mask[slot.start : slot.start + slot.length] = kept * slot.length
+    return int.from_bytes(mask, "little")
+
+
+def _format(size_bytes: int, slots: Sequence[Slot], read: frozenset[Slot] | None = None) -> str:
+    """Return the format of the whole body that reads all slots, or some."""
+    form, position = ["<"], 0
+    for slot in slots:
+        form.append(f"{slot.start - position}x")
+        is_read = slot.kind != "x" and (read is None or slot in read)
+        if not is_read:
+            form.append(f"{slot.length}x")
+        else:
+            form.append(f"{slot.length}s" if slot.kind == "s" else slot.kind)
+        position = slot.start + slot.length
+    form.append(f"{size_bytes - position}x")
+    return "".join(form)
+
+
+def _times_of(points: Sequence[PointPlaces]) -> frozenset[Slot]:
+    places = (place for point in points for place in (point.time, point.measured))
+    return frozenset(place for place in places if place is not None)
+
+
+def _pick(places: dict[Slot, int], slots: Sequence[Slot | None], absent: int) -> _Pick:
+    """Return a function that picks a column out of all numbers."""
+    indexes = [absent if slot is None else places[slot] for slot in slots]
+    if len(indexes) > 1:
+        return itemgetter(*indexes)
+    return lambda numbers: tuple([numbers[index] for index in indexes])
+
+
+@lru_cache(maxsize=1 << 12)
+def _step(encoded: bytes | None) -> int | None:
+    """Decode a varint as a 64-bit integer, as protobuf does."""
+    if encoded is None:
+        return None
+    value = 0
+    for place, byte in enumerate(encoded):
+        value |= (byte & 0x7F) << 7 * place
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value

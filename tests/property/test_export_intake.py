@@ -1,0 +1,70 @@
+"""The points of an export have the same effect together as one by one."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rl.bridge.rows.export_intake import add_points
+from otel_rl.bridge.rows.point_intake import PointIntake
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.records import Covered, Measurements, Series, Worker
+
+S = 1_000_000_000
+SETTINGS = AlignSettings(max_series=6, per_worker=True)
+
+workers = st.builds(
+    Worker,
+    role=st.sampled_from(["trainer", "generator"]),
+    instance=st.sampled_from(["a", "b"]),
+    index=st.sampled_from([0, 1, None]),
+)
+series = st.builds(
+    Series,
+    worker=workers,
+    name=st.sampled_from(["rl.train.loss", "own", "rl.policy.version"]),
+)
+seconds = st.integers(1, 6)
+
+
+@st.composite
+def points(draw: st.DrawFn) -> Measurements:
+    n = draw(st.sampled_from([1, 1, 1, 1, 2]))
+    end = draw(seconds)
+    covers = Covered(draw(st.sampled_from([end - 1, end - 1, 0])) * S, end * S)
+    return Measurements(
+        draw(series),
+        tuple(draw(seconds) * S for _ in range(n)),
+        tuple(draw(st.floats()) for _ in range(n)),
+        tuple(draw(st.sampled_from([1, 2, 3, 3, None])) for _ in range(n)),
+        draw(st.sampled_from([covers, covers, covers, None])),
+    )
+
+
+exports = st.lists(st.lists(points(), max_size=8), max_size=8)
+
+
+@given(exports)
+@settings(max_examples=100, deadline=None)
+def test_points_are_the_same_together_as_one_by_one(sent: list[list[Measurements]]) -> None:
+    together, single = PointIntake(SETTINGS), PointIntake(SETTINGS)
+    for number, export in enumerate(sent):
+        add_points(together, export, number * S)
+        for point in export:
+            single.add(point, number * S)
+        assert _state(together) == _state(single)
+
+
+def _state(intake: PointIntake) -> str:
+    return repr(
+        (
+            intake.sample_counts,
+            intake.series.to_wire(),
+            intake.axis.to_wire(),
+            intake.steps.to_wire(),
+            intake.windows.to_wire(),
+            intake.history.take(
+                0, 0, intake.series.workers, intake.series.names(), 1 << 20, everything=True
+            ),
+            intake.warnings,
+            intake.dropped,
+        )
+    )
