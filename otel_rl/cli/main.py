@@ -45,8 +45,10 @@ _COMMANDS: Final = {
     "diagnose": _Command(
         "diagnose a run: find its faults, and the worker and phase at fault", "bridge"
     ),
+    "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "archive": _Command("show where the values of each run are, as Parquet files", "archive"),
     "runs": _Command("list runs: state, newest step, size, and where their tracker is", "bridge"),
+    "top": _Command("show runs and their workers in the terminal, kept up to date", "bridge"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
     "doctor": _Command("check what would prevent runs from being written, with remedies", "bridge"),
 }

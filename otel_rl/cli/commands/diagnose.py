@@ -3,9 +3,7 @@
 import argparse
 import json
 import math
-import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -19,6 +17,7 @@ from otel_rl.bridge.journal.reader import (
 from otel_rl.cli.jaeger import Jaeger
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -59,10 +58,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="EXPERIMENT[/TRIAL]",
         help="default: the most recently active run",
     )
-    for name in ("experiment", "trial"):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"exact {name} of the run")
+    add_run_names(parser)
     parser.add_argument(
-        "--steps", type=_steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"
+        "--steps", type=steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"
     )
     parser.add_argument(
         "--now",
@@ -84,13 +82,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(command=_command)
 
 
-def _steps(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if found is None or int(found[2] or found[1]) < int(found[1]):
-        raise argparse.ArgumentTypeError(f"write N or FIRST:LAST (got {text!r})")
-    return int(found[1]), int(found[2] or found[1])
-
-
 def _hours(text: str) -> timedelta:
     try:
         hours = float(text)
@@ -104,9 +95,7 @@ def _hours(text: str) -> timedelta:
 def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     trace_url = settings.align.trace_url
-    wanted = _Wanted(arguments.run, arguments.experiment, arguments.trial)
-    if wanted.text is not None and wanted.is_exact:
-        raise ConfigError("Name the run either by --experiment and --trial, or by one text.")
+    wanted = wanted_run(arguments)
     if arguments.jaeger is None:
         found = _histories(settings, wanted)
         if not wanted.of(found):
@@ -134,62 +123,8 @@ def _command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Wanted(NamedTuple):
-    """Run named on the command line.
-
-    Attributes:
-        text: Name as typed; it may contain slashes, so several runs may match.
-        experiment: Exact experiment name; None for any.
-        trial: Exact trial name; None for any.
-    """
-
-    text: str | None
-    experiment: str | None = None
-    trial: str | None = None
-
-    @property
-    def key(self) -> ExperimentKey | None:
-        """Return the run if both of its names are given."""
-        if self.experiment is None or self.trial is None:
-            return None
-        return ExperimentKey(self.experiment, self.trial)
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether exact names are given."""
-        return self.experiment is not None or self.trial is not None
-
-    def of(self, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
-        """Return the runs that match, in their order.
-
-        Raises:
-            ConfigError: The same text matches several runs.
-        """
-        keys = [
-            key
-            for key in keys
-            if self.experiment in {None, key.experiment} and self.trial in {None, key.trial}
-        ]
-        if self.text is None:
-            return keys
-        whole = [key for key in keys if self.text == str(key)]
-        if len(whole) > 1:
-            runs = " or ".join(
-                f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
-                for key in whole
-            )
-            raise ConfigError(f"{self.text!r} stands for several runs.", hint=f"Write {runs}.")
-        return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
-
-    def __str__(self) -> str:
-        if self.text is not None:
-            return repr(self.text)
-        given = (("experiment", self.experiment), ("trial", self.trial))
-        return " and ".join(f"{name} {value!r}" for name, value in given if value is not None)
-
-
 def _histories(
-    settings: BridgeSettings, wanted: _Wanted
+    settings: BridgeSettings, wanted: WantedRun
 ) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """Return the history of every run in reach; the most recently active one comes last."""
     found: dict[ExperimentKey, Sequence[bytes]] = {}
@@ -207,7 +142,7 @@ def _histories(
     return found
 
 
-def _traced(jaeger: Jaeger, wanted: _Wanted) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def _traced(jaeger: Jaeger, wanted: WantedRun) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """Return the most recent run, or those whose experiment is a prefix of the name.
 
     If there are none, every run: it may be the name of a trial.
@@ -259,7 +194,7 @@ def _of_journals(settings: BridgeSettings) -> _Source:
     )
 
 
-def _check_not_removed(settings: BridgeSettings, wanted: _Wanted) -> None:
+def _check_not_removed(settings: BridgeSettings, wanted: WantedRun) -> None:
     """Say so if the run was there.
 
     Raises:
@@ -283,7 +218,7 @@ def _check_not_removed(settings: BridgeSettings, wanted: _Wanted) -> None:
 
 
 def _chosen(
-    wanted: _Wanted, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
+    wanted: WantedRun, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
 ) -> tuple[ExperimentKey, Sequence[bytes]]:
     keys = wanted.of(found)
     if keys:

@@ -22,6 +22,7 @@ from otel_rl.cli.embedded_bridge import (
     wandb_account,
 )
 from otel_rl.cli.environment import notes_on, reporting_environment
+from otel_rl.cli.live_line import live_line
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError
 from otel_rl.worker.identity.names import checked_name
@@ -78,6 +79,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_false",
         help="do not instrument the frameworks that CMD imports (docs/integrations.md)",
     )
+    parser.add_argument(
+        "--no-live-line",
+        dest="live_line",
+        action="store_false",
+        help="keep the last row of the terminal free; there is no live line without a terminal",
+    )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
     parser.set_defaults(command=_command)
@@ -120,7 +127,8 @@ def _command(arguments: argparse.Namespace) -> int:
             say(note)
         if (account := wandb_account(bridge.settings, key)) is not None:
             environment |= owner_environment(account)
-        status = _run(command, environment)
+        with live_line(bridge, key, is_wanted=arguments.live_line):
+            status = _run(command, environment)
     finally:
         finish(bridge, exit_code=status, is_over=True)
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:

@@ -1,0 +1,284 @@
+"""``otel-rl export``: writes the spans of a run for other viewers."""
+
+import argparse
+import gzip
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.formats.state_format import StateRefused
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.run_reader import (
+    read_history,
+    read_keys,
+    read_standing,
+    span_parts,
+)
+from otel_rl.bridge.rows.history.span_window import read_spans
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.run_lookup import FoundRun, find_runs, opened, removed
+from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.errors import ConfigError
+from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
+from otel_rl.run_id import run_id
+
+__all__ = ["add_parser"]
+
+_EPILOG: Final = """\
+examples:
+  otel-rl export --perfetto -o trace.json.gz             the most recently active run
+  otel-rl export --perfetto --steps 400:420 grpo-7b -o trace.json
+  otel-rl export --perfetto grpo-7b/trial-3 > trace.json
+
+Open the file at https://ui.perfetto.dev, which keeps it on your machine, or in chrome://tracing.
+"""
+
+_COUNTERS: Final = (
+    "*.queue.depth",
+    "*.requests.running",
+    "rl.replay_buffer.size",
+    "hw.gpu.*",
+    "rl.gpu.*",
+)
+"""Metrics that become counters, by name: queues and devices."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "export",
+        description="Write the spans of a run that its journal has as a Chrome trace for Perfetto: "
+        "workers, their spans, links from samples to the steps that used them, queues and GPUs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="EXPERIMENT[/TRIAL]",
+        help="default: the most recently active run",
+    )
+    add_run_names(parser)
+    parser.add_argument(
+        "--perfetto", action="store_true", required=True, help="as Chrome trace JSON"
+    )
+    parser.add_argument(
+        "--steps",
+        type=steps,
+        metavar="FIRST[:LAST]",
+        help="only these, with the samples and weights that they used (all)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="compressed if its name ends in .gz (default: standard output)",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if arguments.output is None and sys.stdout.isatty():
+        raise ConfigError("A trace is no text to look at.", hint="Name a file: -o trace.json.gz")
+    settings = settings_of(arguments)
+    run = _chosen(settings, wanted_run(arguments))
+    identity = run_id(run.key.experiment, run.key.trial)
+    with SpanTable() as table, opened(settings, run) as connection:
+        damaged = _fill(table, connection, identity)
+        names = {of.instance: of.name for of in read_standing(connection, identity).workers}
+        if damaged:
+            say(f"{damaged} damaged parts of the spans are left out")
+        _set_clocks(table, _leads(connection, identity, arguments.steps), names)
+        chosen = _select(table, run, arguments.steps)
+        about = {"run": str(run.key), "steps": f"{chosen[0]}:{chosen[1]}"}
+        unknown = table.unknown_links()
+        counters = _counters(connection, identity)
+        with _written(arguments.output) as file:
+            summary = write_trace(file, table, names=names, counters=counters, about=about)
+    _report(summary, chosen, unknown, arguments.output)
+    return 0
+
+
+def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
+    """Return the run that is wanted.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    runs, faults = find_runs(settings)
+    for fault in faults:
+        say(str(fault))
+    of_key = {run.key: run for run in runs}  # of two journals, the one that was active last
+    keys = wanted.of(of_key)
+    if keys:
+        return of_key[keys[-1]]
+    place = f"below {str(settings.data)!r}"
+    gone = removed(settings)
+    for key in wanted.of(gone)[-1:]:
+        when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
+        raise ConfigError(
+            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
+            hint="journal.keep_ended_days and journal.max_ended_share say how long they stay.",
+        )
+    if runs:
+        raise ConfigError(
+            f"There is no run {wanted} in the journals {place}.",
+            hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
+        )
+    raise ConfigError(
+        f"There is no run in the journals {place}.",
+        hint="Say where the bridge keeps its journal: --data DIR, or --config FILE.",
+    )
+
+
+def _fill(table: SpanTable, connection: Connection, run: str) -> int:
+    """Read the spans of a run. Returns the number of parts that cannot be read."""
+    damaged = 0
+    for body in span_parts(connection, run, since_ns=-1):
+        try:
+            for spans in read_spans(body):
+                table.add(spans)
+        except StateRefused:
+            damaged += 1
+    return damaged
+
+
+def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> tuple[int, int]:
+    """Keep the spans of the wanted steps. Returns the first and last step that there is.
+
+    Raises:
+        ConfigError: There are no spans of them.
+    """
+    if table.start_ns() is None:
+        raise ConfigError(
+            f"The journal has no spans of {run.key}.",
+            hint="Workers make spans of steps and phases (docs/phases.md), unless "
+            "OTEL_RL_TRACE_STEPS or OTEL_TRACES_SAMPLER is 0.",
+        )
+    known = table.steps()
+    if wanted is None:
+        return known or (0, 0)
+    if known is None or not table.select(*wanted):
+        there = "of no step" if known is None else f"of steps {known[0]} to {known[1]}"
+        first, last = wanted
+        raise ConfigError(
+            f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
+            hint="A bridge keeps spans for align.spans_horizon_s, at most align.max_spans. Older "
+            "ones are in Jaeger, if a Collector sends them there (docs/deploy.md).",
+        )
+    first, last = max(wanted[0], known[0]), min(wanted[1], known[1])
+    if (first, last) != wanted:
+        say(f"the journal has the spans of steps {known[0]} to {known[1]} only")
+    return first, last
+
+
+def _history(connection: Connection, run: str) -> Iterator[Facts]:
+    after = 0
+    while some := read_history(connection, run, after=after):
+        for number, body in some:
+            after = number
+            if body is not None:
+                yield Facts.decode(body)
+
+
+def _leads(connection: Connection, run: str, wanted: tuple[int, int] | None) -> Mapping[str, float]:
+    """Return by how many seconds clocks were ahead of that of the step, by worker on their hosts.
+
+    The bridge estimates it for each step that it explains; the median of those of the wanted steps
+    is taken, in which a clock without a difference is 0.
+    """
+    explained = 0
+    found: dict[str, list[float]] = defaultdict(list)
+    for facts in _history(connection, run):
+        for step in facts.steps:
+            if wanted is None or wanted[0] <= step.step <= wanted[1]:
+                explained += 1
+                for worker, ahead_s in step.clocks:
+                    found[worker].append(ahead_s)
+    return {
+        worker: statistics.median([*leads, *[0.0] * (explained - len(leads))])
+        for worker, leads in found.items()
+    }
+
+
+def _set_clocks(table: SpanTable, leads: Mapping[str, float], names: Mapping[str, str]) -> None:
+    """Bring the spans of all hosts to one clock."""
+    hosts: dict[str, float] = {}
+    for worker in table.workers():
+        lead_s = leads.get(names.get(worker.worker) or f"{worker.role}/{worker.worker}")
+        if lead_s:
+            hosts[worker.host] = lead_s
+    for host, lead_s in hosts.items():
+        table.set_back(host, round(lead_s * 1e9))
+
+
+def _counters(connection: Connection, run: str) -> Iterator[Counter]:
+    """Yield the values of queues and devices of each worker, the mean of about a second each."""
+    wanted = {
+        spec.key
+        for spec in read_keys(connection, run)
+        if spec.statistic == "value"
+        and not spec.worker
+        and any(fnmatchcase(spec.name, pattern) for pattern in _COUNTERS)
+    }
+    for facts in _history(connection, run):
+        for key in wanted.intersection(facts.workers):
+            for one in facts.workers[key]:
+                if one.measurements:
+                    yield Counter(one.worker, key, facts.time_ns, one.total / one.measurements)
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name once it is complete.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with _opened(part, is_compressed=path.suffix == ".gz") as file:
+            yield file
+        part.replace(path)
+    except OSError as exc:
+        raise ConfigError(
+            f"-o: cannot write {str(path)!r}: {exc.strerror}.",
+            hint="Choose a directory with room that this user may write.",
+        ) from exc
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _opened(path: Path, *, is_compressed: bool) -> BinaryIO:
+    if is_compressed:
+        return cast("BinaryIO", gzip.open(path, "wb", compresslevel=5))
+    return path.open("wb")
+
+
+def _report(
+    summary: TraceSummary, chosen: tuple[int, int], unknown: int, path: Path | None
+) -> None:
+    said = (
+        f"{summary.spans} spans of {summary.processes} workers in steps {chosen[0]} to {chosen[1]},"
+        f" {summary.flows} links"
+    )
+    if unknown:
+        said += f" ({unknown} more to spans that are not in the journal)"
+    if path is not None:
+        size = path.stat().st_size
+        said += f": {path}, {size / 1e6:.1f} MB"
+    say(f"{said}. Open it at https://ui.perfetto.dev or in chrome://tracing")

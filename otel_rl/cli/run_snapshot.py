@@ -1,0 +1,212 @@
+"""What a terminal shows of a run, read from its journal again and again at little cost."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import RunOverview
+from otel_rl.bridge.journal.run_reader import read_history, read_keys, read_standing
+from otel_rl.bridge.journal.run_state import state_of
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.records import ExperimentKey, KeySpec
+from otel_rl.run_id import run_id
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import STEP_SPAN
+
+__all__ = ["RunWatch", "Snapshot", "WorkerLine"]
+
+_RATE_S: Final = 30.0  # steps of this long make the rate
+_NS_PER_S: Final = 1e9
+
+_DROPS: Final = frozenset(
+    {
+        names.OTEL_RL_BRIDGE_SAMPLES_DROPPED,
+        names.OTEL_RL_BRIDGE_POINTS_REFUSED,
+        names.OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+        names.OTEL_RL_WORKER_SPANS_DROPPED,
+    }
+)
+
+_STANDINGS: Final = ("new", "alive", "ended", "failed", "silent")  # by ``WorkerStanding``
+
+
+class WorkerLine(NamedTuple):
+    """A worker.
+
+    Attributes:
+        name: ``<role>/<index>``.
+        standing: In one word.
+        phase: The last one that is known; empty without one.
+        phase_s: For how long it lasts, or since when it is over.
+        step: Its newest step; None without steps.
+        idle_s: Since its last export.
+    """
+
+    name: str
+    standing: str
+    phase: str
+    phase_s: float
+    step: int | None
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+        key: The run.
+        state: As in ``otel-rl runs``.
+        step: The newest step; None before the first.
+        steps_per_s: Of the last half a minute; None before the second step.
+        reward: Mean reward of the last step; None without one.
+        alive: Workers that live.
+        expected: Workers that should live.
+        lag_rows: Rows that the tracker has not confirmed.
+        drops: Values that were dropped or refused, all reasons.
+        verdict: Of the last diagnosis by the bridge; empty before one.
+        age_s: Since the first data.
+        workers: In the order of roles and indexes.
+    """
+
+    key: ExperimentKey
+    state: str
+    step: int | None
+    steps_per_s: float | None
+    reward: float | None
+    alive: int
+    expected: int
+    lag_rows: int
+    drops: int
+    verdict: str
+    age_s: float
+    workers: Sequence[WorkerLine]
+
+
+class _Phase(NamedTuple):
+    name: str
+    begun_ns: int
+
+
+class RunWatch:
+    """Reads what is new of one run. One thread."""
+
+    def __init__(self, key: ExperimentKey) -> None:
+        self._key = key
+        self._run = run_id(key.experiment, key.trial)
+        self._after = 0
+        self._specs: Mapping[str, KeySpec] = {}
+        self._steps: deque[tuple[int, int]] = deque()  # step and time of recent rows
+        self._values: dict[str, float] = {}  # rewards and drops, by key
+        self._phases: dict[str, _Phase] = {}  # by name of the worker
+
+    def look(
+        self, connection: Connection, overview: RunOverview, now_ns: int | None = None
+    ) -> Snapshot:
+        """Return the run as it is now.
+
+        Args:
+            connection: Of its journal.
+            overview: Of the run, just read.
+            now_ns: Nanoseconds since the epoch; default: the clock.
+        """
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        self._read_on(connection)
+        standing = read_standing(connection, self._run)
+        current = {worker.name: worker for worker in standing.workers}  # the last of each name
+        workers = []
+        for name, worker in sorted(current.items(), key=lambda item: _natural(item[0])):
+            workers.append(
+                WorkerLine(
+                    name,
+                    _STANDINGS[worker.standing],
+                    *self.phase_of(name, now_ns),
+                    worker.newest_step,
+                    max(0.0, (now_ns - worker.received_ns) / _NS_PER_S),
+                )
+            )
+        roles = overview.roles.values()
+        return Snapshot(
+            self._key,
+            state_of(overview, now_ns),
+            overview.step,
+            self._rate(),
+            self._reward(),
+            sum(role.alive for role in roles),
+            sum(role.expected for role in roles),
+            overview.unconfirmed,
+            int(sum(value for key, value in self._values.items() if self._is_drop(key))),
+            standing.verdict,
+            max(0.0, (now_ns - (overview.begun_ns or now_ns)) / _NS_PER_S),
+            workers,
+        )
+
+    def phase_of(self, worker: str, now_ns: int) -> tuple[str, float]:
+        """Return the last known phase of a worker, and for how long (s); empty without one."""
+        phase = self._phases.get(worker)
+        if phase is None:
+            return "", 0.0
+        return phase.name, max(0.0, (now_ns - phase.begun_ns) / _NS_PER_S)
+
+    def _read_on(self, connection: Connection) -> None:
+        is_new = False
+        while some := read_history(connection, self._run, after=self._after):
+            if not is_new:
+                specs = read_keys(connection, self._run)
+                self._specs, is_new = {spec.key: spec for spec in specs}, True
+            for number, body in some:
+                self._after = number
+                if body is not None:
+                    self._take(Facts.decode(body))
+
+    def _take(self, facts: Facts) -> None:
+        for row in facts.rows:
+            if not self._steps or row.step > self._steps[-1][0]:
+                self._steps.append((row.step, row.time_ns))
+            for key, value in row.values.items():
+                if self._is_reward(key) or self._is_drop(key):
+                    self._values[key] = value
+        while self._steps and self._steps[-1][1] - self._steps[0][1] > _RATE_S * _NS_PER_S:
+            if len(self._steps) <= 2:
+                break
+            self._steps.popleft()
+        self._take_phases(facts)
+
+    def _take_phases(self, facts: Facts) -> None:
+        for span in facts.spans:
+            if span.phase != STEP_SPAN:  # around all others
+                self._phases[span.worker] = _Phase(span.phase, facts.time_ns)
+        for key, measured in facts.workers.items():
+            spec = self._specs.get(key)
+            if spec is not None and spec.name == names.RL_WORKER_PHASE_AGE:
+                phase = dict(spec.attributes).get(names.RL_PHASE, "")
+                for one in measured:
+                    if phase and one.measurements:
+                        age_ns = round(one.total / one.measurements * _NS_PER_S)
+                        self._phases[one.worker] = _Phase(phase, facts.time_ns - age_ns)
+
+    def _is_reward(self, key: str) -> bool:
+        spec = self._specs.get(key)
+        return spec is not None and spec.name == names.RL_REWARD_MEAN and spec.statistic == "value"
+
+    def _is_drop(self, key: str) -> bool:
+        spec = self._specs.get(key)
+        return spec is not None and spec.name in _DROPS and spec.statistic in {"value", "total"}
+
+    def _reward(self) -> float | None:
+        return next((value for key, value in self._values.items() if self._is_reward(key)), None)
+
+    def _rate(self) -> float | None:
+        if len(self._steps) < 2:
+            return None
+        (first, begun_ns), (last, ended_ns) = self._steps[0], self._steps[-1]
+        took_s = (ended_ns - begun_ns) / _NS_PER_S
+        return (last - first) / took_s if took_s > 0 else None
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    role, _, index = name.partition("/")
+    return role, int(index) if index.isdecimal() else -1, index

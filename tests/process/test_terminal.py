@@ -1,0 +1,167 @@
+"""``otel-rl top`` and the live line of ``otel-rl run`` in a real terminal, and without one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.formats.key_log import encode_keys
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
+from tests.process.commands import OTEL_RL, clean_environment
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.process
+
+S = 1_000_000_000
+RUN = ExperimentKey("grpo", "one")
+
+# It prints as programs do: more lines than the screen has, a progress bar, an unfinished line.
+PROGRAM = """
+import pathlib, sys, time
+for n in range(40):
+    print("line", n, flush=True)
+print("half", end="\\rfull", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+print(" end", flush=True)
+for n in range(40, 60):
+    print("line", n, flush=True)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The directory of a bridge with a run of ten steps, two a second, and one of none."""
+    journal = SqliteJournal(tmp_path)
+    store = RunStore(journal)
+    rows = [
+        RowFacts(step, step * S // 2, {"reward": step / 10, "dropped": 3.0}) for step in range(10)
+    ]
+    facts = Facts(1, 9, rows=rows)
+    keys = [
+        KeySpec("reward", "rl.reward.mean"),
+        KeySpec("dropped", "otel_rl.bridge.samples.dropped"),
+    ]
+    store.commit([Commit(ExperimentKey("ppo", "two"), [], 0, b"")])
+    store.commit(
+        [
+            Commit(
+                RUN,
+                [Row(0, 9, 1, {"x": 1.0})],
+                1,
+                b"",
+                history=(1, facts.encode()),
+                keys=encode_keys(keys),
+                roles={"trainer": RoleStanding(4, 3, 0, None)},
+                step=9,
+            )
+        ]
+    )
+    journal.close()
+    return tmp_path
+
+
+def top(data: Path, **size: int) -> Terminal:
+    command = [*OTEL_RL, "top", "--data", str(data)]
+    return Terminal(command, cwd=data, environment=clean_environment(data), **size)
+
+
+def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path) -> None:
+    with top(data) as terminal:
+        rows = terminal.until(lambda rows: rows[0].startswith("RUN") and any(rows[1:]))
+        shown = rows[1].split()
+        assert shown[:7] == ["grpo/one", "running", "9", "2", "0.9", "3/4", "1"]
+        assert shown[7:9] == ["rows", "3"]
+        assert rows[2].startswith("ppo/two")
+        terminal.resize(24, 40)  # what does not fit is cut, not wrapped
+        terminal.until(lambda rows: "…" in rows[1] and rows[2].startswith("ppo"))
+        terminal.resize(10, 120)
+        terminal.until(lambda rows: "VERDICT" in rows[0])
+        terminal.type(b"\x03")
+        assert terminal.status() == 0
+        left = terminal.raw.rindex(b"\x1b[?1049l")  # to the screen of before
+        assert terminal.raw.rindex(b"\x1b[?1049h") < left
+
+
+def test_top_without_a_terminal_is_plain_text(data: Path) -> None:
+    done = subprocess.run(
+        [*OTEL_RL, "top", "--data", str(data)],
+        cwd=data,
+        env=clean_environment(data),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].split()[:3] == ["RUN", "STATE", "STEP"]
+    assert lines[1].startswith("grpo/one")
+    assert b"\x1b" not in done.stdout + done.stderr
+
+
+def test_top_of_a_run_that_is_not_there_says_which_there_are(data: Path) -> None:
+    done = subprocess.run(
+        [*OTEL_RL, "top", "nothing", "--data", str(data)],
+        cwd=data,
+        env=clean_environment(data),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "There are: grpo/one, ppo/two." in done.stderr.decode()
+
+
+def run(directory: Path, *options: str) -> list[str]:
+    program = directory / "train.py"
+    program.write_text(PROGRAM)
+    command = ["run", "--tracker", "jsonl", *options, "--", sys.executable, str(program)]
+    return [*OTEL_RL, *command]
+
+
+def test_the_live_line_stays_below_what_the_command_prints(tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path)
+    with Terminal(run(tmp_path), cwd=tmp_path, environment=environment, rows=12) as terminal:
+        rows = terminal.until(
+            lambda rows: rows[-1].startswith("otel-rl: train/") and "full" in rows[-2]
+        )
+        assert rows[:11] == [*(f"line {n}" for n in range(30, 40)), "full"]
+        terminal.resize(16, 60)
+        terminal.until(lambda rows: rows[-1].startswith("otel-rl: train/"))
+        (tmp_path / "go").touch()
+        assert terminal.status() == 0
+        said = terminal.raw.decode()
+        # Without what leaves the cursor where it was, the program's own output is as it wrote it.
+        own = re.sub(r"\x1b7.*?\x1b8", "", said).replace("\x1bD\x1b[A", "")
+        lines = "".join(f"line {n}\r\n" for n in range(40))
+        assert f"{lines}half\rfull end\r\nline 40\r\n" in own
+        # At the end the whole terminal scrolls again, and the live line is gone.
+        assert said.rindex("\x1b[r") > said.rindex(";15r")
+        assert not any(row.startswith("otel-rl: train/") for row in terminal.screen.display)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_there_is_no_live_line_if_it_is_off_or_there_is_no_terminal(
+    tmp_path: Path, is_terminal: bool
+) -> None:
+    (tmp_path / "go").touch()
+    environment = clean_environment(tmp_path)
+    if is_terminal:
+        command = run(tmp_path, "--no-live-line")
+        with Terminal(command, cwd=tmp_path, environment=environment) as terminal:
+            assert terminal.status() == 0
+            assert b"\x1b7" not in terminal.raw
+    else:
+        done = subprocess.run(
+            run(tmp_path),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            timeout=120,
+            check=True,
+        )
+        assert b"\x1b" not in done.stdout + done.stderr

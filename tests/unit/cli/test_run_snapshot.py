@@ -1,0 +1,91 @@
+"""What a terminal shows of a run, from its journal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from otel_rl.bridge.journal.formats.key_log import encode_keys
+from otel_rl.bridge.journal.reader import looking, read_runs
+from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.cli.live_line import summary
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
+from otel_rl.records import ExperimentKey, KeySpec, RoleStanding
+
+S = 1_000_000_000
+RUN = ExperimentKey("grpo", "one")
+KEYS = [
+    KeySpec("r", "rl.reward.mean"),
+    KeySpec("r/max", "rl.reward.mean", statistic="rank_max"),
+    KeySpec("lost", "otel_rl.bridge.samples.dropped", statistic="total"),
+    KeySpec("age", "rl.worker.phase.age", attributes=(("rl.phase", "train"),)),
+]
+
+
+class Kept:
+    """A journal that a bridge writes while it is looked at."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.watch = RunWatch(RUN)
+        self._journal = SqliteJournal(directory)
+        self._store = RunStore(self._journal)
+
+    def keep(self, facts: Facts) -> None:
+        roles = {"trainer": RoleStanding(2, 1, 0, None)}
+        history, keys = (facts.time_ns, facts.encode()), encode_keys(KEYS)
+        self._store.commit(
+            [Commit(RUN, [], 3, b"", history=history, keys=keys, roles=roles, step=7)]
+        )
+
+    def look(self, now_ns: int = 0) -> Snapshot:
+        with looking(self.directory) as connection:
+            (run,) = read_runs(connection)
+            return self.watch.look(connection, run, now_ns or None)
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+@contextmanager
+def kept(directory: Path) -> Iterator[Kept]:
+    journal = Kept(directory)
+    yield journal
+    journal.close()
+
+
+def rows(first: int, last: int, every_s: float) -> list[RowFacts]:
+    return [
+        RowFacts(step, round(step * every_s * S), {"r": step / 100, "r/max": 9.0, "lost": 2.0})
+        for step in range(first, last + 1)
+    ]
+
+
+def test_a_run_in_one_line(tmp_path: Path) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1, 7, rows=rows(0, 7, 0.5)))
+        assert summary(journal.look()) == (
+            "step 7  2 steps/s  reward 0.07  workers 1/2  lag 3 rows  dropped 2"
+        )
+
+
+def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1, 7, rows=rows(0, 99, 0.1)))
+        assert journal.look().steps_per_s == 10
+        later = [RowFacts(100 + n, (10 + 4 * n) * S, {}) for n in range(20)]
+        journal.keep(Facts(2, 7, rows=later))
+        assert journal.look().steps_per_s == 0.25
+
+
+def test_a_worker_that_hangs_shows_its_phase_and_for_how_long(tmp_path: Path) -> None:
+    span = SpanFacts(1, "trainer", "sync", "trainer/0", False, 1, 0.1, 0.1, 0)
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1 * S, 1, rows=rows(0, 1, 1), spans=[span]))
+        journal.look()
+        assert journal.watch.phase_of("trainer/0", 3 * S) == ("sync", 2.0)
+        hangs = {"age": [WorkerFacts("trainer/0", None, 1, 60.0, 0)]}
+        journal.keep(Facts(100 * S, 1, workers=hangs))
+        journal.look()
+        assert journal.watch.phase_of("trainer/0", 110 * S) == ("train", 70.0)
