@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from starlette.routing import BaseRoute
 
 from otel_rl.bridge.archive.archiver import Archiver
 from otel_rl.bridge.cleanup import Cleanup
@@ -32,6 +34,7 @@ from otel_rl.bridge.ingest import (
     TokenShares,
     load_tls,
 )
+from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.bridge_lease import FREE, BridgeLeases
 from otel_rl.bridge.journal.interface import Journal
@@ -47,7 +50,7 @@ from otel_rl.errors import JournalError, JournalGone, MissingExtra
 from otel_rl.records import Batch, ExperimentKey
 from otel_rl.semconv import names
 
-__all__ = ["Addresses", "Bridge", "Left"]
+__all__ = ["Addresses", "Bridge", "Left", "Page"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +99,32 @@ class Left(NamedTuple):
     rows: int
 
 
+class Page(Protocol):
+    """Pages for people at the HTTP address, made elsewhere."""
+
+    def routes(
+        self,
+        grant: Callable[[str | None], Grant | None],
+        *,
+        wants_token: bool,
+        host: str,
+        count_failure: Callable[[], None],
+    ) -> Sequence[BaseRoute]:
+        """Return the routes; none has a path of OTLP, and none blocks the event loop.
+
+        Args:
+            grant: Returns the grant of an ``Authorization`` header; None if no token is required.
+            wants_token: Whether one is.
+            host: Address that the server listens on.
+            count_failure: Called for each failure of the page that its reader is told of.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End what would hold up the end of the server. Any thread may call it; idempotent."""
+        ...
+
+
 class Bridge:
     """The whole path from OTLP to the tracker, for any number of experiments.
 
@@ -104,6 +133,7 @@ class Bridge:
         clock_ns: Nanoseconds since the epoch.
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
+        page: What is served beside OTLP over HTTP.
 
     Raises:
         ConfigError: A port is taken, a file or directory cannot be used, the tracker is unknown.
@@ -116,9 +146,11 @@ class Bridge:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
+        page: Page | None = None,
     ) -> None:
         self.counters = Counters()
         self._settings = settings
+        self._page = page
         self._clock_ns = clock_ns
         self._lease_journal: Journal | None = None
         journal = settings.journal
@@ -267,6 +299,11 @@ class Bridge:
         return "" if gone is None else str(gone)
 
     @property
+    def has_page(self) -> bool:
+        """Return whether the HTTP address shows the runs to people."""
+        return self._page is not None and bool(self.http)
+
+    @property
     def http(self) -> str:
         """Return the OTLP/HTTP address; empty if it does not listen for it."""
         return self.addresses.http or ""
@@ -340,6 +377,8 @@ class Bridge:
 
     def _stop(self, exit_code: int) -> Sequence[RunStatus]:
         self._stop_begun_s = time.monotonic()
+        if self._page is not None:
+            self._page.stop()
         for server in self._servers:
             server.stop()
         if self._leases is not None:
@@ -451,13 +490,30 @@ class Bridge:
                 servers.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
             if settings.http.enabled:
                 grpc = servers[0].address if servers else None
-                http = HttpServer(intake, settings.http.host, settings.http.port, tls, grpc=grpc)
+                http = HttpServer(
+                    intake,
+                    settings.http.host,
+                    settings.http.port,
+                    tls,
+                    grpc=grpc,
+                    routes=self._page_routes(intake),
+                )
                 servers.insert(0, http)
         except BaseException:
             for server in servers:
                 server.stop()
             raise
         return servers
+
+    def _page_routes(self, intake: IngestPipeline) -> Sequence[BaseRoute]:
+        if self._page is None:
+            return ()
+        return self._page.routes(
+            intake.grant,
+            wants_token=intake.wants_token,
+            host=self._settings.http.host,
+            count_failure=lambda: self.counters.add(Counter.EXCEPTIONS, reason=Where.VIEW),
+        )
 
     def _drain_until_stopped(self) -> None:
         """Make rows until stopped: the body of the only thread that makes them."""

@@ -278,6 +278,7 @@ class Where(StrEnum):
         WATCH: Diagnosing a run; the run goes on undiagnosed.
         SETTLE: Unloading or removing finished runs; they stay until the next attempt.
         ARCHIVE: Writing the archive; the values are kept and written again.
+        VIEW: Reading the page with the runs; it asks again.
     """
 
     HTTP = "http"
@@ -287,6 +288,7 @@ class Where(StrEnum):
     WATCH = "watch"
     SETTLE = "settle"
     ARCHIVE = "archive"
+    VIEW = "view"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,11 @@ from otel_rl.run_id import run_id
 __all__ = [
     "RunOverview",
     "histories",
+    "journals_below",
     "keys",
+    "looking",
     "overview",
+    "read_runs",
     "removed_runs",
     "shared_histories",
     "shared_keys",
@@ -105,7 +108,7 @@ def shared_overview(journal: Journal) -> Sequence[RunOverview]:
         JournalError: It cannot be read.
     """
     with journal.read() as connection:
-        return _read(connection)
+        return read_runs(connection)
 
 
 def overview(directory: Path) -> Sequence[RunOverview]:
@@ -114,8 +117,8 @@ def overview(directory: Path) -> Sequence[RunOverview]:
     Raises:
         JournalError: It cannot be read.
     """
-    with _looking(directory) as connection:
-        return _read(connection)
+    with looking(directory) as connection:
+        return read_runs(connection)
 
 
 def shared_histories(
@@ -140,7 +143,7 @@ def histories(
     Raises:
         JournalError: It cannot be read.
     """
-    with _looking(directory) as connection:
+    with looking(directory) as connection:
         return _read_histories(connection, only)
 
 
@@ -160,7 +163,7 @@ def keys(directory: Path, key: ExperimentKey) -> Sequence[KeySpec]:
     Raises:
         JournalError: It cannot be read.
     """
-    with _looking(directory) as connection:
+    with looking(directory) as connection:
         return _read_keys(connection, key)
 
 
@@ -180,12 +183,24 @@ def removed_runs(directory: Path) -> Mapping[ExperimentKey, int]:
     Raises:
         JournalError: It cannot be read.
     """
-    with _looking(directory) as connection:
+    with looking(directory) as connection:
         return _read_removed(connection)
 
 
+def journals_below(data: Path) -> Iterator[Path]:
+    """Yield the directories with a journal: that of a bridge, and those of single runs below it."""
+    for path in (data / JOURNAL_FILE, *data.glob(f"*/{JOURNAL_FILE}")):
+        if path.exists():
+            yield path.parent
+
+
 @contextmanager
-def _looking(directory: Path) -> Iterator[Connection]:
+def looking(directory: Path) -> Iterator[Connection]:
+    """Open the journal in ``directory`` for reading, for the length of the context.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
     path = (directory / JOURNAL_FILE).absolute()
     try:
         with closing(
@@ -230,7 +245,8 @@ def _read_removed(connection: Connection) -> Mapping[ExperimentKey, int]:
     return {ExperimentKey(name, trial): int(removed_ns) for name, trial, removed_ns in found}
 
 
-def _read(connection: Connection) -> Sequence[RunOverview]:
+def read_runs(connection: Connection) -> Sequence[RunOverview]:
+    """Every run of a journal, in the order of their names."""
     overviews = []
     for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():
         key = ExperimentKey(experiment, trial)

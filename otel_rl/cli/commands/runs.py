@@ -12,11 +12,11 @@ from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
+from otel_rl.bridge.journal.run_state import state_of
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.errors import ConfigError, JournalError
-from otel_rl.records import ExperimentStatus
 from otel_rl.redaction import printable, redacted
 
 __all__ = ["add_parser"]
@@ -32,16 +32,6 @@ states:
   stalled    nothing is reported for a minute, or no step for ten times as long as usual
   finished, aborted, crashed     it has ended so
 """
-
-_SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
-_SHORTEST_STALL_S: Final = 300.0
-_STALL: Final = 10  # times the usual duration of a step
-
-_STATES: Final = {
-    ExperimentStatus.COMPLETE: "finished",
-    ExperimentStatus.ABORTED: "aborted",
-    ExperimentStatus.CRASHED: "crashed",
-}
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _COLUMNS: Final[Sequence[str]] = (
@@ -139,20 +129,7 @@ def _read(settings: BridgeSettings) -> tuple[Sequence[RunOverview], Sequence[Jou
 def _listed(run: RunOverview, now_ns: int) -> _Listed:
     idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
     age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
-    return _Listed(run, _state(run, now_ns), age_s, idle_s, _size(run.location))
-
-
-def _state(run: RunOverview, now_ns: int) -> str:
-    ended = _STATES.get(run.description.status)
-    if ended is not None:
-        return ended
-    if now_ns - run.changed_ns > _SILENT_S * 1e9:
-        return "stalled"
-    if run.step is None:
-        return "running"
-    usual_ns = (run.step_ns - run.begun_ns) / max(1, run.step)
-    is_late = now_ns - run.step_ns > max(_SHORTEST_STALL_S * 1e9, _STALL * usual_ns)
-    return "stalled" if is_late else "running"
+    return _Listed(run, state_of(run, now_ns), age_s, idle_s, _size(run.location))
 
 
 def _size(location: str) -> int | None:

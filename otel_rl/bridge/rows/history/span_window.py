@@ -20,7 +20,7 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["SpanLog", "SpanWindow"]
+__all__ = ["SpanLog", "SpanWindow", "read_spans"]
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -237,7 +237,7 @@ class SpanWindow:
             StateRefused: It is something else.
         """
         dropped = 0
-        for spans in _read(body):
+        for spans in read_spans(body):
             for span in spans:
                 if span.end_ns > self.forgotten_ns and span.span_id not in self._spans:
                     self._keep(span)
@@ -402,8 +402,8 @@ class _Part:
         return place
 
 
-def _read(body: bytes) -> Iterator[Sequence[SpanRecord]]:
-    """Undo ``_parts``, one at a time.
+def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:
+    """Yield the spans of ``SpanLog.body``, part by part.
 
     Raises:
         StateRefused: It is something else.

@@ -1,0 +1,178 @@
+"""Reads parts of one run for a page that is looked at while a bridge writes.
+
+Every function is one or two short statements on a connection that only reads: no transaction stays
+open between them, so that SQLite can go on clearing its log. What is damaged is left out.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.formats.key_log import readable_keys
+from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.records import KeySpec, Table
+
+__all__ = [
+    "KnownWorker",
+    "Standing",
+    "TableRow",
+    "history_size",
+    "read_history",
+    "read_keys",
+    "read_standing",
+    "read_tables",
+    "revision",
+    "span_parts",
+]
+
+_TABLE_MARK: Final = b':[["'  # its columns; a label or value with it is told by decoding
+_ROWS_AT_ONCE: Final = 200
+
+
+class KnownWorker(NamedTuple):
+    """A process of a run, as it stood with the last rows.
+
+    Attributes:
+        instance: Its ``service.instance.id``.
+        name: ``<role>/<index>``.
+        standing: A number of ``WorkerStanding``.
+        first_ns: Its first export, by the bridge's clock; 0 before one.
+        received_ns: Its last export, by the bridge's clock.
+        newest_step: None without steps.
+    """
+
+    instance: str
+    name: str
+    standing: int
+    first_ns: int
+    received_ns: int
+    newest_step: int | None
+
+
+class Standing(NamedTuple):
+    """What the state of a run says of it.
+
+    Attributes:
+        workers: Its processes, in the order of appearance.
+        verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
+    """
+
+    workers: Sequence[KnownWorker]
+    verdict: str
+
+
+class TableRow(NamedTuple):
+    """A row of a run that has tables of text.
+
+    Attributes:
+        number: Of the row.
+        step: Of the row.
+        time_ns: Of the row.
+        tables: By tracker key.
+    """
+
+    number: int
+    step: int
+    time_ns: int
+    tables: Mapping[str, Table]
+
+
+def revision(connection: Connection) -> int:
+    """Return a number that changes whenever a run does."""
+    (found,) = connection.execute("SELECT COALESCE(MAX(changed_ns), 0) FROM runs").fetchone()
+    return int(found)
+
+
+def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
+    """Return how many records of the history, and how many bytes, come after a number."""
+    records, size = connection.execute(
+        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM history"
+        " WHERE run_id = ? AND number > ?",
+        (run, after),
+    ).fetchone()
+    return int(records), int(size)
+
+
+def read_history(
+    connection: Connection, run: str, *, after: int = 0, limit: int = 64
+) -> Sequence[tuple[int, bytes | None]]:
+    """Return some encoded ``Facts`` after a number, each with its own; None for a damaged one."""
+    found = connection.execute(
+        "SELECT number, body, crc FROM history WHERE run_id = ? AND number > ?"
+        " ORDER BY number LIMIT ?",
+        (run, after, limit),
+    ).fetchall()
+    return [(number, body if checksum(body, run) == crc else None) for number, body, crc in found]
+
+
+def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
+    """Return the catalogue of keys, in order of appearance."""
+    found = connection.execute(
+        "SELECT body, crc FROM keys WHERE run_id = ? ORDER BY number", (run,)
+    ).fetchall()
+    return readable_keys(body for body, crc in found if checksum(body, run) == crc)
+
+
+def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
+    """Yield the parts of the log of spans that have one that ended after that time."""
+    found = connection.execute(
+        "SELECT body, crc FROM trails WHERE run_id = ? AND newest_ns > ? ORDER BY number",
+        (run, since_ns),
+    ).fetchall()
+    yield from (body for body, crc in found if checksum(body, run) == crc)
+
+
+def read_tables(
+    connection: Connection, run: str, *, before: int | None = None, limit: int = 2_000
+) -> Sequence[TableRow]:
+    """Return the rows with tables among the newest that are still in the journal, newest first.
+
+    Args:
+        connection: Of the journal.
+        run: Its id.
+        before: Only rows with a lower number.
+        limit: The most rows that are looked at.
+    """
+    rows: list[TableRow] = []
+    end = 1 << 62 if before is None else before
+    for _ in range(0, limit, _ROWS_AT_ONCE):
+        found = connection.execute(
+            "SELECT number, body, crc FROM rows WHERE run_id = ? AND number < ?"
+            " ORDER BY number DESC LIMIT ?",
+            (run, end, _ROWS_AT_ONCE),
+        ).fetchall()
+        if not found:
+            break
+        end = found[-1][0]
+        for number, body, crc in found:
+            if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
+                step, time_ns, _, _, *more = json.loads(body)
+                tables = {key: Table(*table) for key, table in (more or ({},))[0].items()}
+                rows.append(TableRow(number, step, time_ns, tables))
+    return rows
+
+
+def read_standing(connection: Connection, run: str) -> Standing:
+    """Return the processes and the verdict of a run; neither if its state cannot be read."""
+    found = connection.execute("SELECT body, crc FROM states WHERE run_id = ?", (run,)).fetchone()
+    if found is None or checksum(found[0], run) != found[1]:
+        return Standing((), "")
+    try:
+        aligner = wire.decode(found[0], wire.Run).aligner
+        table = aligner.table
+        identities = wire.decode(wire.decompress(table.identities), wire.Identities)
+    except wire.StateRefused:
+        return Standing((), "")
+    workers = [
+        KnownWorker(
+            who.instance,
+            f"{who.role}/{label}",
+            of.standing,
+            of.first_ns,
+            of.received_ns,
+            of.newest_step,
+        )
+        for (who, label), of in zip(identities.workers, table.workers, strict=False)
+    ]
+    return Standing(workers, aligner.told[0] if aligner.told else "")

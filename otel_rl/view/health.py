@@ -1,0 +1,62 @@
+"""Data of the page *Health*: what waits, what was lost, and which bounds are near."""
+
+import math
+from typing import Any, Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.redaction import redacted
+from otel_rl.view.journals import Found
+from otel_rl.view.run_data import RunData
+from otel_rl.view.text import label
+
+__all__ = ["health"]
+
+_OWN: Final = "otel_rl/"
+_MAX_COUNTS: Final = 200
+_NS_PER_S: Final = 1e9
+
+
+def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -> dict[str, Any]:
+    """Return how the run gets to its tracker.
+
+    Args:
+        found: The run.
+        data: Its columns.
+        settings: Of the bridge, for its bounds.
+        now_ns: By the clock of this machine.
+    """
+    run = found.run
+    share_bytes = int(settings.journal.max_bytes * settings.journal.max_share)
+    return {
+        "tracker": label(run.tracker),
+        "location": label(redacted(run.location)),
+        "state": label(run.state),
+        "error": label(redacted(run.error)),
+        "error_s": (now_ns - run.error_ns) / _NS_PER_S if run.error_ns and run.error else None,
+        "rows": run.rows,
+        "unconfirmed": run.unconfirmed,
+        "waiting_bytes": run.waiting_bytes,
+        "bounds": [
+            _bound(
+                "batches and rows in the journal", run.made_bytes + run.waiting_bytes, share_bytes
+            ),
+            _bound("keys", len(data.series), settings.align.max_keys),
+        ],
+        "counts": list(_counts(data)),
+        "failures": [label(str(one)) for one in data.failures[-50:]],
+        "left_out": data.left_out,
+    }
+
+
+def _bound(name: str, used: int, bound: int) -> dict[str, Any]:
+    return {"name": name, "used": used, "bound": bound}
+
+
+def _counts(data: RunData) -> list[dict[str, Any]]:
+    """Return otel_rl's own counters of this run, by their last values."""
+    found = []
+    for key in sorted(data.series):
+        if key.startswith(_OWN):
+            value = next((one for one in reversed(data.series[key].values) if one == one), math.nan)
+            found.append({"key": label(key.removeprefix(_OWN)), "value": value})
+    return found[:_MAX_COUNTS]
