@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
