@@ -11,7 +11,7 @@ const otelRl = {
       else if (value === true) element.setAttribute(name, "");
       else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
     }
-    element.append(...children.flat().filter((one) => one !== null && one !== undefined));
+    element.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined));
     return element;
   },
 
