@@ -39,6 +39,7 @@ __all__ = ["Answer", "Pages", "Question"]
 _log = logging.getLogger(__name__)
 
 _MAX_RUNS: Final = 200
+_MAX_CATALOGUES: Final = 16
 _MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn
 _COMPRESSED_FROM: Final = 4_096
 
@@ -95,6 +96,7 @@ class Pages:
         self._clock_ns = clock_ns
         self._journals = Journals(settings)
         self._diagnoses: dict[str, tuple[float, int, dict[str, Any]]] = {}
+        self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
             "overview": self._overview,
             "panel": self._panel,
@@ -156,6 +158,17 @@ class Pages:
             "faults": [shown(fault) for fault in faults],
         }
 
+    def _catalogue(self, found: Found, query: Mapping[str, str]) -> Catalogue:
+        """Return the charts of a run: they are asked for one by one, and change seldom."""
+        detail = Tier.FULL if query.get("detail") == "full" else Tier.BASIC
+        known = self._catalogues.get((found.id, detail))
+        if known is None or known[0] != found.run.changed_ns:
+            if len(self._catalogues) > _MAX_CATALOGUES:
+                self._catalogues.clear()
+            known = found.run.changed_ns, Catalogue(_keys(found), detail)
+            self._catalogues[found.id, detail] = known
+        return known[1]
+
     def _overview(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         data = progress.data
@@ -165,7 +178,7 @@ class Pages:
             **_read_so_far(progress),
             "shown": headline(data, keys),
             "step_s": step_seconds(data),
-            "sections": _catalogue(keys, query).sections(),
+            "sections": self._catalogue(found, query).sections(),
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
                 for one in data.failures[-50:]
@@ -174,7 +187,7 @@ class Pages:
         }
 
     def _panel(self, found: Found, query: Mapping[str, str]) -> Any:
-        panel = _catalogue(_keys(found), query).panel(query.get("id", ""))
+        panel = self._catalogue(found, query).panel(query.get("id", ""))
         if panel is None:
             raise _NotFound("There is no such chart.")
         progress = self._journals.read(found)
@@ -237,10 +250,6 @@ def _may_see(found: Found, experiments: Sequence[str] | None) -> bool:
 def _keys(found: Found) -> Sequence[KeySpec]:
     with found.open() as connection:
         return read_keys(connection, found.id)
-
-
-def _catalogue(keys: Sequence[KeySpec], query: Mapping[str, str]) -> Catalogue:
-    return Catalogue(keys, Tier.FULL if query.get("detail") == "full" else Tier.BASIC)
 
 
 def _read_so_far(progress: Progress) -> dict[str, float]:

@@ -60,6 +60,8 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
     return {
         "steps": [_step(step, roots[step], start_ns) for step in steps],
         "known": [known[0], known[-1]],
+        "slowest": max(known, key=lambda step: _took_ns(roots[step])),
+        "median": sorted(known, key=lambda step: _took_ns(roots[step]))[(len(known) - 1) // 2],
         "seconds": (end_ns - start_ns) / 1e9,
         "start_ms": start_ns / 1e6,
         "lanes": [lane.as_json(start_ns) for lane in lanes.values()],
@@ -184,6 +186,10 @@ def _lanes(
     for span in spans:
         lanes[span.worker].add(span)
     return lanes
+
+
+def _took_ns(roots: Sequence[SpanRecord]) -> int:
+    return max(one.end_ns for one in roots) - min(one.start_ns for one in roots)
 
 
 def _step(step: int, roots: Sequence[SpanRecord], start_ns: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import importlib.util
 import webbrowser
 from pathlib import Path
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
@@ -12,7 +13,7 @@ from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "run_of"]
 
 _DESCRIPTION = """\
 Show runs in a browser, live and ended: charts, causes of faults, a timeline of spans, workers,
@@ -64,7 +65,7 @@ def _command(arguments: argparse.Namespace) -> int:
             raise ConfigError("Name the directory once, as DIR or by --data.")
         arguments.data, run = Path(run), None
     settings = settings_of(arguments)
-    place = "" if run is None else f"#/run/{_id_of(Journals(settings), run)}/overview"
+    place = "" if run is None else f"#/run/{run_of(settings, run)}/overview"
     listen = arguments.listen
     server = ViewServer(
         settings, listen["host"], listen["port"], is_behind_proxy=settings.view.behind_proxy
@@ -80,18 +81,24 @@ def _command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _id_of(journals: Journals, wanted: str) -> str:
-    """Return the id of the most recently active run of a name.
+def run_of(settings: BridgeSettings, wanted: str | None) -> str:
+    """Return the id of the most recently active run, of a name if one is given.
 
     Raises:
         ConfigError: There is none.
     """
+    journals = Journals(settings)
     found, _ = journals.runs()
     journals.close()
     for one in found:
         key = one.run.key
-        if wanted in {str(key), key.experiment, key.trial}:
+        if wanted in {None, str(key), key.experiment, key.trial}:
             return run_id(key.experiment, key.trial)
+    if wanted is None:
+        raise ConfigError(
+            f"There is no run in the journals below {str(settings.data)!r}.",
+            hint="Name the data directory of a bridge: --data DIR.",
+        )
     names = ", ".join(sorted({str(one.run.key) for one in found}))
     raise ConfigError(
         f"There is no directory and no run {wanted!r}.",

@@ -10,6 +10,9 @@
   let busy = false;
   let again = false;
 
+  const embedded = document.getElementById("report");
+  if (embedded) otelRl.report = JSON.parse(embedded.textContent);
+
   otelRl.isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && system.matches);
 
   function setTheme(theme) {
@@ -24,6 +27,7 @@
   function route() {
     const [kind, run, name, more] = location.hash.replace(/^#\/?/, "").split("/");
     if (kind === "run" && run) return { run, name: names.includes(name) ? name : "overview", more };
+    if (otelRl.report) return { run: otelRl.report.runs.only, name: "overview" };
     return { name: "runs" };
   }
 
@@ -126,8 +130,6 @@
   addEventListener("hashchange", open);
   system.addEventListener("change", () => page?.redraw?.());
   setTheme(root.dataset.theme);
-  const embedded = document.getElementById("report");
-  if (embedded) otelRl.report = JSON.parse(embedded.textContent);
   open();
   follow();
 }

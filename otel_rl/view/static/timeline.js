@@ -20,6 +20,12 @@ otelRl.pages.timeline = class {
     this.draw();
   }
 
+  only(step) {
+    this.last = step;
+    this.count = 1;
+    this.load();
+  }
+
   move(by) {
     if (!this.found || !this.found.steps.length) return;
     const shown = this.found.steps;
@@ -52,10 +58,12 @@ otelRl.pages.timeline = class {
     const count = (value) => { this.count = Number(value); this.last ??= last; this.load(); };
     this.controls.replaceChildren(
       h("h2", { class: "grow" }, first === last ? `Step ${first}` : `Steps ${first} to ${last}`),
+      h("button", { type: "button", onclick: () => this.only(this.found.slowest) }, `slowest: ${this.found.slowest}`),
+      h("button", { type: "button", onclick: () => this.only(this.found.median) }, `median: ${this.found.median}`),
+      h("button", { type: "button", "aria-pressed": String(this.last === null), onclick: () => { this.last = null; this.count = 2; this.load(); } }, "newest"),
       ...(otelRl.report ? [] : [
         h("button", { type: "button", onclick: () => this.move(-this.count), title: "earlier ([)", disabled: first <= known[0] }, "← earlier"),
         h("button", { type: "button", onclick: () => this.move(this.count), title: "later (])", disabled: last >= known[1] }, "later →"),
-        h("button", { type: "button", "aria-pressed": String(this.last === null), onclick: () => { this.last = null; this.load(); } }, "newest"),
         otelRl.select("steps", [1, 2, 4, 8].map((n) => [String(n), String(n)]), String(this.count), count)]));
     this.legend.textContent = `Spans are known of steps ${known[0]} to ${known[1]}. Red: the critical path, which decided how long the step took.`
       + (leftOut ? ` ${leftOut} short spans are not drawn.` : "");
