@@ -1,18 +1,24 @@
 """Data of the page *Health*: what waits, what was lost, and which bounds are near."""
 
 import math
+import shlex
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.records import Description
 from otel_rl.redaction import redacted
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
-from otel_rl.view.text import label
+from otel_rl.view.text import label, passage
 
 __all__ = ["health"]
 
 _OWN: Final = "otel_rl/"
 _MAX_COUNTS: Final = 200
+_MAX_HOSTS: Final = 100
+_MAX_CONFIG: Final = 200
 _NS_PER_S: Final = 1e9
 
 
@@ -45,7 +51,23 @@ def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -
         "counts": list(_counts(data)),
         "failures": [label(str(one)) for one in data.failures[-50:]],
         "left_out": data.left_out,
+        "environment": dict(_environment(run.description)),
     }
+
+
+def _environment(description: Description) -> Iterator[tuple[str, str]]:
+    """Yield what the run was made with, in words."""
+    made = description.provenance
+    if made is not None:
+        yield "command", passage(shlex.join(made.command))
+        yield "commit", label(made.commit)
+        yield "repository", label(redacted(made.repository))
+        yield "Python", label(made.runtime)
+        yield "system", label(made.system)
+    hosts = (f"{host}: {', '.join(roles)}" for host, roles in description.hosts.items())
+    yield "machines", passage("\n".join(islice(hosts, _MAX_HOSTS)))
+    for key, value in islice(description.config.items(), _MAX_CONFIG):
+        yield f"config {label(key)}", passage(str(value))[:1_000]
 
 
 def _bound(name: str, used: int, bound: int) -> dict[str, Any]:

@@ -143,24 +143,26 @@ class Catalogue:
             for panel in section.panels
         }
 
-    def sections(self) -> list[dict[str, Any]]:
-        """Return titles and panels, without data."""
-        return [
-            {
-                "title": section.title,
-                "panels": [
-                    {
-                        "id": _panel_id(section, panel),
-                        "title": label(panel.title),
-                        "unit": label(panel.unit),
-                        "stacked": panel.is_stacked,
-                        "keys": [label(key) for key in panel.keys[:3]],
-                    }
-                    for panel in section.panels
-                ],
-            }
-            for section in self._sections
-        ]
+    def sections(self, data: RunData) -> list[dict[str, Any]]:
+        """Return titles and panels that have data, without it."""
+        sections = [self._section(section, data) for section in self._sections]
+        return [section for section in sections if section["panels"]]
+
+    def _section(self, section: Section, data: RunData) -> dict[str, Any]:
+        return {
+            "title": section.title,
+            "panels": [
+                {
+                    "id": _panel_id(section, panel),
+                    "title": label(panel.title),
+                    "unit": label(panel.unit),
+                    "stacked": panel.is_stacked,
+                    "keys": [label(key) for key in panel.keys[:3]],
+                }
+                for panel in section.panels
+                if any(key in data.series for key in panel.keys)
+            ],
+        }
 
     def panel(self, panel: str) -> Panel | None:
         """Return the panel of an id."""

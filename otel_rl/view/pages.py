@@ -178,7 +178,7 @@ class Pages:
             **_read_so_far(progress),
             "shown": headline(data, keys),
             "step_s": step_seconds(data),
-            "sections": self._catalogue(found, query).sections(),
+            "sections": self._catalogue(found, query).sections(data),
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
                 for one in data.failures[-50:]

@@ -150,6 +150,8 @@ class RunData:
             if span.is_wait:
                 self.waits.add(place)
         self._add_measured_phases(facts)
+        for step in facts.steps:
+            self._add_row(step.step, step.end_ns / _NS_PER_MS, step.values.items())
         self.steps.extend(map(_path, facts.steps))
         known = {(one.worker, one.time_ns): place for place, one in enumerate(self.failures)}
         for failure in facts.failures:

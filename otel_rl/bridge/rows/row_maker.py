@@ -126,7 +126,10 @@ class RowMaker:
             [(role, phase, names.get(of, of), s) for (role, phase, of), s in seconds.items()]
             for seconds in (explained.path, explained.busy)
         )
-        return StepFacts(explained.step, explained.time_ns, path, busy, clocks, explained.trace_id)
+        values = {**explained.values, **explained.health}
+        return StepFacts(
+            explained.step, explained.time_ns, path, busy, clocks, explained.trace_id, values
+        )
 
     def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
         """Return the standings of the roles, by tracker key."""

@@ -40,6 +40,7 @@ class StepFacts(NamedTuple):
         busy: (role, phase, worker, seconds of the step's time), also off the path.
         clocks: (worker, seconds by which the clock of its host was ahead).
         trace_id: Of the step, in hexadecimal digits.
+        values: Tracker key to value of the row with its analysis.
     """
 
     step: int
@@ -48,6 +49,7 @@ class StepFacts(NamedTuple):
     busy: Sequence[tuple[str, str, str, float]]
     clocks: Sequence[tuple[str, float]]
     trace_id: str
+    values: Mapping[str, float] = {}
 
 
 class WorkerFacts(NamedTuple):

@@ -7,11 +7,11 @@ otelRl.charts = {
   color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); },
 
   // The same word has the same colour on every page.
-  words: new Map(),
+  words: new Map([["train", 0], ["generate", 1], ["reward", 2], ["weight_sync", 4], ["reference", 5], ["replay", 7], ["rank_barrier", 7], ["param_sync", 10], ["collector_wait", 6]]),
   colorOf(word) {
     const { words, palette } = otelRl.charts;
-    if (!words.has(word)) words.set(word, palette[words.size % palette.length]);
-    return words.get(word);
+    if (!words.has(word)) words.set(word, words.size + 2);
+    return palette[words.get(word) % palette.length];
   },
 
   layout(more = {}) {
