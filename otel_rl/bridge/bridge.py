@@ -26,6 +26,7 @@ from otel_rl.bridge.ingest import (
     TokenShares,
 )
 from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.processor import RowProcessor
@@ -68,6 +69,7 @@ class Bridge:
         clock_ns: Nanoseconds since the epoch.
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
+        page: What is served beside OTLP over HTTP.
 
     Attributes:
         settings: As given.
@@ -86,10 +88,12 @@ class Bridge:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
+        page: Page | None = None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
         self.waiting = 0
+        self._page = page
         self._clock_ns = clock_ns
         self._opened = opened
         self._shares = TokenShares(settings.auth)
@@ -109,7 +113,9 @@ class Bridge:
             self._make_stages()
             self._make_threads()
             # The last: what listens can be used.
-            self._servers = stages.servers(settings, self._intake)
+            self._servers = stages.servers(
+                settings, self._intake, page=page, counters=self.counters
+            )
         except BaseException:
             self._stores.close()
             raise
@@ -120,6 +126,11 @@ class Bridge:
         http = next((s.address for s in self._servers if isinstance(s, HttpServer)), None)
         grpc = next((s.address for s in self._servers if isinstance(s, GrpcServer)), None)
         return Addresses(http, grpc)
+
+    @property
+    def has_page(self) -> bool:
+        """Return whether the HTTP address shows the runs to people."""
+        return self._page is not None and bool(self.http)
 
     @property
     def http(self) -> str:
@@ -214,6 +225,8 @@ class Bridge:
     def _stop(self, exit_code: int, *, failed: bool | None) -> Sequence[RunStatus]:
         begun_s, leases = time.monotonic(), self._stores.leases
         until_s = begun_s + stop_timeout_s(self.settings)
+        if self._page is not None:
+            self._page.stop()
         for server in self._servers:
             server.stop()
         if leases is not None:

@@ -175,6 +175,19 @@ class DiagnoseSettings(BaseModel):
     """Interval of diagnosis; also at the end of a run. 0: off."""
 
 
+class ViewSettings(BaseModel):
+    """Page with the runs, at the HTTP address of the bridge, with ``otel-rl[view]``."""
+
+    model_config = _MODEL
+
+    enabled: bool = True
+    """Serve it. Without ``auth.tokens`` on loopback only."""
+
+    behind_proxy: bool = False
+    """Also without ``auth.tokens`` elsewhere: a proxy in front authenticates readers, and nobody
+    else reaches the address."""
+
+
 class TelemetrySettings(BaseModel):
     """Export of the bridge's own metrics."""
 
@@ -234,6 +247,9 @@ class BridgeSettings(BaseSettings):
 
     diagnose: DiagnoseSettings = DiagnoseSettings()
     """Schedule of diagnosis."""
+
+    view: ViewSettings = ViewSettings()
+    """Page with the runs."""
 
     telemetry: TelemetrySettings = TelemetrySettings()
     """Export of the bridge's own metrics."""

@@ -270,6 +270,7 @@ class Where(StrEnum):
         WATCH: Diagnosing a run, which goes on without.
         SETTLE: Unloading or removing ended runs; tried again.
         ARCHIVE: Writing the archive; values are written again.
+        VIEW: Reading the page with the runs, which asks again.
     """
 
     HTTP = "http"
@@ -279,6 +280,7 @@ class Where(StrEnum):
     WATCH = "watch"
     SETTLE = "settle"
     ARCHIVE = "archive"
+    VIEW = "view"
 
 
 @dataclass(frozen=True, slots=True)

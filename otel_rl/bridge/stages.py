@@ -3,15 +3,18 @@
 import importlib.util
 from collections.abc import Callable, Collection, Sequence
 
+from starlette.routing import BaseRoute
+
 from otel_rl.bridge.archive.archiver import Archiver
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
-from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.bridge_lease import FREE
 from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
@@ -120,8 +123,16 @@ def diagnosis(
     )
 
 
-def servers(settings: BridgeSettings, intake: IngestPipeline) -> Sequence[HttpServer | GrpcServer]:
+def servers(
+    settings: BridgeSettings, intake: IngestPipeline, *, page: Page | None, counters: Counters
+) -> Sequence[HttpServer | GrpcServer]:
     """Bind the ports. The servers answer once they are started.
+
+    Args:
+        settings: Of the bridge.
+        intake: Takes requests.
+        page: What is served beside OTLP over HTTP.
+        counters: Count failures of the page.
 
     Raises:
         ConfigError: A port is taken, or a certificate cannot be used.
@@ -133,10 +144,24 @@ def servers(settings: BridgeSettings, intake: IngestPipeline) -> Sequence[HttpSe
             bound.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
         if settings.http.enabled:
             grpc = bound[0].address if bound else None
-            http = HttpServer(intake, settings.http.host, settings.http.port, tls, grpc=grpc)
+            host, routes = settings.http.host, _routes(page, settings, intake, counters)
+            http = HttpServer(intake, host, settings.http.port, tls, grpc=grpc, routes=routes)
             bound.insert(0, http)
     except BaseException:
         for server in bound:
             server.stop()
         raise
     return bound
+
+
+def _routes(
+    page: Page | None, settings: BridgeSettings, intake: IngestPipeline, counters: Counters
+) -> Sequence[BaseRoute]:
+    if page is None:
+        return ()
+    return page.routes(
+        intake.grant,
+        wants_token=intake.wants_token,
+        host=settings.http.host,
+        count_failure=lambda: counters.add(Counter.EXCEPTIONS, reason=Where.VIEW),
+    )

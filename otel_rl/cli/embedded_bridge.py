@@ -1,5 +1,6 @@
 """Bridge inside a command, and its final report."""
 
+import importlib.util
 import os
 import shlex
 import signal
@@ -18,6 +19,7 @@ from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.journal.reader import RunOverview, overview
+from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.processor import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
 from otel_rl.errors import ConfigError, JournalError
@@ -31,6 +33,7 @@ __all__ = [
     "embedded_defaults",
     "finish",
     "left_in_words",
+    "page_link",
     "recovery_command",
     "report",
     "say",
@@ -82,9 +85,29 @@ def started(settings: BridgeSettings) -> Bridge:
         ConfigError: A setting is wrong.
         JournalLocked: Another process writes the same run.
     """
-    bridge = Bridge(settings, opened=lambda key, location: say(f"run {key}: {location}"))
+    bridge = Bridge(
+        settings,
+        opened=lambda key, location: say(f"run {key}: {location}"),
+        page=_page(settings),
+    )
     bridge.start()
     return bridge
+
+
+def _page(settings: BridgeSettings) -> Page | None:
+    """Return the page with the runs, where its extra is installed."""
+    if not settings.view.enabled or importlib.util.find_spec("plotly") is None:
+        return None
+    from otel_rl.view.process import BridgePage  # of no use to a bridge without it
+
+    return BridgePage(settings)
+
+
+def page_link(bridge: Bridge, key: ExperimentKey) -> str:
+    """Return the link to the page of a run; empty if the bridge serves none."""
+    if not bridge.has_page:
+        return ""
+    return f"http://{bridge.http}/#/run/{run_id(key.experiment, key.trial)}/overview"
 
 
 def embedded(settings: BridgeSettings) -> Bridge:
@@ -219,7 +242,10 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
-        return report(bridge, statuses)
+        complete = report(bridge, statuses)
+        if bridge.has_page:
+            say(f"look at it again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
+        return complete
 
 
 @contextmanager

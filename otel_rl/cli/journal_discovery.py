@@ -7,7 +7,7 @@ from pathlib import Path
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.opening import open_journal
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.bridge.journal.reader import journals_below
 
 __all__ = ["journals", "shared_journal"]
 
@@ -31,7 +31,5 @@ def shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
 
 
 def journals(settings: BridgeSettings) -> Iterator[Path]:
-    """Yield the paths of journals; `otel-rl run` has one for each run, below that of a bridge."""
-    for path in (settings.data / JOURNAL_FILE, *settings.data.glob(f"*/{JOURNAL_FILE}")):
-        if path.exists():
-            yield path.parent
+    """Return the paths of journals; `otel-rl run` has one for each run, below that of a bridge."""
+    return journals_below(settings.data)

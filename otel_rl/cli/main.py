@@ -49,6 +49,8 @@ _COMMANDS: Final = {
     "archive": _Command("show where the values of each run are, as Parquet files", "archive"),
     "runs": _Command("list runs: state, newest step, size, and where their tracker is", "bridge"),
     "top": _Command("show runs and their workers in the terminal, kept up to date", "bridge"),
+    "view": _Command("show runs in a browser, live and ended, without any account", "view"),
+    "report": _Command("write one HTML file about a run, to be mailed or kept", "view"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
     "doctor": _Command("check what would prevent runs from being written, with remedies", "bridge"),
 }

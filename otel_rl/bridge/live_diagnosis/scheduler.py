@@ -21,7 +21,7 @@ from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
 
-__all__ = ["DiagnosisScheduler"]
+__all__ = ["DiagnosisScheduler", "reading_environment"]
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class DiagnosisScheduler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**_harmless(os.environ), **self._environment},
+            env={**reading_environment(os.environ), **self._environment},
             start_new_session=True,  # a Ctrl-C is for the bridge
         ) as process:
             self._process = process
@@ -202,7 +202,7 @@ class DiagnosisScheduler:
         return report
 
 
-def _harmless(environ: Mapping[str, str]) -> Mapping[str, str]:
+def reading_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment of a process that only reads the journal: no API key, no token."""
     return {
         name: value

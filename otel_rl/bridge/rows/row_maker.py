@@ -149,7 +149,14 @@ class RowMaker:
             for seconds in (explained.path, explained.busy)
         )
         return StepFacts(
-            explained.step, explained.time_ns, path, busy, clocks, explained.trace_id, attempt
+            explained.step,
+            explained.time_ns,
+            path,
+            busy,
+            clocks,
+            explained.trace_id,
+            attempt,
+            {**explained.values, **explained.health},
         )
 
     def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, finish, say
+from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, finish, page_link, say
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
@@ -82,6 +82,8 @@ def _command(arguments: argparse.Namespace) -> int:
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
+        if link := page_link(bridge, key):
+            say(f"look at it: {link}")
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir})
         status = _train(settings, key, bridge.http, colocated=colocated)

@@ -18,6 +18,7 @@ from otel_rl.cli.embedded_bridge import (
     embedded,
     embedded_defaults,
     finish,
+    page_link,
     say,
     wandb_account,
 )
@@ -114,6 +115,8 @@ def _command(arguments: argparse.Namespace) -> int:
     try:
         grpc = bridge.addresses.grpc
         say(f"experiment {key}, OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}")
+        if link := page_link(bridge, key):
+            say(f"look at it: {link}")
         environment = reporting_environment(
             os.environ,
             http=bridge.http,

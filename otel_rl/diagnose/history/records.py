@@ -43,6 +43,7 @@ class StepFacts(NamedTuple):
         clocks: (worker, seconds by which the clock of its host was ahead).
         trace_id: Of the step, in hexadecimal digits.
         attempt: Of the step.
+        values: Tracker key to value of the row with its analysis.
     """
 
     step: int
@@ -52,6 +53,7 @@ class StepFacts(NamedTuple):
     clocks: Sequence[tuple[str, float]]
     trace_id: str
     attempt: int = 1
+    values: Mapping[str, float] = {}
 
 
 class WorkerFacts(NamedTuple):

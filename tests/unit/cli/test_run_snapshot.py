@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.bridge.journal.run_store import Commit, RunStore
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.live_line import summary
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot

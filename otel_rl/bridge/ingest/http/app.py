@@ -6,7 +6,7 @@ for an error. The framework's own error pages (422, 500, ...) never reach a send
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
@@ -65,11 +66,12 @@ _QuietFastAPI: Callable[..., FastAPI] = (
 _CLIENT_CLOSED = 499  # nginx's code for a closed request; it is never sent
 
 
-def create_app(intake: IngestPipeline) -> FastAPI:
+def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> FastAPI:
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
+        routes: Further ones, with other paths, that do not block.
     """
     receiver = _Receiver(intake)
     app = _QuietFastAPI(
@@ -85,6 +87,7 @@ def create_app(intake: IngestPipeline) -> FastAPI:
     for signal, path in PATHS.items():
         app.post(path)(receiver.endpoint(signal))
     app.get("/healthz")(receiver.healthz)
+    app.router.routes.extend(routes)
     app.add_middleware(_BoundedHead, refuse=receiver.refuse_head)
     return app
 

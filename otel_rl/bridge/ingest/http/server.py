@@ -5,12 +5,14 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 import uvicorn
 from google.protobuf.json_format import MessageToJson
+from starlette.routing import BaseRoute
 
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
@@ -47,6 +49,7 @@ class HttpServer:
         port: 0 picks a free one.
         tls: Encrypts, if given.
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
+        routes: Of pages beside OTLP, that do not block.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -60,6 +63,7 @@ class HttpServer:
         tls: Tls | None = None,
         *,
         grpc: str | None = None,
+        routes: Sequence[BaseRoute] = (),
     ) -> None:
         limits = intake.limits
         self._socket = _listen(host, port, intake, has_tls=tls is not None)
@@ -83,7 +87,7 @@ class HttpServer:
             self._on_http2,
         )
         config = uvicorn.Config(
-            create_app(intake),
+            create_app(intake, routes),
             # uvicorn calls the value; its annotation is a class.
             http=partial(BoundedProtocol, patience=patience),  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections

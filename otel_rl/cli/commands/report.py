@@ -1,0 +1,70 @@
+"""``otel-rl report``: writes one HTML file about a run."""
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+from otel_rl.cli.commands.view import run_of
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.redaction import shown
+from otel_rl.view.pages import Pages
+from otel_rl.view.report import report_html
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Write what `otel-rl view` shows of a run to one HTML file, to be mailed or kept: verdict, charts,
+timeline, workers, rollouts. It opens in any browser, without a server and without internet.
+"""
+
+_EPILOG = """\
+examples:
+  otel-rl report                         the most recently active run, to report.html
+  otel-rl report grpo-7b -o grpo.html    one by EXPERIMENT[/TRIAL]
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "report",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="EXPERIMENT[/TRIAL]",
+        help="default: the most recently active run",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="(%(default)s)",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("plotly") is None:
+        raise MissingExtra("`otel-rl report`", "plotly", "view")
+    settings = settings_of(arguments)
+    run = run_of(settings, arguments.run)
+    pages = Pages(settings)
+    try:
+        html = report_html(pages, run)
+    finally:
+        pages.close()
+    output: Path = arguments.output
+    try:
+        output.write_text(html, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"--output: cannot write {str(output)!r}: {exc.strerror}.") from exc
+    print(shown(f"{output} ({len(html.encode()) / 1e6:.1f} MB)"))
+    return 0

@@ -1,0 +1,106 @@
+"""``otel-rl view``: shows runs in a browser, live and ended."""
+
+import argparse
+import importlib.util
+import webbrowser
+from pathlib import Path
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.run_id import run_id
+from otel_rl.view.journals import Journals
+from otel_rl.view.server import ViewServer
+
+__all__ = ["add_parser", "run_of"]
+
+_DESCRIPTION = """\
+Show runs in a browser, live and ended: charts, causes of faults, a timeline of spans, workers,
+rollouts, health. Reads journals beside their bridges and changes nothing; needs no account and no
+internet.
+"""
+
+_EPILOG = """\
+examples:
+  otel-rl view                        the runs of `otel-rl run` and `otel-rl bridge` here
+  otel-rl view /data/otel_rl          those of another data directory
+  otel-rl view grpo-7b                one run, by EXPERIMENT[/TRIAL]
+  otel-rl view --listen 0.0.0.0:8800  for other machines too, with a token
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "view",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="DIR | RUN",
+        help="data directory, or EXPERIMENT[/TRIAL] (default: all runs of --data)",
+    )
+    parser.add_argument(
+        "--listen",
+        type=host_and_port,
+        default={"host": "127.0.0.1", "port": 8800},
+        metavar="HOST:PORT",
+        help="default: 127.0.0.1:8800; another address than loopback needs the token of the link",
+    )
+    parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("plotly") is None:
+        raise MissingExtra("`otel-rl view`", "plotly", "view")
+    run = arguments.what
+    if run is not None and Path(run).is_dir():
+        if arguments.data is not None:
+            raise ConfigError("Name the directory once, as DIR or by --data.")
+        arguments.data, run = Path(run), None
+    settings = settings_of(arguments)
+    place = "" if run is None else f"#/run/{run_of(settings, run)}/overview"
+    listen = arguments.listen
+    server = ViewServer(
+        settings, listen["host"], listen["port"], is_behind_proxy=settings.view.behind_proxy
+    )
+    url = server.url + place
+
+    def started() -> None:
+        say(f"{url} (Ctrl-C ends it)")
+        if arguments.open:
+            webbrowser.open(url)
+
+    server.serve(started)
+    return 0
+
+
+def run_of(settings: BridgeSettings, wanted: str | None) -> str:
+    """Return the id of the most recently active run, of a name if one is given.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    journals = Journals(settings)
+    found, _ = journals.runs()
+    journals.close()
+    for one in found:
+        key = one.run.key
+        if wanted in {None, str(key), key.experiment, key.trial}:
+            return run_id(key.experiment, key.trial)
+    if wanted is None:
+        raise ConfigError(
+            f"There is no run in the journals below {str(settings.data)!r}.",
+            hint="Name the data directory of a bridge: --data DIR.",
+        )
+    names = ", ".join(sorted({str(one.run.key) for one in found}))
+    raise ConfigError(
+        f"There is no directory and no run {wanted!r}.",
+        hint=f"There are: {names}." if names else "Name the data directory of a bridge.",
+    )

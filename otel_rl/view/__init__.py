@@ -1,0 +1,1 @@
+"""The page that shows runs, from their journals, without any account."""

@@ -1,0 +1,70 @@
+"""Decides who may see the page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from otel_rl.bridge.ingest.security.exposure import is_loopback
+from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.errors import Unauthenticated
+
+__all__ = ["COOKIE", "Access", "Forbidden"]
+
+COOKIE: Final = "otel_rl_token"
+"""Holds the token of a browser, which cannot add a header to what a person opens."""
+
+
+class Forbidden(Exception):
+    """The page is not shown to this reader. Its text says what would be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Rules of one server.
+
+    Attributes:
+        grant: Returns the grant of an ``Authorization`` header, None if no token is required.
+        wants_token: Whether one is.
+        host: Address that the server listens on.
+        is_behind_proxy: Whether a proxy in front authenticates readers.
+    """
+
+    grant: Callable[[str | None], Grant | None]
+    wants_token: bool
+    host: str
+    is_behind_proxy: bool = False
+
+    def experiments(self, request: Request) -> Sequence[str] | None:
+        """Return the experiments that a reader may see; None for all.
+
+        Raises:
+            Unauthenticated: A token is needed.
+            Forbidden: No token would help.
+        """
+        if self.wants_token:
+            given = request.headers.get("authorization")
+            if given is None and COOKIE in request.cookies:
+                given = f"Bearer {request.cookies[COOKIE]}"
+            grant = self.grant(given)
+            return None if grant is None else grant.experiments
+        if self.is_behind_proxy:
+            return None
+        if not is_loopback(self.host):
+            raise Forbidden(
+                "This bridge is reached from other machines and requires no token, so it does not "
+                "show runs. Set auth.tokens, or view.behind_proxy if a proxy authenticates readers."
+            )
+        # Another site's script may have its own name resolve to this machine.
+        if not is_loopback(request.url.hostname or ""):
+            raise Forbidden("Open the page by the address 127.0.0.1 or localhost.")
+        return None
+
+    def knows(self, token: str) -> bool:
+        """Return whether a token is valid."""
+        try:
+            self.grant(f"Bearer {token}")
+        except Unauthenticated:
+            return False
+        return True

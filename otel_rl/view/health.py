@@ -1,0 +1,84 @@
+"""Data of the page *Health*: what waits, what was lost, and which bounds are near."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.records import Description
+from otel_rl.redaction import redacted
+from otel_rl.view.journals import Found
+from otel_rl.view.run_data import RunData
+from otel_rl.view.text import label, passage
+
+__all__ = ["health"]
+
+_OWN: Final = "otel_rl/"
+_MAX_COUNTS: Final = 200
+_MAX_HOSTS: Final = 100
+_MAX_CONFIG: Final = 200
+_NS_PER_S: Final = 1e9
+
+
+def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -> dict[str, Any]:
+    """Return how the run gets to its tracker.
+
+    Args:
+        found: The run.
+        data: Its columns.
+        settings: Of the bridge, for its bounds.
+        now_ns: By the clock of this machine.
+    """
+    run = found.run
+    share_bytes = int(settings.journal.max_bytes * settings.journal.max_share)
+    return {
+        "tracker": label(run.tracker),
+        "location": label(redacted(run.location)),
+        "state": label(run.state),
+        "error": label(redacted(run.error)),
+        "error_s": (now_ns - run.error_ns) / _NS_PER_S if run.error_ns and run.error else None,
+        "rows": run.rows,
+        "unconfirmed": run.unconfirmed,
+        "waiting_bytes": run.waiting_bytes,
+        "bounds": [
+            _bound(
+                "batches and rows in the journal", run.made_bytes + run.waiting_bytes, share_bytes
+            ),
+            _bound("keys", len(data.series), settings.align.max_keys),
+        ],
+        "counts": list(_counts(data)),
+        "failures": [label(str(one)) for one in data.failures[-50:]],
+        "left_out": data.left_out,
+        "environment": dict(_environment(run.description)),
+    }
+
+
+def _environment(description: Description) -> Iterator[tuple[str, str]]:
+    """Yield what the run was made with, in words."""
+    made = description.provenance
+    if made is not None:
+        yield "command", passage(shlex.join(made.command))
+        yield "commit", label(made.commit)
+        yield "repository", label(redacted(made.repository))
+        yield "Python", label(made.runtime)
+        yield "system", label(made.system)
+    hosts = (f"{host}: {', '.join(roles)}" for host, roles in description.hosts.items())
+    yield "machines", passage("\n".join(islice(hosts, _MAX_HOSTS)))
+    for key, value in islice(description.config.items(), _MAX_CONFIG):
+        yield f"config {label(key)}", passage(str(value))[:1_000]
+
+
+def _bound(name: str, used: int, bound: int) -> dict[str, Any]:
+    return {"name": name, "used": used, "bound": bound}
+
+
+def _counts(data: RunData) -> list[dict[str, Any]]:
+    """Return otel_rl's own counters of this run, by their last values."""
+    found = []
+    for key in sorted(data.series):
+        if key.startswith(_OWN):
+            value = next((one for one in reversed(data.series[key].values) if one == one), math.nan)
+            found.append({"key": label(key.removeprefix(_OWN)), "value": value})
+    return found[:_MAX_COUNTS]

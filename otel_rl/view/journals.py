@@ -1,0 +1,143 @@
+"""Finds the runs of every journal in reach, and keeps what was read of their histories."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
+from otel_rl.bridge.journal.run_reader import history_size, read_history, revision
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.errors import JournalError
+from otel_rl.run_id import run_id
+from otel_rl.view.run_data import RunData
+
+__all__ = ["Found", "Journals", "Progress"]
+
+# Histories that are kept in memory, by the size of their columns.
+_MAX_MEMORY_BYTES: Final = 100 << 20
+
+# An answer is not held up for longer by a long history; the next one reads on.
+_READING_S: Final = 0.6
+
+Open = Callable[[], AbstractContextManager[Connection]]
+
+
+class Found(NamedTuple):
+    """A run, and the journal that it is in.
+
+    Attributes:
+        id: Its ``rl.run.id``.
+        run: As the journal has it.
+        open: Opens a connection that only reads.
+    """
+
+    id: str
+    run: RunOverview
+    open: Open
+
+
+class Progress(NamedTuple):
+    """Columns of a run, perhaps not all yet.
+
+    Attributes:
+        data: What was read.
+        share: Of the records, from 0 to 1; 1 if all were read.
+    """
+
+    data: RunData
+    share: float
+
+
+class Journals:
+    """The journals of a data directory, or the one that bridges share. One thread.
+
+    Args:
+        settings: Of the bridge that writes, or wrote, them.
+
+    Raises:
+        OtelRLError: The shared database cannot be used.
+    """
+
+    def __init__(self, settings: BridgeSettings) -> None:
+        self._settings = settings
+        self._shared: Journal | None = None
+        if settings.journal.url is not None:
+            self._shared = open_journal(
+                settings.data,
+                settings.journal.url.get_secret_value(),
+                max_bytes=settings.journal.max_bytes,
+                connections=1,
+            )
+        # The most recently used one is the last.
+        self._data: dict[tuple[str, int], RunData] = {}
+
+    def close(self) -> None:
+        """Close the shared database."""
+        if self._shared is not None:
+            self._shared.close()
+
+    def runs(self) -> tuple[Sequence[Found], Sequence[str]]:
+        """Return every run, the most recently active first, and why journals cannot be read."""
+        found: list[Found] = []
+        faults: list[str] = []
+        for open_ in self._openers():
+            try:
+                with open_() as connection:
+                    runs = read_runs(connection)
+            except JournalError as exc:
+                faults.append(str(exc))
+                continue
+            # A run with two trackers is there twice.
+            once = {run_id(run.key.experiment, run.key.trial): run for run in runs}
+            found += [Found(run, of, open_) for run, of in once.items()]
+        found.sort(key=lambda one: -one.run.changed_ns)
+        return found, faults
+
+    def run(self, run: str) -> Found | None:
+        """Return the run of an id; of several journals, from the one that changed last."""
+        return next((one for one in self.runs()[0] if one.id == run), None)
+
+    def revision(self) -> int:
+        """Return a number that changes whenever a run does."""
+        newest = 0
+        for open_ in self._openers():
+            with contextlib.suppress(JournalError), open_() as connection:
+                newest = max(newest, revision(connection))
+        return newest
+
+    def read(self, found: Found, *, budget_s: float = _READING_S) -> Progress:
+        """Read the history on, for about so long."""
+        key = found.id, found.run.begun_ns
+        data = self._data.pop(key, None) or RunData()
+        self._data[key] = data
+        until_s = time.monotonic() + budget_s
+        with found.open() as connection:
+            while some := read_history(connection, found.id, after=data.number):
+                for number, body in some:
+                    data.add(number, None if body is None else Facts.decode(body))
+                if time.monotonic() > until_s:
+                    break
+            left, _ = history_size(connection, found.id, data.number)
+            whole, _ = history_size(connection, found.id)
+        self._forget()
+        return Progress(data, 1.0 if not left else 1 - left / whole)
+
+    def _forget(self) -> None:
+        while (
+            len(self._data) > 1
+            and sum(of.memory_bytes for of in self._data.values()) > _MAX_MEMORY_BYTES
+        ):
+            del self._data[next(iter(self._data))]
+
+    def _openers(self) -> Iterator[Open]:
+        if self._shared is not None:
+            yield self._shared.read
+            return
+        for directory in journals_below(self._settings.data):
+            yield partial(looking, directory)

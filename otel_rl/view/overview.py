@@ -1,0 +1,201 @@
+"""Data of the pages *Runs* and *Overview*: state, verdict and charts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import blake2s
+from statistics import median
+from typing import Any, Final
+
+from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.journal.run_reader import (
+    history_size,
+    read_history,
+    read_keys,
+    read_standing,
+)
+from otel_rl.bridge.journal.run_state import state_of
+from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.render import as_json
+from otel_rl.records import KeySpec
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Tier
+from otel_rl.view.downsample import downsample
+from otel_rl.view.journals import Found, Journals
+from otel_rl.view.run_data import RunData, Series
+from otel_rl.view.text import label, line_names, passage
+
+__all__ = [
+    "Catalogue",
+    "diagnosis",
+    "headline",
+    "panel_lines",
+    "run_facts",
+    "run_summary",
+    "step_seconds",
+]
+
+_SPARK_POINTS: Final = 60
+_LINE_POINTS: Final = 600
+_MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
+_MAX_DIAGNOSED_BYTES: Final = 8 << 20
+
+_NS_PER_S: Final = 1e9
+
+# What the list shows of a run, the first that it has.
+_HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"}
+
+_LAST_STEPS: Final = 20
+
+
+def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
+    """Return what is known of a run without its history."""
+    run, key = found.run, found.run.key
+    crash = run.description.crash
+    idle_s = max(0.0, (now_ns - run.changed_ns) / _NS_PER_S)
+    return {
+        "id": found.id,
+        "experiment": label(key.experiment),
+        "trial": label(key.trial),
+        "state": state_of(run, now_ns),
+        "crash": None if crash is None else label(crash.as_crash),
+        "step": run.step,
+        "age_s": max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / _NS_PER_S),
+        "idle_s": idle_s,
+        "roles": {
+            label(role): {"alive": of.alive, "expected": of.expected, "failures": of.failures}
+            for role, of in sorted(run.roles.items())
+        },
+    }
+
+
+def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:
+    """Return a line of the list of runs: its facts, its verdict, and its reward."""
+    with found.open() as connection:
+        keys = read_keys(connection, found.id)
+        verdict = read_standing(connection, found.id).verdict
+        _, size = history_size(connection, found.id)
+    facts = {**run_facts(found, now_ns), "verdict": verdict, "shown": None}
+    if size > _MAX_SPARK_BYTES:
+        return facts
+    return {**facts, "shown": headline(journals.read(found).data, keys)}
+
+
+def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
+    """Return the reward of a run, or else its loss; None if it has neither."""
+    for name, words in _HEADLINES.items():
+        for spec in keys:
+            series = data.series.get(spec.key)
+            is_plain = spec.statistic == "value" and not spec.worker
+            if spec.name == name and is_plain and series is not None:
+                points = downsample(series.steps, series.values, most=_SPARK_POINTS)
+                last = next((one for one in reversed(series.values) if math.isfinite(one)), None)
+                return {"name": words, "key": label(spec.key), "last": last, **points._asdict()}
+    return None
+
+
+def step_seconds(data: RunData) -> float | None:
+    """Return how long the last steps took, as their median; None without spans of steps."""
+    last = [step.seconds for step in data.steps[-_LAST_STEPS:]]
+    return median(last) if last else None
+
+
+def diagnosis(found: Found, steps: tuple[int, int] | None = None) -> dict[str, Any]:
+    """Diagnose a run, or some steps of it, from its history, as ``otel-rl diagnose`` does."""
+    with found.open() as connection:
+        _, size = history_size(connection, found.id)
+        if size > _MAX_DIAGNOSED_BYTES:
+            verdict = read_standing(connection, found.id).verdict
+            words = "The history is long: otel-rl diagnose explains it."
+            return {"verdict": verdict, "words": words, "causes": [], "symptoms": []}
+        records = read_history(connection, found.id, limit=1 << 30)
+    history = RunHistory(Facts.decode(body) for _, body in records if body is not None)
+    report = as_json(diagnose(history, steps, passed=True))
+    return {key: _shortened(value) for key, value in report.items()}
+
+
+def _shortened(value: Any) -> Any:  # JSON of any shape
+    if isinstance(value, str):
+        return passage(value)[:1_000]
+    if isinstance(value, Mapping):
+        return {key: _shortened(one) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_shortened(one) for one in value[:50]]
+    return value
+
+
+class Catalogue:
+    """Charts of a run, by the sections of ``otel_rl/dashboard``.
+
+    Args:
+        keys: Of the run.
+        detail: ``basic``: a chart for each question; ``full``: internals, too.
+    """
+
+    def __init__(self, keys: Sequence[KeySpec], detail: Tier) -> None:
+        selection = KeySelection(detail, KeyNames.OTEL_RL, per_worker=False, keys=lambda: keys)
+        self._sections = arrange(selection.keys())
+        self._panels = {
+            _panel_id(section, panel): panel
+            for section in self._sections
+            for panel in section.panels
+        }
+
+    def sections(self, data: RunData) -> list[dict[str, Any]]:
+        """Return titles and panels that have data, without it."""
+        sections = [self._section(section, data) for section in self._sections]
+        return [section for section in sections if section["panels"]]
+
+    def _section(self, section: Section, data: RunData) -> dict[str, Any]:
+        return {
+            "title": section.title,
+            "panels": [
+                {
+                    "id": _panel_id(section, panel),
+                    "title": label(panel.title),
+                    "unit": label(panel.unit),
+                    "stacked": panel.is_stacked,
+                    "keys": [label(key) for key in panel.keys[:3]],
+                }
+                for panel in section.panels
+                if any(key in data.series for key in panel.keys)
+            ],
+        }
+
+    def panel(self, panel: str) -> Panel | None:
+        """Return the panel of an id."""
+        return self._panels.get(panel)
+
+
+def _panel_id(section: Section, panel: Panel) -> str:
+    return blake2s(f"{section.title}\n{panel.keys[0]}".encode(), digest_size=8).hexdigest()
+
+
+def panel_lines(
+    data: RunData, panel: Panel, *, by_time: bool, first: float, last: float
+) -> list[dict[str, Any]]:
+    """Return the lines of a panel, downsampled.
+
+    Args:
+        data: Of the run.
+        panel: The panel.
+        by_time: x is the time in ms since the epoch; else the step.
+        first: The lowest x.
+        last: The highest x.
+    """
+    lines = []
+    for name, key in zip(line_names(panel.keys), panel.keys, strict=True):
+        series = data.series.get(key)
+        if series is None:
+            continue
+        points = downsample(
+            _xs(series, by_time=by_time), series.values, most=_LINE_POINTS, first=first, last=last
+        )
+        lines.append({"name": name, "key": label(key), "xs": points.xs, "ys": points.ys})
+    return lines
+
+
+def _xs(series: Series, *, by_time: bool) -> Sequence[float]:
+    return series.times_ms if by_time else series.steps

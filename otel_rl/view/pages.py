@@ -1,0 +1,268 @@
+"""Answers what the page asks: one function from a question to bytes, for any server."""
+
+import gzip
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.errors import OtelRLError
+from otel_rl.records import KeySpec
+from otel_rl.redaction import redacted, shown
+from otel_rl.semconv.spec import Tier
+from otel_rl.version import __version__
+from otel_rl.view.health import health
+from otel_rl.view.journals import Found, Journals, Progress
+from otel_rl.view.overview import (
+    Catalogue,
+    diagnosis,
+    headline,
+    panel_lines,
+    run_facts,
+    run_summary,
+    step_seconds,
+)
+from otel_rl.view.rollouts import rollouts
+from otel_rl.view.timeline import timeline
+from otel_rl.view.workers import heatmap, phases, standing
+
+__all__ = ["Answer", "Pages", "Question"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_RUNS: Final = 200
+_MAX_CATALOGUES: Final = 16
+_MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn
+_COMPRESSED_FROM: Final = 4_096
+
+# A diagnosis takes a tenth of a second for a hundred steps: one in a while is enough.
+_DIAGNOSED_EVERY_S: Final = 15.0
+
+
+class Question(NamedTuple):
+    """A request of the page.
+
+    Attributes:
+        path: Below ``/api/``.
+        query: Its parameters, each once.
+        experiments: Those that the reader may see, see ``Grant``; None for all.
+    """
+
+    path: str
+    query: Mapping[str, str] = {}
+    experiments: Sequence[str] | None = None
+
+
+class Answer(NamedTuple):
+    """Answer to a question.
+
+    Attributes:
+        status: Of HTTP.
+        body: Compressed by gzip if that is its encoding.
+        media: Its type.
+        encoding: ``gzip`` or empty.
+    """
+
+    status: int
+    body: bytes
+    media: str = "application/json"
+    encoding: str = ""
+
+
+class _NotFound(Exception):
+    """There is no such run or part of one."""
+
+
+class Pages:
+    """Reads journals and answers questions about them. One thread.
+
+    Args:
+        settings: Of the bridge that writes, or wrote, the journals.
+        clock_ns: Nanoseconds since the epoch.
+    """
+
+    def __init__(
+        self, settings: BridgeSettings, *, clock_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._settings = settings
+        self._clock_ns = clock_ns
+        self._journals = Journals(settings)
+        self._diagnoses: dict[str, tuple[float, int, dict[str, Any]]] = {}
+        self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
+        self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
+            "overview": self._overview,
+            "panel": self._panel,
+            "diagnosis": self._diagnosis,
+            "workers": self._workers,
+            "timeline": self._timeline,
+            "rollouts": self._rollouts,
+            "health": self._health,
+        }
+
+    def close(self) -> None:
+        """Close the shared database, if there is one."""
+        self._journals.close()
+
+    def answer(self, question: Question) -> Answer:
+        """Answer a question; what fails is answered, too."""
+        if question.path == "plotly.js":
+            return Answer(200, _plotly(), "text/javascript", "gzip")
+        try:
+            status, found = 200, self._found(question)
+        except _NotFound as exc:
+            status, found = 404, {"error": str(exc)}
+        except (ValueError, OverflowError):
+            status, found = 400, {"error": "A parameter is no number."}
+        except (OtelRLError, sqlite3.Error) as exc:
+            status, found = 503, {"error": shown(str(exc))}
+        body = orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS)
+        if len(body) < _COMPRESSED_FROM:
+            return Answer(status, body)
+        return Answer(status, gzip.compress(body, compresslevel=1), encoding="gzip")
+
+    def _found(self, question: Question) -> Any:
+        parts = question.path.split("/")
+        match parts:
+            case ["revision"]:
+                return {"revision": str(self._journals.revision())}
+            case ["runs"]:
+                return self._runs(question)
+            case ["runs", run, part] if part in self._parts:
+                found = self._journals.run(run)
+                if found is None or not _may_see(found, question.experiments):
+                    raise _NotFound("There is no such run in the journals.")
+                return self._parts[part](found, question.query)
+        raise _NotFound("There is no such page.")
+
+    def _runs(self, question: Question) -> Any:
+        found, faults = self._journals.runs()
+        seen = [one for one in found if _may_see(one, question.experiments)]
+        now_ns = self._clock_ns()
+        return {
+            "version": __version__,
+            "runs": [
+                run_summary(self._journals, one, now_ns)
+                if place < _MAX_SUMMARIES
+                else run_facts(one, now_ns)
+                for place, one in enumerate(seen[:_MAX_RUNS])
+            ],
+            "left_out": max(0, len(seen) - _MAX_RUNS),
+            "faults": [shown(fault) for fault in faults],
+        }
+
+    def _catalogue(self, found: Found, query: Mapping[str, str]) -> Catalogue:
+        """Return the charts of a run: they are asked for one by one, and change seldom."""
+        detail = Tier.FULL if query.get("detail") == "full" else Tier.BASIC
+        known = self._catalogues.get((found.id, detail))
+        if known is None or known[0] != found.run.changed_ns:
+            if len(self._catalogues) > _MAX_CATALOGUES:
+                self._catalogues.clear()
+            known = found.run.changed_ns, Catalogue(_keys(found), detail)
+            self._catalogues[found.id, detail] = known
+        return known[1]
+
+    def _overview(self, found: Found, query: Mapping[str, str]) -> Any:
+        progress = self._journals.read(found)
+        data = progress.data
+        keys = _keys(found)
+        return {
+            **run_facts(found, self._clock_ns()),
+            **_read_so_far(progress),
+            "shown": headline(data, keys),
+            "step_s": step_seconds(data),
+            "sections": self._catalogue(found, query).sections(data),
+            "failures": [
+                {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
+                for one in data.failures[-50:]
+            ],
+            "trace_url": redacted(self._settings.align.trace_url),
+        }
+
+    def _panel(self, found: Found, query: Mapping[str, str]) -> Any:
+        panel = self._catalogue(found, query).panel(query.get("id", ""))
+        if panel is None:
+            raise _NotFound("There is no such chart.")
+        progress = self._journals.read(found)
+        lines = panel_lines(
+            progress.data,
+            panel,
+            by_time=query.get("x") == "time",
+            first=float(query.get("first", -math.inf)),
+            last=float(query.get("last", math.inf)),
+        )
+        return {"lines": lines, **_read_so_far(progress)}
+
+    def _diagnosis(self, found: Found, _query: Mapping[str, str]) -> Any:
+        known = self._diagnoses.get(found.id)
+        now_s = time.monotonic()
+        is_new = known is not None and (
+            known[1] == found.run.changed_ns or now_s - known[0] < _DIAGNOSED_EVERY_S
+        )
+        if known is None or not is_new:
+            if len(self._diagnoses) > _MAX_RUNS:
+                self._diagnoses.clear()
+            known = now_s, found.run.changed_ns, diagnosis(found)
+            self._diagnoses[found.id] = known
+        return known[2]
+
+    def _workers(self, found: Found, query: Mapping[str, str]) -> Any:
+        progress = self._journals.read(found)
+        data, now_ns = progress.data, self._clock_ns()
+        listed = phases(data)
+        chosen = query.get("phase") or (listed[0]["id"] if listed else "")
+        return {
+            "phases": listed,
+            "chosen": chosen,
+            "heatmap": heatmap(
+                data, chosen, first=_step(query, "first"), last=_step(query, "last")
+            ),
+            "workers": standing(found, data, now_ns),
+            **_read_so_far(progress),
+        }
+
+    def _timeline(self, found: Found, query: Mapping[str, str]) -> Any:
+        shown_ = timeline(found, first=_step(query, "first"), last=_step(query, "last"))
+        return {**shown_, "trace_url": redacted(self._settings.align.trace_url)}
+
+    def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
+        return rollouts(found, search=query.get("search", ""), table=query.get("table", ""))
+
+    def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
+        progress = self._journals.read(found)
+        return {
+            **health(found, progress.data, self._settings, self._clock_ns()),
+            **_read_so_far(progress),
+        }
+
+
+def _may_see(found: Found, experiments: Sequence[str] | None) -> bool:
+    return experiments is None or Grant("", experiments).problem(found.run.key) is None
+
+
+def _keys(found: Found) -> Sequence[KeySpec]:
+    with found.open() as connection:
+        return read_keys(connection, found.id)
+
+
+def _read_so_far(progress: Progress) -> dict[str, float]:
+    return {"read": round(progress.share, 3)}
+
+
+def _step(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    return int(float(text)) if text else None
+
+
+@lru_cache(maxsize=1)
+def _plotly() -> bytes:
+    from plotly.offline import get_plotlyjs  # half a second, and of no use to most commands
+
+    return gzip.compress(get_plotlyjs().encode(), compresslevel=6)

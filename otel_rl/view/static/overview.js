@@ -1,0 +1,118 @@
+"use strict";
+otelRl.pages.overview = class {
+  constructor(root, run) {
+    this.root = root;
+    this.run = run;
+    this.x = "step";
+    this.detail = "basic";
+    this.search = "";
+    this.cards = new Map(); // by the panel's id
+  }
+
+  close() { for (const card of this.cards.values()) card.observer.disconnect(); }
+
+  async refresh() {
+    this.found = await otelRl.get(`runs/${this.run}/overview`, { detail: this.detail === "full" ? "full" : null });
+    this.draw();
+    for (const card of this.cards.values()) if (card.plot.seen) this.show(card);
+    otelRl.get(`runs/${this.run}/diagnosis`).then((found) => { this.diagnosis = found; this.verdict(); }, () => {});
+  }
+
+  draw() {
+    const { h } = otelRl;
+    if (!this.made) {
+      this.made = true;
+      this.top = h("div", { class: "card verdict", id: "verdict" }, h("span", { class: "quiet" }, "Looking for faults …"));
+      this.controls = h("div", { class: "row controls" });
+      this.body = h("div");
+      this.root.replaceChildren(this.top, this.controls, this.body);
+      this.fillControls();
+    }
+    const wanted = this.search.toLowerCase();
+    const sections = [];
+    const known = new Set();
+    for (const section of this.found.sections) {
+      const panels = section.panels.filter((panel) => !wanted || `${panel.title} ${panel.keys.join(" ")}`.toLowerCase().includes(wanted));
+      panels.forEach((panel) => known.add(panel.id));
+      if (panels.length) sections.push([section.title, panels]);
+    }
+    const shape = JSON.stringify(sections.map(([title, panels]) => [title, panels.map((panel) => panel.id)]));
+    if (shape === this.shape) return;
+    this.shape = shape;
+    this.body.replaceChildren(...sections.map(([title, panels]) => h("section", {}, h("h2", {}, title),
+      h("div", { class: "charts" }, panels.map((panel) => this.card(panel, title).element)))));
+    if (!sections.length) {
+      this.body.replaceChildren(h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
+    }
+  }
+
+  fillControls() {
+    const { h } = otelRl;
+    const again = (change) => { change(); this.fillControls(); this.cards.forEach((card) => { card.range = null; card.version = null; }); this.refresh(); };
+    this.controls.replaceChildren(h("span", { class: "grow" }), ...(otelRl.report ? [] : [
+      otelRl.toggle([["step", "by step"], ["time", "by time"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
+      otelRl.toggle([["basic", "basic"], ["full", "full"]], this.detail, (detail) => again(() => { this.detail = detail; }), "detail")]),
+    h("input", { type: "search", id: "search", placeholder: "Find a chart", "aria-label": "Find a chart", value: this.search,
+      oninput: (event) => { this.search = event.target.value; this.draw(); } }));
+  }
+
+  card(panel, section) {
+    const { h } = otelRl;
+    let card = this.cards.get(panel.id);
+    if (!card) {
+      const plot = h("div", { class: "plot", "data-panel": panel.id });
+      card = { panel, section, plot, element: h("article", { class: "card chart" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), plot) };
+      card.observer = otelRl.charts.whenSeen(plot, () => this.show(card));
+      this.cards.set(panel.id, card);
+    }
+    return card;
+  }
+
+  async show(card) {
+    if (card.busy) return;
+    card.busy = true;
+    try {
+      const [first, last] = card.range || [null, null];
+      const time = this.x === "time";
+      const found = await otelRl.get(`runs/${this.run}/panel`, {
+        id: card.panel.id, x: time ? "time" : null, detail: this.detail === "full" ? "full" : null,
+        first: first === null ? null : time ? Date.parse(first) : first, last: last === null ? null : time ? Date.parse(last) : last,
+      });
+      card.lines = found.lines;
+      this.plot(card);
+    } catch (error) {
+      card.plot.replaceChildren(otelRl.h("p", { class: "empty" }, error.message));
+    } finally {
+      card.busy = false;
+    }
+  }
+
+  plot(card) {
+    const isTime = this.x === "time";
+    const marks = this.found.failures.filter((one) => isTime || one.step !== null)
+      .map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
+    if (!isTime && this.diagnosis && card.section === "Step time") {
+      for (const cause of this.diagnosis.causes) if (cause.since_step !== null) marks.push({ x: cause.since_step, kind: "cause" });
+    }
+    otelRl.charts.lines(card.plot, card.panel, card.lines, {
+      x: this.x, marks, onzoom: otelRl.report ? null : (first, last) => { card.range = first === null ? null : [first, last]; this.show(card); },
+    });
+  }
+
+  verdict() {
+    const { h } = otelRl;
+    const { verdict, words, causes, symptoms, bound } = this.diagnosis;
+    const kind = { "no clear cause": "unclear" }[verdict] || verdict;
+    this.top.className = `card verdict ${kind}`;
+    this.top.replaceChildren(
+      h("div", { class: "row" }, otelRl.badge(verdict), h("b", {}, words),
+        bound ? h("span", { class: "quiet" }, `most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %`) : null),
+      causes.length > 0 ? h("ol", {}, causes.map((cause) => h("li", {}, h("b", {}, cause.kind), ` ${cause.words}`,
+        cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
+          [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
+      ...(symptoms || []).map((one) => h("div", { class: "evidence" }, one)));
+    for (const card of this.cards.values()) if (card.lines && card.section === "Step time") this.plot(card);
+  }
+
+  redraw() { for (const card of this.cards.values()) if (card.lines) this.plot(card); }
+};

@@ -1,0 +1,234 @@
+"""Data of the page *Timeline*: spans of some steps, by worker, with the critical path.
+
+The spans are those that the bridge keeps to explain steps: of the last minute or more, see
+``align.spans_horizon_s`` and ``align.max_spans``.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from otel_rl.bridge.journal.formats.state_format import StateRefused
+from otel_rl.bridge.journal.run_reader import KnownWorker, read_standing, span_parts
+from otel_rl.bridge.rows.history.span_window import read_spans
+from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
+from otel_rl.diagnose.spans.critical_path import critical_path
+from otel_rl.diagnose.spans.span_forest import Forest
+from otel_rl.records import SpanRecord
+from otel_rl.semconv.spec import STEP_SPAN
+from otel_rl.view.journals import Found
+from otel_rl.view.text import in_order, label
+
+__all__ = ["timeline"]
+
+_MAX_SPANS: Final = 3_000
+_MAX_LINKS: Final = 4_000
+_MAX_STEPS: Final = 8
+_DEPTH: Final = 6  # spans of one worker side by side; deeper ones share the last row
+
+
+def timeline(found: Found, *, first: int | None = None, last: int | None = None) -> dict[str, Any]:
+    """Return the spans of a few steps, the last two unless others are asked for.
+
+    Args:
+        found: The run.
+        first: The first step.
+        last: The last step; at most eight are shown.
+    """
+    with found.open() as connection:
+        workers = read_standing(connection, found.id).workers
+        spans = _spans(span_parts(connection, found.id, since_ns=0))
+    roots = _roots(spans)
+    if not roots:
+        return {"steps": [], "spans": [], "lanes": [], "path": []}
+    known = sorted(roots)
+    end = known[-1] if last is None else max(known[0], min(last, known[-1]))
+    begin = end - 1 if first is None else first
+    begin = max(begin, end - _MAX_STEPS + 1)
+    steps = [step for step in known if begin <= step <= end] or [known[-1]]
+    spans, ahead = _on_one_clock(spans, roots[steps[-1]])
+    roots = _roots(spans)
+    start_ns = min(root.start_ns for step in steps for root in roots[step])
+    end_ns = max(root.end_ns for step in steps for root in roots[step])
+    inside = [span for span in spans if span.end_ns > start_ns and span.start_ns < end_ns]
+    shown = heapq.nlargest(_MAX_SPANS, inside, key=lambda span: span.end_ns - span.start_ns)
+    shown.sort(key=lambda span: (span.start_ns, -span.end_ns))
+    lanes = _lanes(shown, workers, first_role=roots[steps[-1]][0].role)
+    places = {span.span_id: place for place, span in enumerate(shown)}
+    return {
+        "steps": [_step(step, roots[step], start_ns) for step in steps],
+        "known": [known[0], known[-1]],
+        "slowest": max(known, key=lambda step: _took_ns(roots[step])),
+        "median": sorted(known, key=lambda step: _took_ns(roots[step]))[(len(known) - 1) // 2],
+        "seconds": (end_ns - start_ns) / 1e9,
+        "start_ms": start_ns / 1e6,
+        "lanes": [lane.as_json(start_ns) for lane in lanes.values()],
+        "spans": [
+            {
+                "lane": lanes[span.worker].place,
+                "row": lanes[span.worker].row(span),
+                "start": (span.start_ns - start_ns) / 1e9,
+                "seconds": (span.end_ns - span.start_ns) / 1e9,
+                "name": label(span.name),
+                "phase": label(span.phase),
+                "waits": span.is_wait,
+                "step": span.step,
+                "failed": span.failed,
+                "trace": span.span_id[:16].hex(),
+            }
+            for span in shown
+        ],
+        "links": _links(shown, places),
+        "path": _path(spans, [roots[step] for step in steps], lanes, start_ns),
+        "left_out": len(inside) - len(shown),
+        "clocks": [{"host": label(host), "seconds": ns / 1e9} for host, ns in ahead.items()],
+    }
+
+
+def _spans(parts: Iterable[bytes]) -> list[SpanRecord]:
+    found: dict[bytes, SpanRecord] = {}
+    for body in parts:
+        try:
+            for some in read_spans(body):
+                found.update((span.span_id, span) for span in some)
+        except StateRefused:
+            continue
+    return list(found.values())
+
+
+def _roots(spans: Iterable[SpanRecord]) -> Mapping[int, list[SpanRecord]]:
+    """Return the spans of whole steps, of the role that has most of them."""
+    by_role: dict[str, dict[int, list[SpanRecord]]] = defaultdict(lambda: defaultdict(list))
+    for span in spans:
+        if span.name == STEP_SPAN and span.step is not None:
+            by_role[span.role][span.step].append(span)
+    return max(by_role.values(), key=len, default={})
+
+
+def _on_one_clock(
+    spans: list[SpanRecord], roots: Sequence[SpanRecord]
+) -> tuple[list[SpanRecord], dict[str, int]]:
+    reference = min((root.worker, root.host) for root in roots)[1]
+    clocks = estimate_clocks(Forest(spans), reference)
+    ahead = {host: clock.ahead_ns for host, clock in clocks.items() if clock.ahead_ns}
+    return (list(with_one_clock(spans, clocks)), ahead) if ahead else (spans, ahead)
+
+
+class _Lane:
+    """Spans of one process, in rows that do not overlap."""
+
+    def __init__(self, place: int, name: str, known: KnownWorker | None) -> None:
+        self.place = place
+        self._name = name
+        self._known = known
+        self._ends_ns: list[int] = []
+        self._rows: dict[bytes, int] = {}
+        self.first_ns = self.last_ns = 0
+
+    def add(self, span: SpanRecord) -> None:
+        """Find a row; spans come in the order of their starts."""
+        ends_ns = self._ends_ns
+        row = next((row for row, end_ns in enumerate(ends_ns) if end_ns <= span.start_ns), None)
+        if row is None:
+            row = min(len(ends_ns), _DEPTH - 1)
+            if row == len(ends_ns):
+                ends_ns.append(0)
+        ends_ns[row] = max(ends_ns[row], span.end_ns)
+        self._rows[span.span_id] = row
+        self.first_ns = self.first_ns or span.start_ns
+        self.last_ns = max(self.last_ns, span.end_ns)
+
+    def row(self, span: SpanRecord) -> int:
+        """Return the row of a span."""
+        return self._rows[span.span_id]
+
+    def as_json(self, start_ns: int) -> dict[str, Any]:
+        """Return its name and size; whether its worker was lost, and is not shown any further."""
+        known = self._known
+        is_lost = known is not None and known.standing == WorkerStanding.FAILED
+        return {
+            "name": label(self._name),
+            "rows": len(self._ends_ns),
+            "lost": is_lost,
+            "end": (self.last_ns - start_ns) / 1e9,
+        }
+
+
+def _lanes(
+    spans: Sequence[SpanRecord], workers: Sequence[KnownWorker], *, first_role: str
+) -> Mapping[str, _Lane]:
+    """Return a lane for each process; those of the role that makes the steps come first."""
+    known = {one.instance: one for one in workers}
+    names = {
+        span.worker: known[span.worker].name
+        if span.worker in known
+        else f"{span.role}/{span.worker[-6:]}"
+        for span in spans
+    }
+    first_ns: dict[str, int] = {}
+    roles: dict[str, str] = {}
+    for span in spans:
+        first_ns.setdefault(span.worker, span.start_ns)
+        roles[span.worker] = span.role
+    order = sorted(
+        names,
+        key=lambda worker: (
+            roles[worker] != first_role,
+            in_order(names[worker]),
+            first_ns[worker],
+        ),
+    )
+    lanes = {
+        worker: _Lane(place, names[worker], known.get(worker)) for place, worker in enumerate(order)
+    }
+    for span in spans:
+        lanes[span.worker].add(span)
+    return lanes
+
+
+def _took_ns(roots: Sequence[SpanRecord]) -> int:
+    return max(one.end_ns for one in roots) - min(one.start_ns for one in roots)
+
+
+def _step(step: int, roots: Sequence[SpanRecord], start_ns: int) -> dict[str, Any]:
+    begun_ns, end_ns = min(one.start_ns for one in roots), max(one.end_ns for one in roots)
+    return {
+        "step": step,
+        "start": (begun_ns - start_ns) / 1e9,
+        "seconds": (end_ns - begun_ns) / 1e9,
+        "trace": roots[0].span_id[:16].hex(),
+    }
+
+
+def _links(spans: Sequence[SpanRecord], places: Mapping[bytes, int]) -> list[tuple[int, int]]:
+    """Return pairs of places: a span, and one whose output it uses."""
+    links = [
+        (place, places[link])
+        for place, span in enumerate(spans)
+        for link in span.links
+        if link in places
+    ]
+    return links[:_MAX_LINKS]
+
+
+def _path(
+    spans: Sequence[SpanRecord],
+    steps: Sequence[Sequence[SpanRecord]],
+    lanes: Mapping[str, _Lane],
+    start_ns: int,
+) -> list[dict[str, Any]]:
+    forest = Forest(spans)
+    last_ranks = [max(roots, key=lambda root: root.end_ns) for roots in steps]
+    return [
+        {
+            "lane": lanes[part.worker].place,
+            "start": (part.start_ns - start_ns) / 1e9,
+            "seconds": (part.end_ns - part.start_ns) / 1e9,
+            "phase": label(part.phase),
+        }
+        for root in last_ranks
+        for part in critical_path(forest, root)
+        if part.worker in lanes
+    ]

@@ -1,0 +1,119 @@
+"""A real Chromium without a screen, for tests of the page."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+
+__all__ = ["Browser"]
+
+_MISSING = (
+    "chromium and chromedriver are not installed; Debian has them as chromium and chromium-driver"
+)
+_DEADLINE_S = 120.0
+_LOOK_S = 0.05
+
+
+class Browser:
+    """One browser with one window. Skips the test that asks where none is installed.
+
+    With ``OTEL_RL_LAB=required`` the test fails there.
+
+    Args:
+        home: Directory for its profile.
+        width: Of the window, in pixels.
+        height: Of the window, in pixels.
+    """
+
+    def __init__(self, home: Path, *, width: int = 1400, height: int = 1000) -> None:
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        driver = shutil.which("chromedriver")
+        if chromium is None or driver is None:
+            if os.environ.get("OTEL_RL_LAB") == "required":
+                pytest.fail(_MISSING, pytrace=False)
+            pytest.skip(_MISSING)
+        options = Options()
+        options.binary_location = chromium
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",  # tests run as root
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+            f"--user-data-dir={home}",
+            f"--window-size={width},{height}",
+        ):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self._driver = webdriver.Chrome(options=options, service=Service(driver))
+        self._driver.set_script_timeout(_DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._driver.quit()
+
+    def open(self, url: str, page: str) -> None:
+        """Open an address anew, and wait until the page of a name is there."""
+        self._driver.get("about:blank")
+        self._driver.get(url)
+        self.wait(f"document.body.dataset.ready === {json.dumps(page)}")
+
+    def get(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression."""
+        return self._driver.execute_script(f"return {expression}")
+
+    def do(self, script: str) -> None:
+        """Run JavaScript."""
+        self._driver.execute_script(script)
+
+    def press(self, keys: str) -> None:
+        """Type keys, wherever the focus is."""
+        ActionChains(self._driver).send_keys(keys).perform()
+
+    def wait(self, expression: str) -> None:
+        """Wait until an expression is true."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while not self.get(expression):
+            assert time.monotonic() < deadline, f"waited in vain: {expression}; {self.complaints()}"
+            time.sleep(_LOOK_S)
+
+    def resize(self, width: int, height: int) -> None:
+        """Change the size of the window, in pixels."""
+        self._driver.set_window_size(width, height)
+
+    def screenshot(self, path: Path) -> None:
+        """Write a picture of the window as PNG."""
+        assert self._driver.save_screenshot(str(path))
+
+    def complaints(self) -> list[str]:
+        """Return errors of scripts, and what the page's policy has forbidden."""
+        return list(self.get("[...(otelRl.errors ?? []), ...(otelRl.violations ?? [])]"))
+
+    def hosts(self) -> set[str]:
+        """Return the hosts of all requests since the last call."""
+        found = set()
+        log = self._driver.get_log("performance")  # type: ignore[no-untyped-call]  # of selenium
+        for entry in log:
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                url = message["params"]["request"]["url"]
+                if "://" in url:
+                    found.add(url.partition("://")[2].partition("/")[0])
+        return found

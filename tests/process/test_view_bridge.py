@@ -1,0 +1,117 @@
+"""The page of a bridge: at its HTTP address, in a process of its own."""
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.bridge import Bridge
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counter, Where
+from otel_rl.view.process import BridgePage
+from tests.view_runs import LookedAt, write_run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+TOKEN = "a-token-that-nobody-guesses"
+DEADLINE_S = 120.0
+
+
+class Served:
+    """A bridge with the page, on a journal with one run."""
+
+    def __init__(self, data: Path, **settings: object) -> None:
+        write_run(data, LookedAt())
+        listen = {"host": "127.0.0.1", "port": 0}
+        given = {
+            "data": data,
+            "http": listen,
+            "grpc": {"enabled": False},
+            "tracker": {"name": "jsonl"},
+            "archive": {"enabled": False},
+            **settings,
+        }
+        parsed = BridgeSettings.model_validate(given)
+        self.page = BridgePage(parsed)
+        self.bridge = Bridge(parsed, page=self.page)
+        self.bridge.start()
+
+    def get(self, path: str, **headers: str) -> tuple[int, bytes]:
+        request = urllib.request.Request(f"http://{self.bridge.http}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def reader(self) -> int:
+        process = self.page._process
+        assert process is not None
+        return process.pid
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "data")
+    yield served
+    served.bridge.stop()
+
+
+def test_a_bridge_shows_its_runs_from_another_process(served: Served) -> None:
+    assert b"<title>otel_rl</title>" in served.get("/")[1]
+    assert served.page._process is None  # nobody has asked for a run yet
+    status, body = served.get("/api/runs")
+    assert status == 200
+    assert [run["experiment"] for run in json.loads(body)["runs"]] == ["grpo"]
+    assert served.reader() != os.getpid()
+
+
+def test_otlp_paths_are_as_before(served: Served) -> None:
+    assert served.get("/v1/metrics")[0] == 405
+    assert served.get("/nothing")[0] == 404
+    assert served.get("/healthz") == (200, b"ok\n")
+
+
+def test_a_killed_reader_is_counted_and_started_again(served: Served) -> None:
+    assert served.get("/api/runs")[0] == 200
+    before = served.reader()
+    os.kill(before, signal.SIGSTOP)  # it cannot answer, and has not ended yet
+    os.kill(before, signal.SIGKILL)
+    statuses = {served.get("/api/runs")[0] for _ in range(2)}
+    assert 200 in statuses
+    assert served.reader() != before
+    failed = served.bridge.counters.value(Counter.EXCEPTIONS, reason=Where.VIEW)
+    assert failed == (1 if 503 in statuses else 0)
+
+
+def test_the_reader_ends_with_the_bridge(served: Served) -> None:
+    assert served.get("/api/runs")[0] == 200
+    reader = served.reader()
+    served.bridge.stop()
+    assert not Path(f"/proc/{reader}").exists()
+
+
+def test_an_open_page_does_not_hold_up_the_end(served: Served) -> None:
+    with urllib.request.urlopen(f"http://{served.bridge.http}/api/events", timeout=60) as events:
+        assert events.readline().startswith(b"data: ")
+        served.bridge.stop()
+        wait_until(lambda: not events.readline(), "the end of the events", timeout_s=DEADLINE_S)
+
+
+def test_readers_need_a_token_where_senders_do(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(TOKEN)
+    (tmp_path / "tokens").chmod(0o600)
+    token = {"name": "team", "experiments": ["ppo*"], "file": str(tmp_path / "tokens")}
+    served = Served(tmp_path / "data", auth={"tokens": [token]})
+    try:
+        assert served.get("/api/runs")[0] == 401
+        status, body = served.get("/api/runs", authorization=f"Bearer {TOKEN}")
+        assert (status, json.loads(body)["runs"]) == (200, [])  # grpo is not theirs
+    finally:
+        served.bridge.stop()

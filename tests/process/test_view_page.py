@@ -1,0 +1,180 @@
+"""The page in a real browser: what a person sees, and what a hostile name cannot do."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_rl.records import ExperimentKey, ExperimentStatus
+from otel_rl.run_id import run_id
+from tests.browser import Browser
+from tests.process.commands import OTEL_RL, clean_environment
+from tests.view_runs import GRPO, HOSTILE, T0, LookedAt, S, write_run
+
+pytestmark = pytest.mark.process
+
+HOSTILE_KEY = ExperimentKey(HOSTILE, "<b>1</b>")
+LARGE = ExperimentKey("large", "1")
+WORKERS = 1_000
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """``otel-rl view`` and a browser."""
+
+    url: str
+    data: Path
+    browser: Browser
+
+    def open(self, key: ExperimentKey, page: str) -> Browser:
+        run = run_id(key.experiment, key.trial)
+        self.browser.open(f"{self.url}#/run/{run}/{page}", page)
+        return self.browser
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewed]:
+    home = tmp_path_factory.mktemp("view")
+    samples: list[Mapping[str, str | float]] = [
+        {"prompt": f"add {n} and {n}", "completion": f"{2 * n}", "reward": n / 40}
+        for n in range(40)
+    ]
+    data = home / "data"
+    write_run(data / "a", LookedAt(steps=60, slow=2, samples=samples))
+    write_run(data / "b", LookedAt(LARGE, workers=WORKERS, steps=5, slow=613))
+    hostile: list[dict[str, str | float]] = [
+        {"prompt": HOSTILE, "completion": HOSTILE, HOSTILE: HOSTILE, "reward": 1.0}
+    ]
+    write_run(
+        data / "c",
+        LookedAt(HOSTILE_KEY, keys=[HOSTILE, "a/<b>b</b>"], samples=hostile),
+    )
+    write_run(data / "d", LookedAt(ExperimentKey("broken"), status=ExperimentStatus.CRASHED))
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*OTEL_RL, "view", data, "--listen", "127.0.0.1:0"],
+            stderr=subprocess.PIPE,
+            stdout=log,
+            env=clean_environment(home),
+            text=True,
+        )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert found is not None, line
+        with Browser(home / "profile") as browser:
+            yield Viewed(found[0], data, browser)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_the_list_leads_to_a_run(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    assert browser.get("document.querySelectorAll('[data-run]').length") == 4
+    assert browser.get("document.querySelector('#compare').data.length") == 3
+    browser.do("[...document.querySelectorAll('a')].find((a) => a.textContent === 'grpo').click()")
+    browser.wait("document.body.dataset.ready === 'overview'")
+    assert browser.get("document.querySelector('h1').textContent") == "grpo"
+    assert browser.complaints() == []
+
+
+def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed) -> None:
+    viewed.browser.hosts()
+    browser = viewed.open(GRPO, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    assert browser.get("document.querySelector('[data-panel]').data[0].y.length") == 60
+    browser.wait("document.querySelector('#verdict').textContent.includes('straggler')")
+    assert "trainer/2" in browser.get("document.querySelector('#verdict').textContent")
+    assert browser.hosts() == {viewed.url.split("/")[2]}
+    assert browser.complaints() == []
+
+
+def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "workers")
+    means = browser.get(
+        "document.querySelector('#heatmap').data[0].z"
+        ".map((row) => row.reduce((sum, one) => sum + one, 0) / row.length)"
+    )
+    assert means.index(max(means)) == 2
+    assert max(means) > 3 * min(means)
+    assert browser.complaints() == []
+
+
+def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
+    browser = viewed.open(LARGE, "workers")
+    assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")
+    assert browser.complaints() == []
+
+
+def test_rollouts_are_found(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "rollouts")
+    browser.press("/")
+    browser.wait("document.activeElement.id === 'search'")
+    browser.press("add 7 and")
+    browser.wait("document.querySelectorAll('#samples tbody tr').length === 1")
+    assert "14" in browser.get("document.querySelector('#samples tbody').textContent")
+
+
+def test_keys_lead_everywhere(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):
+        browser.press(key)
+        browser.wait(f"document.body.dataset.ready === '{page}'")
+    browser.press("r")
+    browser.wait("document.body.dataset.ready === 'runs'")
+    browser.press("?")
+    browser.wait("document.querySelector('#keys').open")
+    assert browser.complaints() == []
+
+
+def test_dark_is_dark_and_is_remembered(viewed: Viewed) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    browser = viewed.open(GRPO, "workers")
+    browser.do("localStorage.clear(); document.documentElement.dataset.theme = 'light'")
+    light = browser.get(ground)
+    browser.press("t")
+    browser.wait("document.documentElement.dataset.theme === 'dark'")
+    dark = browser.get(ground)
+    viewed.open(GRPO, "overview")
+    assert browser.get(ground) == dark != light
+    browser.do("localStorage.clear()")
+
+
+def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.resize(500, 900)  # Chromium has no narrower window
+    try:
+        for page in ("overview", "workers", "rollouts", "health"):
+            viewed.open(GRPO, page)
+            assert browser.get("document.documentElement.scrollWidth <= innerWidth"), page
+    finally:
+        browser.resize(1400, 1000)
+
+
+@pytest.mark.parametrize("page", ["overview", "timeline", "workers", "rollouts", "health"])
+def test_a_hostile_name_is_text(viewed: Viewed, page: str) -> None:
+    browser = viewed.open(HOSTILE_KEY, page)
+    browser.wait("document.querySelector('h1').textContent.startsWith('<script>')")
+    if page == "overview":
+        browser.do("scrollTo(0, document.body.scrollHeight)")
+        browser.wait("[...document.querySelectorAll('[data-panel]')].every((one) => one.data)")
+    assert browser.get("window.hacked") is None
+    assert browser.get("document.querySelectorAll('main img, main script').length") == 0
+    assert browser.get("document.querySelectorAll('main [href^=\"javascript\" i]').length") == 0
+    assert browser.complaints() == []
+
+
+def test_what_is_new_is_seen_without_a_reload(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    browser.wait("document.querySelector('#live').textContent === 'live'")
+    write_run(viewed.data / "new", LookedAt(ExperimentKey("newcomer")), now_ns=T0 + S)
+    browser.wait("document.querySelector('main').textContent.includes('newcomer')")

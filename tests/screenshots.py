@@ -1,0 +1,68 @@
+"""Writes the pictures of README and docs: ``python -m tests.screenshots DATA RUN REPORT``.
+
+``DATA`` has a run of ``otel-rl demo --fault straggler``, ``REPORT`` is made of it by
+``otel-rl report``. ``tests/process/test_view_demo.py`` makes both, and calls ``take``.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.browser import Browser
+
+__all__ = ["served", "take"]
+
+_PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
+
+
+@contextmanager
+def served(data: Path) -> Iterator[str]:
+    """Run ``otel-rl view`` and yield its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "otel_rl.cli", "view", data, "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert found is not None, line
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def take(browser: Browser, url: str, run: str, report: Path, into: Path) -> None:
+    """Write one PNG for each page, and one of a report."""
+    into.mkdir(parents=True, exist_ok=True)
+    browser.resize(1280, 1010)
+    for page, theme in _PAGES.items():
+        browser.open(url, "runs")
+        browser.do(f"localStorage.setItem('otel_rl.theme', '{theme}')")
+        browser.open(f"{url}#/run/{run}/{page}", page)
+        if page == "overview":
+            browser.wait("document.querySelector('#verdict').textContent.length > 40")
+            charts = "[...document.querySelectorAll('[data-panel]')].slice(0, 6)"
+            browser.wait(f"{charts}.every((one) => one.data)")
+        browser.screenshot(into / f"view-{page}.png")
+    browser.open(report.resolve().as_uri(), "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    browser.do("document.querySelectorAll('section')[2].scrollIntoView(); scrollBy(0, -60)")
+    browser.wait("document.querySelectorAll('section')[2].querySelector('[data-panel]').data")
+    browser.screenshot(into / "report.png")
+
+
+if __name__ == "__main__":
+    _data, _run, _report = sys.argv[1:]
+    with (
+        tempfile.TemporaryDirectory() as _home,
+        served(Path(_data)) as _url,
+        Browser(Path(_home)) as _browser,
+    ):
+        take(_browser, _url, _run, Path(_report), Path("docs/images"))

@@ -1,0 +1,150 @@
+"""Who sees the page, and what every answer carries."""
+
+import asyncio
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens
+from otel_rl.view.access import Access
+from otel_rl.view.app import PageRoutes
+from otel_rl.view.pages import Answer, Question
+
+TOKEN = "a-token-that-nobody-guesses"
+_DIGEST = sha256(TOKEN.encode()).hexdigest()
+
+
+class Served:
+    """A server of the page whose answers are what was asked."""
+
+    def __init__(
+        self, *, token: bool = False, host: str = "127.0.0.1", is_behind_proxy: bool = False
+    ) -> None:
+        self.asked: list[Question] = []
+        given: list[dict[str, Any]] = [
+            {
+                "name": "team",
+                "experiments": ["grpo*"],
+                "sha256": [_DIGEST],
+            }
+        ]
+        tokens = Tokens(AuthSettings.model_validate({"tokens": given if token else []}))
+        access = Access(tokens.grant, tokens.are_needed, host, is_behind_proxy)
+        self.page = PageRoutes(self._answer, access)
+        app = Starlette(routes=[*self.page.routes()])
+        self.client = TestClient(app, base_url="http://127.0.0.1:4318", follow_redirects=False)
+
+    async def _answer(self, question: Question) -> Answer:
+        await asyncio.sleep(0)
+        self.asked.append(question)
+        return Answer(200, b'{"revision":"1"}')
+
+
+PATHS = ["/", "/static/page.css", "/static/main.js", "/api/runs", "/api/nothing"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_forbids_what_is_not_from_here(path: str) -> None:
+    answer = Served().client.get(path)
+    policy = answer.headers["content-security-policy"]
+    assert answer.status_code == 200
+    assert "default-src 'none'; script-src 'self';" in policy
+    assert "unsafe-eval" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_names_no_other_host() -> None:
+    client = Served().client
+    page = client.get("/").text
+    assert "//" not in page.replace("<!doctype html>", "")
+    assert "<script>" not in page
+
+
+@pytest.mark.parametrize(
+    "name", ["../pages.py", "..%2fpages.py", "%2e%2e/pages.py", "index.html", "no.js"]
+)
+def test_only_files_of_the_page_are_served(name: str) -> None:
+    assert Served().client.get(f"/static/{name}").status_code == 404
+
+
+def test_parameters_reach_the_reader() -> None:
+    served = Served()
+    served.client.get("/api/runs/x/panel?id=1&x=time")
+    assert served.asked == [Question("runs/x/panel", {"id": "1", "x": "time"}, None)]
+
+
+# Access
+
+
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/api/events"])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:4318", "10.0.0.1"])
+def test_another_name_for_this_machine_shows_nothing(path: str, host: str) -> None:
+    assert Served().client.get(path, headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/api/events"])
+def test_without_a_token_other_machines_see_nothing(path: str) -> None:
+    assert Served(host="0.0.0.0").client.get(path).status_code == 403
+
+
+def test_behind_a_proxy_that_authenticates_everybody_sees_everything() -> None:
+    served = Served(host="0.0.0.0", is_behind_proxy=True)
+    assert served.client.get("/api/runs", headers={"host": "runs.example"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/api/events"])
+def test_a_bridge_with_tokens_wants_one(path: str) -> None:
+    served = Served(token=True)
+    assert served.client.get(path).status_code == 401
+    wrong = {"authorization": "Bearer another-token-of-some-length"}
+    assert served.client.get(path, headers=wrong).status_code == 401
+    assert served.asked == []
+
+
+def test_a_token_shows_the_runs_that_it_may_write() -> None:
+    served = Served(token=True)
+    right = {"authorization": f"Bearer {TOKEN}"}
+    assert served.client.get("/api/runs", headers=right).status_code == 200
+    assert served.asked[0].experiments == ("grpo*",)
+
+
+@pytest.mark.parametrize("way", ["link", "form"])
+def test_a_browser_keeps_the_token_where_scripts_cannot_read_it(way: str) -> None:
+    served = Served(token=True, host="0.0.0.0")
+    if way == "link":
+        answer = served.client.get(f"/?token={TOKEN}")
+    else:
+        answer = served.client.post("/sign-in", data={"token": TOKEN})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert served.client.get("/api/runs").status_code == 200
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 3_000, "é", "a b"])
+def test_a_wrong_token_is_asked_for_again(token: str) -> None:
+    served = Served(token=True)
+    answer = served.client.post("/sign-in", data={"token": token})
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_form_has_a_bound() -> None:
+    assert Served(token=True).client.post("/sign-in", content=b"x" * 10_000).status_code == 413
+
+
+# Events
+
+
+def test_events_tell_of_a_change_and_end_with_the_server() -> None:
+    served = Served()
+    with served.client.stream("GET", "/api/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert next(lines) == 'data: {"revision":"1"}'
+        served.page.stop()
+        assert [line for line in lines if line.startswith("data")] == []

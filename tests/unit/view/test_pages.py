@@ -1,0 +1,293 @@
+"""What the page shows of journals: charts, workers, rollouts, health."""
+
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.records import ExperimentKey, ExperimentStatus
+from otel_rl.run_id import run_id
+from otel_rl.view.pages import Answer, Pages, Question
+from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
+from tests.view_runs import HOSTILE, T0, LookedAt, S, write_run
+
+RUN = run_id("grpo", "1")
+ENDED_ID = run_id(ENDED.experiment, ENDED.trial)
+
+
+class Looked:
+    """Pages over one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.pages = Pages(BridgeSettings(data=directory), clock_ns=lambda: T0 + 10 * S)
+
+    def ask(self, path: str, **query: str) -> Answer:
+        return self.pages.answer(Question(path, query))
+
+    def get(self, path: str, **query: str) -> Any:
+        """Ask until the history is read."""
+        while True:
+            answer = self.ask(path, **query)
+            body = gzip.decompress(answer.body) if answer.encoding else answer.body
+            assert answer.status == 200, body
+            found = json.loads(body)
+            if found.get("read", 1) == 1:
+                return found
+
+
+@pytest.fixture
+def looked(tmp_path: Path) -> Looked:
+    samples: list[Mapping[str, str | float]] = [
+        {"prompt": f"add {n} and {n}", "completion": str(2 * n), "reward": n / 40}
+        for n in range(40)
+    ]
+    write_run(tmp_path, LookedAt(slow=2, slow_step=7, samples=samples))
+    return Looked(tmp_path)
+
+
+# Runs
+
+
+def test_the_list_has_state_step_and_reward(looked: Looked) -> None:
+    (run,) = looked.get("runs")["runs"]
+    assert (run["experiment"], run["trial"], run["state"], run["step"]) == (
+        "grpo",
+        "1",
+        "finished",
+        20,
+    )
+    assert run["shown"]["name"] == "reward"
+    assert run["shown"]["last"] == pytest.approx(0.95)
+
+
+def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", LookedAt(ExperimentKey("old")), now_ns=T0 - S)
+    write_run(tmp_path / "b", LookedAt(ExperimentKey("new")))
+    runs = Looked(tmp_path).get("runs")["runs"]
+    assert [run["experiment"] for run in runs] == ["new", "old"]
+
+
+def test_a_journal_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", LookedAt())
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "journal.db").write_text("no database, not at all")
+    found = Looked(tmp_path).get("runs")
+    assert len(found["runs"]) == 1
+    assert "Cannot read the journal" in found["faults"][0]
+
+
+def test_the_revision_changes_with_a_run(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    looked = Looked(tmp_path)
+    before = looked.get("revision")
+    assert looked.get("revision") == before
+    write_run(tmp_path, LookedAt(ExperimentKey("other")), now_ns=T0 + S)
+    assert looked.get("revision") != before
+
+
+def test_a_reader_sees_the_runs_of_its_token_only(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    looked = Looked(tmp_path)
+
+    def status(path: str, experiment: str) -> int:
+        return looked.pages.answer(Question(path, {}, [experiment])).status
+
+    seen = looked.pages.answer(Question("runs", {}, ["ppo*"]))
+    assert json.loads(seen.body)["runs"] == []
+    assert status(f"runs/{RUN}/overview", "ppo*") == 404
+    assert status(f"runs/{RUN}/overview", "gr*") == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["", "nothing", "runs/none/overview", f"runs/{RUN}/nothing", "../journal.db"]
+)
+def test_what_is_not_there_is_404(looked: Looked, path: str) -> None:
+    assert looked.ask(path).status == 404
+
+
+def test_a_parameter_that_is_no_number_is_400(looked: Looked) -> None:
+    assert looked.ask(f"runs/{RUN}/workers", first="much").status == 400
+    assert looked.ask(f"runs/{RUN}/workers", first="inf").status == 400
+
+
+# Overview
+
+
+def test_charts_are_those_of_the_dashboard(looked: Looked) -> None:
+    sections = looked.get(f"runs/{RUN}/overview")["sections"]
+    titles = {
+        section["title"]: [panel["title"] for panel in section["panels"]] for section in sections
+    }
+    assert titles == {
+        "Learning": ["Reward mean, trainer", "Train loss, trainer"],
+        "Step time": ["Iteration duration, trainer (s)"],
+    }
+
+
+def panel(looked: Looked, title: str, **query: str) -> list[dict[str, Any]]:
+    sections = looked.get(f"runs/{RUN}/overview")["sections"]
+    (chosen,) = [one for of in sections for one in of["panels"] if one["title"].startswith(title)]
+    lines: list[dict[str, Any]] = looked.get(f"runs/{RUN}/panel", id=chosen["id"], **query)["lines"]
+    return lines
+
+
+def test_a_chart_has_every_step_of_a_short_run(looked: Looked) -> None:
+    (line,) = panel(looked, "Train loss")
+    assert line["xs"] == list(range(1, 21))
+    assert line["ys"][3] == 0.25
+
+
+def test_a_chart_by_time_and_a_part_of_it(looked: Looked) -> None:
+    (line,) = panel(looked, "Train loss", x="time")
+    assert line["xs"][-1] == T0 / 1e6
+    (line,) = panel(looked, "Train loss", first="5", last="6")
+    assert line["xs"] == [4, 5, 6, 7]
+
+
+def test_new_rows_are_read_on(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=3))
+    looked = Looked(tmp_path)
+    assert len(panel(looked, "Train loss")[0]["xs"]) == 3
+    found = looked.pages._journals.run(RUN)
+    assert found is not None
+    progress = looked.pages._journals.read(found, budget_s=0)
+    assert (progress.share, progress.data.last_step) == (1.0, 3)
+
+
+def test_a_long_history_is_read_in_turns_and_says_how_far(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=200, workers=1))
+    looked = Looked(tmp_path)
+    found = looked.pages._journals.run(RUN)
+    assert found is not None
+    shares = [looked.pages._journals.read(found, budget_s=0).share for _ in range(4)]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 1 == shares[-1]
+
+
+def test_a_crash_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(status=ExperimentStatus.CRASHED))
+    assert Looked(tmp_path).get(f"runs/{RUN}/overview")["state"] == "crashed"
+
+
+def test_the_verdict_is_that_of_diagnose(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=60, slow=2))
+    found = Looked(tmp_path).get(f"runs/{RUN}/diagnosis")
+    assert found["verdict"] == "cause"
+    assert (found["causes"][0]["kind"], found["causes"][0]["worker"]) == ("straggler", "trainer/2")
+
+
+# Workers
+
+
+def test_a_slow_worker_is_a_row_and_a_slow_step_a_column(looked: Looked) -> None:
+    found = looked.get(f"runs/{RUN}/workers", phase="trainer/train")["heatmap"]
+    assert found["workers"] == [f"trainer/{n}" for n in range(4)]
+    assert min(found["seconds"][2]) > 3
+    assert [row[found["steps"].index(7)] > 3 for row in found["seconds"]] == [True] * 4
+    assert max(found["seconds"][0][:6]) < 2
+
+
+def test_of_a_thousand_workers_the_slow_one_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(workers=1_000, steps=5, slow=613))
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers")["heatmap"]
+    assert (len(found["workers"]), found["left_out"]) == (200, 800)
+    row = found["seconds"][found["workers"].index("trainer/613")]
+    assert min(row) > 3
+
+
+def test_many_steps_share_columns_that_show_the_longest(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(workers=1, steps=1_000, slow_step=500))
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers")["heatmap"]
+    assert (len(found["steps"]), found["width"]) == (200, 5)
+    assert max(found["seconds"][0]) > 3
+
+
+def test_a_phase_that_is_not_there_has_no_picture(looked: Looked) -> None:
+    assert looked.get(f"runs/{RUN}/workers", phase="trainer/nothing")["heatmap"] is None
+
+
+# Rollouts
+
+
+def test_rollouts_are_searched_in_any_case(looked: Looked) -> None:
+    found = looked.get(f"runs/{RUN}/rollouts", search="ADD 7 AND")
+    assert (found["matching"], found["all"], len(found["rewards"])) == (1, 40, 40)
+    sample = dict(zip(found["columns"], found["samples"][0], strict=True))
+    assert sample == {"prompt": "add 7 and 7", "completion": "14", "reward": 7 / 40}
+
+
+def test_without_rollouts_the_page_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    assert Looked(tmp_path).get(f"runs/{RUN}/rollouts")["all"] == 0
+
+
+# What senders name
+
+
+def test_names_are_bounded_and_have_no_marks_of_direction(tmp_path: Path) -> None:
+    key = ExperimentKey(HOSTILE, HOSTILE)
+    sample: dict[str, str | float] = {
+        "prompt": HOSTILE,
+        "completion": "\u202e" + "y" * 100_000,
+        "reward": 1.0,
+    }
+    write_run(tmp_path, LookedAt(key, keys=[HOSTILE], samples=[sample]))
+    looked = Looked(tmp_path)
+    run = run_id(key.experiment, key.trial)
+    for part in ("overview", "workers", "rollouts", "health", "diagnosis", "timeline"):
+        answer = looked.ask(f"runs/{run}/{part}")
+        body = gzip.decompress(answer.body) if answer.encoding else answer.body
+        assert answer.status == 200
+        assert len(body) < 100_000
+        assert "\u202e" not in json.dumps(json.loads(body), ensure_ascii=False)
+
+
+# A real run
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Looked:
+    life = Life(tmp_path)
+    for rank in range(RANKS):
+        life.take(begin(ENDED, rank), now_ns=start_ns(ENDED))
+    for number in range(STEPS):
+        for rank in range(RANKS):
+            life.take(*step(ENDED, rank, number), now_ns=start_ns(ENDED) + (number + 1) * S)
+    end_ns = start_ns(ENDED) + (STEPS + 1) * S
+    life.take(*(end(ENDED, rank, end_ns) for rank in range(RANKS)), now_ns=end_ns)
+    life.journal.close()
+    return Looked(tmp_path)
+
+
+def test_the_timeline_has_lanes_of_workers_and_the_critical_path(real: Looked) -> None:
+    found = real.get(f"runs/{ENDED_ID}/timeline")
+    assert [one["step"] for one in found["steps"]] == [STEPS - 2, STEPS - 1]
+    assert [lane["name"] for lane in found["lanes"]] == ["trainer/0", "trainer/1"]
+    assert {span["phase"] for span in found["spans"]} == {"", "train"}
+    assert math.fsum(part["seconds"] for part in found["path"]) == pytest.approx(2.0)
+
+
+def test_the_timeline_goes_back_as_far_as_spans_are_kept(real: Looked) -> None:
+    found = real.get(f"runs/{ENDED_ID}/timeline", first="3", last="3")
+    assert [one["step"] for one in found["steps"]] == [3]
+    everything = real.get(f"runs/{ENDED_ID}/timeline", first="-5", last="99")
+    assert [one["step"] for one in everything["steps"]] == list(range(STEPS - 8, STEPS))
+
+
+def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
+    found = real.get(f"runs/{ENDED_ID}/workers")["workers"]
+    assert [(one["worker"], one["standing"], one["phase"]) for one in found] == [
+        ("trainer/0", "ended", "train"),
+        ("trainer/1", "ended", "train"),
+    ]
+
+
+def test_health_has_bounds_and_what_waits(real: Looked) -> None:
+    found = real.get(f"runs/{ENDED_ID}/health")
+    assert found["unconfirmed"] == found["rows"] > 0  # no tracker was there
+    assert found["bounds"][0]["used"] > 0

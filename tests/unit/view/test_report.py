@@ -1,0 +1,50 @@
+"""A report is one file that needs nothing else."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.errors import ConfigError
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+from otel_rl.view.pages import Pages
+from otel_rl.view.report import report_html
+from tests.view_runs import HOSTILE, T0, LookedAt, write_run
+
+
+def report(directory: Path, run: str) -> str:
+    return report_html(Pages(BridgeSettings(data=directory), clock_ns=lambda: T0), run)
+
+
+def test_a_report_has_every_chart_and_loads_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    run = run_id("grpo", "1")
+    html = report(tmp_path, run)
+    found = re.search(r'<script type="application/json" id="report">(.*)</script>', html)
+    assert found is not None
+    answers = json.loads(found[1])
+    panels = [
+        panel["id"]
+        for section in answers[f"runs/{run}/overview"]["sections"]
+        for panel in section["panels"]
+    ]
+    assert len(panels) == 3
+    assert {f"runs/{run}/panel?id={panel}" for panel in panels} <= answers.keys()
+    assert re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(?!data:)', html) == []
+
+
+def test_a_hostile_name_ends_no_script(tmp_path: Path) -> None:
+    key = ExperimentKey(HOSTILE + "</script>", "</script><script>hacked=1</script>")
+    write_run(tmp_path, LookedAt(key, keys=["</script>"]))
+    html = report(tmp_path, run_id(key.experiment, key.trial))
+    data = html.partition('id="report">')[2].partition("</script>")[0]
+    assert json.loads(data)
+    assert "<script>hacked" not in html
+
+
+def test_a_run_that_is_not_there_has_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such run"):
+        report(tmp_path, "none")

@@ -1,0 +1,133 @@
+"""Journals with runs to look at: histories as a bridge leaves them, of any size."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.formats.key_log import encode_keys
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
+from otel_rl.semconv import names
+
+__all__ = ["GRPO", "HOSTILE", "KEYS", "T0", "LookedAt", "S", "write_run"]
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+HOSTILE = (
+    "<script>hacked=1</script><img src=x onerror=hacked=1><a href=javascript:hacked=1>"
+    "\u202eRTL" + "x" * 10_000
+)
+
+REWARD = KeySpec("trainer/reward/mean", names.RL_REWARD_MEAN, "trainer", unit="1", axis="step")
+LOSS = KeySpec("trainer/loss", names.RL_TRAIN_LOSS, "trainer", unit="1", axis="step")
+STEP = KeySpec(
+    "trainer/iteration/duration", names.RL_ITERATION_DURATION, "trainer", unit="s", axis="step"
+)
+GRPO = ExperimentKey("grpo", "1")
+KEYS = (REWARD, LOSS, STEP)
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """A run to be written.
+
+    Attributes:
+        key: Its names.
+        workers: Trainers.
+        steps: From 1 on.
+        slow: Number of a trainer that takes four times as long; None for none.
+        slow_step: Step in which all take four times as long; None for none.
+        keys: Further keys, each with a value in each step.
+        samples: Rollouts, as fields.
+        status: Of the run.
+    """
+
+    key: ExperimentKey = GRPO
+    workers: int = 4
+    steps: int = 20
+    slow: int | None = None
+    slow_step: int | None = None
+    keys: Sequence[str] = ()
+    samples: Sequence[Mapping[str, str | float]] = ()
+    status: ExperimentStatus = ExperimentStatus.COMPLETE
+
+
+def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
+    """Add a run to the journal of a directory, as if it had ended at a time."""
+    journal = SqliteJournal(directory)
+    try:
+        store = RunStore(journal, clock_ns=lambda: now_ns)
+        own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
+        keys = encode_keys([*KEYS, *own])
+        description = Description(status=run.status)
+        # In one transaction, for the sake of slow disks.
+        store.commit(
+            [
+                Commit(
+                    run.key,
+                    [_row(run, number, step, facts.time_ns)],
+                    number + 1,
+                    b"",
+                    keys=keys if number == 0 else None,
+                    description=description if number == 0 else None,
+                    history=(facts.time_ns, facts.encode()),
+                    step=step,
+                )
+                for number, (step, facts) in enumerate(_history(run, now_ns))
+            ]
+        )
+    finally:
+        journal.close()
+
+
+def _row(run: LookedAt, number: int, step: int, time_ns: int) -> Row:
+    samples = [one for place, one in enumerate(run.samples) if place % run.steps == number]
+    if not samples:
+        return Row(number, step, time_ns, {"trainer/loss": 1 / step})
+    columns = list(dict.fromkeys(column for one in samples for column in one))
+    lines = [[one.get(column) for column in columns] for one in samples]
+    return Row(number, step, time_ns, tables={"reward/rollouts": Table(columns, lines)})
+
+
+def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
+    noise = random.Random(1)
+    for step in range(1, run.steps + 1):
+        time_ns = now_ns - (run.steps - step) * S
+        seconds = [
+            (4.0 if worker == run.slow or step == run.slow_step else 1.0) + 0.1 * noise.random()
+            for worker in range(run.workers)
+        ]
+        values = {
+            REWARD.key: 1 - 1 / step,
+            LOSS.key: 1 / step,
+            STEP.key: max(seconds),
+            **{key: noise.random() for key in run.keys},
+        }
+        slowest = seconds.index(max(seconds))
+        path = ("trainer", "train", f"trainer/{slowest}", max(seconds))
+        yield (
+            step,
+            Facts(
+                time_ns,
+                step,
+                rows=[RowFacts(step, time_ns, values)],
+                steps=[StepFacts(step, time_ns, [path], [path], [], f"{step:032x}")],
+                spans=[
+                    SpanFacts(
+                        *(step, "trainer", "train", f"trainer/{worker}"),
+                        is_wait=False,
+                        spans=1,
+                        total_s=took_s,
+                        longest_s=took_s,
+                        failed=0,
+                    )
+                    for worker, took_s in enumerate(seconds)
+                ],
+                status=run.status,
+            ),
+        )
