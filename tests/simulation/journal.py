@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.interface import Connection, Value
+from otel_rl.bridge.journal.lease_table import LeaseTable
 from otel_rl.bridge.journal.ownership import write_owned
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -34,6 +35,7 @@ _KINDS = {
     RunStore.commit.__qualname__: "rows",
     write_owned.__qualname__: "a position",
     BridgeLeases.__qualname__: "a lease",
+    LeaseTable.__qualname__: "a lease",
 }
 
 

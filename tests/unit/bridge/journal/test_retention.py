@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop
-from otel_rl.bridge.journal.bridge_lease import FREE
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.lease_table import FREE
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
 from otel_rl.bridge.journal.run_store import RunStore
