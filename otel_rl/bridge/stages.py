@@ -9,8 +9,8 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.lease_table import FREE
-from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
+from otel_rl.bridge.journal.leases.lease_table import FREE
+from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.stores import Stores

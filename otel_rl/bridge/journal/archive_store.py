@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Journal, checksum
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.lease_table import LeaseTable
+from otel_rl.bridge.journal.leases.lease_table import LeaseTable
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 

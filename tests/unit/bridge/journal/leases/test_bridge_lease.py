@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool

@@ -6,8 +6,8 @@ The database's clock alone says when a lease has ended. PostgreSQL only.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from otel_rl.bridge.journal.formats.schema import APPLICATION
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.records import ExperimentKey
 
 __all__ = ["FREE", "LeaseTable"]
