@@ -11,8 +11,8 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.bridge_lease import FREE
-from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
+from otel_rl.bridge.journal.leases.lease_table import FREE
+from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.processor import RowProcessor

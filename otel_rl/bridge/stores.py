@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest import JournalShares, TokenShares
-from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
 from otel_rl.bridge.journal.opening import open_journal
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import ExperimentKey

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from otel_rl.bridge.journal.schema import FORMAT
+from otel_rl.bridge.journal.formats.schema import FORMAT
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from tests.journals.fields import fields_of_state
 from tests.journals.small_run import (

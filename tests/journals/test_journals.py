@@ -13,7 +13,7 @@ from otel_rl.bridge.archive.file_writer import FileHead, table_of
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.journal.schema import FORMAT
+from otel_rl.bridge.journal.formats.schema import FORMAT
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey, ExperimentStatus, Row

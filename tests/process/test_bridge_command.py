@@ -52,14 +52,14 @@ class Service:
 
 
 @contextmanager
-def bridge(directory: Path, *options: str) -> Iterator[Service]:
+def bridge(directory: Path, *options: str, **environment: str) -> Iterator[Service]:
     process = subprocess.Popen(
         [
             *OTEL_RL, "bridge", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             "--data", str(directory / "data"), *options,
         ],
         cwd=directory,
-        env=clean_environment(directory),
+        env=clean_environment(directory, **environment),
         stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
@@ -188,11 +188,19 @@ def test_what_was_acknowledged_before_kill_9_is_in_the_run_after_the_next_start(
     assert losses(tmp_path, "a") == [(step, float(step)) for step in range(50)]
 
 
+# A busy machine may take longer to start the writer than a step stays open by default.
+OPEN_FOR_LONG = {
+    "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__QUIET_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "600",
+}
+
+
 def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
+    with bridge(tmp_path, "--tracker", "jsonl", **OPEN_FOR_LONG) as service:
         service.log("a", {1: 1.0})
         service.log("a", {2: 2.0})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not list(tmp_path.rglob("*.jsonl")) or not losses(tmp_path, "a"):
             assert time.monotonic() < deadline, "no row while the bridge runs"
             time.sleep(0.05)

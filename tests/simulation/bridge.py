@@ -12,9 +12,9 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import validate
-from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.ownership import SoleOwner
+from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.leases.ownership import SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.processor import RowProcessor

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.interface import Connection, Value
-from otel_rl.bridge.journal.ownership import write_owned
+from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.leases.lease_table import LeaseTable
+from otel_rl.bridge.journal.leases.ownership import write_owned
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
@@ -34,6 +35,7 @@ _KINDS = {
     RunStore.commit.__qualname__: "rows",
     write_owned.__qualname__: "a position",
     BridgeLeases.__qualname__: "a lease",
+    LeaseTable.__qualname__: "a lease",
 }
 
 

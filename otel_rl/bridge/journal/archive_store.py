@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Journal, checksum
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
 from otel_rl.records import Attempt, ExperimentKey
 from otel_rl.run_id import run_id
 

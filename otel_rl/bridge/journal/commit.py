@@ -13,7 +13,7 @@ from typing import Final
 from otel_rl.bridge.journal.formats.description_format import encode_description
 from otel_rl.bridge.journal.formats.row_format import encode_row
 from otel_rl.bridge.journal.interface import MADE, RECORD_BYTES, WAITING, Connection, checksum
-from otel_rl.bridge.journal.space_quota import Use
+from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import LeaseLost
 from otel_rl.records import Description, ExperimentKey, Offset, RoleStanding, Row
 from otel_rl.run_id import run_id

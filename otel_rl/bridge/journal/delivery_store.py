@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 

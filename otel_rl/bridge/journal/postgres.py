@@ -23,8 +23,8 @@ from typing import Any, Final, LiteralString, TypeVar
 import psycopg
 from psycopg import errors
 
+from otel_rl.bridge.journal.formats.schema import APPLICATION, FORMAT, OTHER_FORMAT_HINT, statements
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
-from otel_rl.bridge.journal.schema import APPLICATION, FORMAT, OTHER_FORMAT_HINT, statements
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,

@@ -16,8 +16,8 @@ from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.formats.row_format import decode_row
 from otel_rl.bridge.journal.interface import ROOM_OF_ROWS, Connection, Journal, checksum
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
-from otel_rl.bridge.journal.space_quota import Room, Use, WholeJournal
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
+from otel_rl.bridge.journal.space.space_quota import Room, Use, WholeJournal
 from otel_rl.errors import LeaseLost
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id

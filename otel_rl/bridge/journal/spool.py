@@ -20,8 +20,8 @@ from otel_rl.bridge.journal.interface import (
     Journal,
     checksum,
 )
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner, write_owned
-from otel_rl.bridge.journal.space_quota import Use
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.run_id import run_id

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.journal.schema import FORMAT, OTHER_FORMAT_HINT, statements
+from otel_rl.bridge.journal.formats.schema import FORMAT, OTHER_FORMAT_HINT, statements
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [

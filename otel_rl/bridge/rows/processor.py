@@ -24,7 +24,7 @@ from otel_rl.bridge.counters import (
     Where,
 )
 from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.ownership import Ownership, SoleOwner
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows.aligner import AlignSettings

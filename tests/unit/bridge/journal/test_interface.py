@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore, SavedRun
-from otel_rl.bridge.journal.space_quota import Use
+from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalClosed, JournalFull, LeaseLost
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal

@@ -14,7 +14,7 @@ from otel_rl.bridge.ingest.admission.thread_turns import ThreadTurns
 from otel_rl.bridge.ingest.admission.token_shares import NO_TOKEN, TokenShares
 from otel_rl.bridge.ingest.body import Held, InFlight
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
-from otel_rl.bridge.journal.space_quota import Use
+from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import JournalFull, Overloaded, ShareUsedUp
 from otel_rl.records import Batch, ExperimentKey, Signal
 

@@ -22,16 +22,16 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.schema import APPLICATION
+from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.leases.lease_table import LeaseTable
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
-__all__ = ["FREE", "BridgeLeases"]
+__all__ = ["BridgeLeases"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,50 +39,7 @@ _MARGIN: Final = 1 / 3
 _RENEWALS: Final = 3  # in the time of a lease
 _MAX_PAUSE_S: Final = 1.0  # a run without an owner waits at most this long to be looked at
 
-_NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIGINT)"
-
-FREE: Final = f"expires_ns < {_NOW_NS}"
-"""Condition on ``runs``: no bridge works on it."""
-
-_HAS_ROWS: Final = """next_row > COALESCE((SELECT finished_row FROM deliveries AS d
-                                  WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)"""
-"""Rows that the tracker's run has not been closed with."""
-
-_HAS_WORK: Final = f"""(
-  is_open = 1
-  OR archive_bytes > 0
-  OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
-  OR {_HAS_ROWS}
-  OR row_bytes > 0 AND EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id
-                               AND d.tracker = ? AND d.next_row = runs.next_row)
-)"""  # noqa: S608  # ours
-"""Batches that wait, open steps, rows to write or to remove, or values to archive."""
-
-_CLAIM: Final = f"""
-UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
-  SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK}
-  ORDER BY number LIMIT ? FOR NO KEY UPDATE SKIP LOCKED
-) RETURNING experiment, trial, epoch, {_HAS_ROWS}
-"""  # noqa: S608  # ours
-
-_COUNTS: Final = f"""
-SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
-       (SELECT COUNT(*) FROM runs WHERE expires_ns >= {_NOW_NS}),
-       (SELECT COUNT(*) FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK})
-"""  # noqa: S608  # ours
-
-
 _MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow says more within it
-
-# The server's own idle_in_transaction_session_timeout does not look at a transaction whose
-# statements come as a pipeline.
-_END_SILENT: Final = f"""
-SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
-WHERE datname = current_database() AND usename = current_user
-  AND application_name = '{APPLICATION}' AND wait_event = 'ClientRead'
-  AND xact_start IS NOT NULL AND state_change < clock_timestamp() - ? * INTERVAL '1 millisecond'
-"""  # noqa: S608  # ours
-
 
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
 
@@ -131,10 +88,9 @@ class BridgeLeases:
         monotonic: Callable[[], float] = _boot_time,
     ) -> None:
         self._journal = journal
-        self._owner = owner
-        self._tracker = tracker
+        self._table = LeaseTable(owner, tracker, lease_ns=int(lease_s * 1e9))
         self._lease_s = lease_s
-        self._lease_ns = int(lease_s * 1e9)
+        self._held_s = lease_s * (1 - _MARGIN)
         self._gained = gained
         self._lost = lost
         self._monotonic = monotonic
@@ -183,7 +139,7 @@ class BridgeLeases:
         with self._changing:
             self._held = {}
         try:
-            self._journal.write(self._give_all_back)
+            self._journal.write(self._table.give_all_back)
         except JournalError as exc:
             _log.warning("Leases run out by themselves, they cannot be given back: %s", exc)
 
@@ -217,7 +173,7 @@ class BridgeLeases:
 
     def _renew(self) -> None:
         asked_at = self._monotonic()
-        renewed = self._journal.write(self._renew_all)
+        renewed = self._journal.write(self._table.renew)
         self._renewed_at = asked_at
         with self._changing:
             before = self._held
@@ -225,7 +181,7 @@ class BridgeLeases:
             # so until the next turn.
             last = self._monotonic() + self._lease_s / 10
             self._held = {
-                key: _Lease(lease.epoch, self._end(asked_at))
+                key: _Lease(lease.epoch, asked_at + self._held_s)
                 for key, lease in before.items()
                 if renewed.get(key) == lease.epoch and last < lease.ends_at
             }
@@ -235,45 +191,18 @@ class BridgeLeases:
             self._lost(lost)
         self._release([key for key in renewed if key not in self._held])
 
-    def _renew_all(self, connection: Connection) -> Mapping[ExperimentKey, int]:
-        connection.execute(
-            f"INSERT INTO bridges (owner, expires_ns) VALUES (?, {_NOW_NS} + ?)"  # noqa: S608
-            " ON CONFLICT (owner) DO UPDATE SET expires_ns = excluded.expires_ns",
-            (self._owner, self._lease_ns),
-        )
-        connection.execute(f"DELETE FROM bridges WHERE expires_ns < {_NOW_NS}")  # noqa: S608
-        renewed = connection.execute(
-            # Locked in the order in which commits lock them, so that no two wait for each other.
-            f"UPDATE runs SET expires_ns = {_NOW_NS} + ? WHERE run_id IN"  # noqa: S608
-            " (SELECT run_id FROM runs WHERE owner = ?"
-            ' ORDER BY experiment COLLATE "C", trial COLLATE "C" FOR NO KEY UPDATE)'
-            " RETURNING experiment, trial, epoch",
-            (self._lease_ns, self._owner),
-        ).fetchall()
-        return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in renewed}
-
     def _claim(self) -> None:
         asked_at = self._monotonic()
-        claimed = self._journal.write(self._claim_share)
+        claimed = self._journal.write(
+            lambda connection: self._table.claim(connection, owned=len(self._held))
+        )
         if not claimed:
             return
         with self._changing:
-            taken = {key: _Lease(epoch, self._end(asked_at)) for key, epoch, _ in claimed}
+            taken = {key: _Lease(epoch, asked_at + self._held_s) for key, epoch, _ in claimed}
             self._held = {**self._held, **taken}
         for key, _, has_rows in claimed:
             self._gained(key, has_rows)
-
-    def _claim_share(self, connection: Connection) -> Sequence[tuple[ExperimentKey, int, bool]]:
-        bridges, owned, free = connection.execute(_COUNTS, (self._tracker,) * 2).fetchone()
-        share = -(-(owned + free) // max(1, bridges))
-        limit = min(free, share - len(self._held))
-        if limit <= 0:
-            return []
-        claimed = connection.execute(
-            _CLAIM,
-            (self._owner, self._lease_ns, self._tracker, self._tracker, limit, self._tracker),
-        ).fetchall()
-        return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
 
     def _release(self, keys: Collection[ExperimentKey]) -> None:
         if not keys:
@@ -283,25 +212,7 @@ class BridgeLeases:
             self._held = {key: held for key, held in self._held.items() if key not in keys}
         if released:
             self._lost(released)
-
-        def give_back(connection: Connection) -> None:
-            for key in sorted(keys):
-                connection.execute(
-                    "UPDATE runs SET owner = '', expires_ns = 0"
-                    " WHERE experiment = ? AND trial = ? AND owner = ?",
-                    (key.experiment, key.trial, self._owner),
-                )
-
-        self._journal.write(give_back)
-
-    def _give_all_back(self, connection: Connection) -> None:
-        connection.execute(
-            "UPDATE runs SET owner = '', expires_ns = 0 WHERE owner = ?", (self._owner,)
-        )
-        connection.execute("DELETE FROM bridges WHERE owner = ?", (self._owner,))
-
-    def _end(self, asked_at: float) -> float:
-        return asked_at + self._lease_s * (1 - _MARGIN)
+        self._journal.write(lambda connection: self._table.give_back(connection, keys))
 
     # Another thread.
 
@@ -327,6 +238,5 @@ class BridgeLeases:
         silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
         while not self._stopping.wait(silence_s / 2):
             with contextlib.suppress(JournalError), self._journal.read() as connection:
-                (ended,) = connection.execute(_END_SILENT, (int(silence_s * 1000),)).fetchone()
-                if ended:
+                if ended := self._table.end_silent(connection, silence_s):
                     _log.warning("Transactions of bridges that went silent are ended: %d", ended)

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from otel_rl.bridge.journal.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -319,7 +319,7 @@ def test_two_bridges_that_claim_at_once_wait_for_nobody_and_share_no_run(
     claimed, go = threading.Event(), threading.Event()
 
     def hold(function: Callable[..., object]) -> None:
-        if is_(function, "_claim_share"):
+        if is_(function, "BridgeLeases._claim."):
             claimed.set()
             assert go.wait(DEADLINE_S)
 
@@ -364,13 +364,13 @@ def test_a_lease_that_had_ended_goes_on_as_another_turn(
     assert hand.owned() == {KEYS[0]: 2}
 
 
-@pytest.mark.parametrize("write", ["_renew_all", "_claim_share"])
+@pytest.mark.parametrize("write", ["LeaseTable.renew", "BridgeLeases._claim."])
 def test_a_lease_counts_from_before_it_was_asked_for(
     site: Site, hands: Callable[[], Hand], write: str
 ) -> None:
     site.work(KEYS[0])
     hand = hands()
-    if write == "_renew_all":
+    if write == "LeaseTable.renew":
         hand.leases.turn()
 
     def takes_long(function: Callable[..., object]) -> None:
@@ -420,7 +420,7 @@ def test_what_another_bridge_has_claimed_meanwhile_is_not_given_back(
     hand.leases.settle([KEYS[0]])
 
     def is_robbed(function: Callable[..., object]) -> None:
-        if is_(function, "give_back"):
+        if is_(function, "BridgeLeases._release."):
             site.journal.write(lambda c: c.execute("UPDATE runs SET owner = 'other'"))
 
     hand.before_write = is_robbed

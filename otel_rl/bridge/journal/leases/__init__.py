@@ -1,0 +1,1 @@
+"""Ownership of runs where several bridges share a journal."""

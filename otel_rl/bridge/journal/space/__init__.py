@@ -1,0 +1,1 @@
+"""Room in a journal: shares of tenants, and removal of ended runs."""
