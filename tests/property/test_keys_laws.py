@@ -64,7 +64,7 @@ def test_two_metrics_have_one_key_only_if_they_have_one_path(one: Metric, other:
 @given(METRICS)
 def test_every_key_is_one_that_wandb_takes(metric: Metric) -> None:
     assert WANDB_TAKES.fullmatch(metric.key)
-    assert metric.key not in {"step", "hours", "policy_version"}
+    assert metric.key not in {"step", "hours", "attempt", "policy_version"}
     assert len(metric.key) <= MAX_KEY_LENGTH
 
 
