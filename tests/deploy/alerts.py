@@ -9,7 +9,16 @@ import yaml
 
 from otel_rl.bridge.counters import COUNTERS, GAUGES
 
-__all__ = ["ALERTS", "CASES", "alerts", "metrics_of_bridges", "metrics_of_collectors", "named"]
+__all__ = [
+    "ALERTS",
+    "CASES",
+    "alerts",
+    "metrics_in",
+    "metrics_of_bridges",
+    "metrics_of_collectors",
+    "named",
+    "recorded",
+]
 
 ALERTS: Final = Path(__file__).parents[2] / "deploy" / "alerts.yaml"
 CASES: Final = Path(__file__).with_name("alerts_test.yaml")
@@ -28,7 +37,8 @@ def alerts() -> Mapping[str, Mapping[str, Any]]:
     return {rule["alert"]: rule for rule in _rules() if "alert" in rule}
 
 
-def _in(expression: str) -> Iterator[str]:
+def metrics_in(expression: str) -> Iterator[str]:
+    """Yield the names of metrics in an expression of Prometheus, as often as they are there."""
     for before, words, after in _OF_SEVERAL.findall(expression):
         yield from (f"{before}{word}{after}" for word in words.split("|"))
     bare = re.sub(r'"[^"]*"|\bby \([^)]*\)', " ", expression)
@@ -37,10 +47,14 @@ def _in(expression: str) -> Iterator[str]:
     yield from (word for word in words if word not in functions)
 
 
+def recorded() -> frozenset[str]:
+    """Every metric that the rules record."""
+    return frozenset(rule["record"] for rule in _rules() if "record" in rule)
+
+
 def named() -> frozenset[str]:
     """Every metric that the rules ask for, but those that they record themselves."""
-    recorded = {rule["record"] for rule in _rules() if "record" in rule}
-    return frozenset(name for rule in _rules() for name in _in(rule["expr"])) - recorded
+    return frozenset(name for rule in _rules() for name in metrics_in(rule["expr"])) - recorded()
 
 
 def metrics_of_collectors() -> frozenset[str]:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
+import yaml
 
 from tests import plain_http
 from tests.faults.keeper import wait_for
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 CONFIGURATIONS = Path(__file__).parents[2] / "collector_config"
+DEPLOYED = yaml.safe_load((CONFIGURATIONS.parent / "deploy" / "prometheus.yaml").read_text())
 
 _START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 180.0
@@ -321,7 +324,7 @@ def _attributes(of: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 class Prometheus(Running):
-    """The real Prometheus, which takes OTLP and has the rules that users get.
+    """The real Prometheus, which takes OTLP as that of docker-compose.yml, and has rules.
 
     Args:
         directory: For its data and its log.
@@ -356,13 +359,23 @@ class Prometheus(Running):
             for name, address in addresses.items()
         ]
         every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        content = {"global": every, "rule_files": [str(self._rules)], "scrape_configs": jobs}
+        content = {
+            **{name: DEPLOYED[name] for name in ("otlp", "storage")},
+            "global": every,
+            "rule_files": [str(self._rules)],
+            "scrape_configs": jobs,
+        }
         self._file.write_text(json.dumps(content))  # which is YAML
 
     def firing(self) -> frozenset[str]:
         """The alerts that fire."""
         found = self._get("alerts")["alerts"]
         return frozenset(a["labels"]["alertname"] for a in found if a["state"] == "firing")
+
+    def query(self, expression: str) -> Sequence[Mapping[str, Any]]:
+        """What an expression is now: series with labels and value."""
+        found: Sequence[Mapping[str, Any]] = self._get(f"query?query={quote(expression)}")["result"]
+        return found
 
     def metric_names(self) -> frozenset[str]:
         """All that it has."""

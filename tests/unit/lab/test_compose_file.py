@@ -8,14 +8,19 @@ import pytest
 import yaml
 
 import otel_rl
-from tests.lab.programs import COLLECTOR, JAEGER
+from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
 
 ROOT = Path(__file__).parents[3]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SCALE = {name for name, service in SERVICES.items() if service.get("profiles") == ["scale"]}
-OWN_USERS = {"postgres": "999:999", "balancer": "99:99"}
+OWN_USERS = {
+    "postgres": "999:999",
+    "balancer": "99:99",
+    "prometheus": "65534:65534",
+    "grafana": "472:0",
+}
 """Of images that keep files, or drop rights, under a name that they know."""
 
 
@@ -51,14 +56,15 @@ def test_the_images_are_of_the_versions_that_the_tests_use() -> None:
         f"otel/opentelemetry-collector-contrib:{COLLECTOR.version}",
         f"jaegertracing/jaeger:{JAEGER.version}",
         f"otel-rl:{otel_rl.__version__}",
-        *(SERVICES[name]["image"] for name in OWN_USERS),  # tests/lab/images.sh makes their like
+        *(SERVICES[name]["image"] for name in OWN_USERS),  # tests/lab/images.sh makes some
     }
-    assert all(re.search(r":\d+\.\d+", service["image"]) for service in SERVICES.values())
+    assert SERVICES["prometheus"]["image"].endswith(f":v{PROMETHEUS.version}")
+    assert all(re.search(r":v?\d+\.\d+", service["image"]) for service in SERVICES.values())
 
 
 def test_every_volume_is_made_by_the_image_with_the_owner_of_all_services() -> None:
     (names,) = re.findall(r"for name in ([\w ]+); do install -d -o 10001", DOCKERFILE)
-    assert set(names.split()) == FILE["volumes"].keys() - {"postgres"}
+    assert set(names.split()) == FILE["volumes"].keys() - {"postgres", "prometheus"}
     mounts = SERVICES["volumes"]["volumes"]
     assert sorted(mounts) == sorted(f"{name}:/var/lib/otel_rl/{name}" for name in names.split())
 
