@@ -19,9 +19,9 @@ from otel_rl.records import KeySpec
 from otel_rl.redaction import redacted, shown
 from otel_rl.semconv.spec import Tier
 from otel_rl.version import __version__
-from otel_rl.view.health import health
 from otel_rl.view.journals import Found, Journals, Progress
-from otel_rl.view.overview import (
+from otel_rl.view.parts.health import health
+from otel_rl.view.parts.overview import (
     Catalogue,
     diagnosis,
     headline,
@@ -30,9 +30,9 @@ from otel_rl.view.overview import (
     run_summary,
     step_seconds,
 )
-from otel_rl.view.rollouts import rollouts
-from otel_rl.view.timeline import timeline
-from otel_rl.view.workers import heatmap, phases, standing
+from otel_rl.view.parts.rollouts import rollouts
+from otel_rl.view.parts.timeline import timeline
+from otel_rl.view.parts.workers import heatmap, phases, standing
 
 __all__ = ["Answer", "Pages", "Question"]
 

@@ -16,7 +16,8 @@ from tests.screenshots import served, take
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+# A minute on a quiet machine.
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 def test_a_straggler_is_seen_live_and_in_the_report(tmp_path: Path) -> None:

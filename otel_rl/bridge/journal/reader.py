@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.errors import JournalError
-from otel_rl.records import Description, ExperimentKey, KeySpec, RoleStanding
+from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, RoleStanding
 from otel_rl.run_id import run_id
 
 __all__ = [
@@ -31,7 +32,18 @@ __all__ = [
     "shared_keys",
     "shared_overview",
     "shared_removed_runs",
+    "state_of",
 ]
+
+_SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
+_SHORTEST_STALL_S: Final = 300.0
+_STALL: Final = 10  # times the usual duration of a step
+
+_STATES: Final = {
+    ExperimentStatus.COMPLETE: "finished",
+    ExperimentStatus.ABORTED: "aborted",
+    ExperimentStatus.CRASHED: "crashed",
+}
 
 _TIMEOUT_S = 3.0  # a bridge that is just committing
 
@@ -99,6 +111,23 @@ class RunOverview:
     step_ns: int
     made_bytes: int
     description: Description
+
+
+def state_of(run: RunOverview, now_ns: int) -> str:
+    """Return ``running``, ``stalled``, or how it has ended: ``finished``, ``aborted``, ``crashed``.
+
+    It is stalled if nothing was reported for a minute, or no step for ten times as long as usual.
+    """
+    ended = _STATES.get(run.description.status)
+    if ended is not None:
+        return ended
+    if now_ns - run.changed_ns > _SILENT_S * 1e9:
+        return "stalled"
+    if run.step is None:
+        return "running"
+    usual_ns = (run.step_ns - run.begun_ns) / max(1, run.step)
+    is_late = now_ns - run.step_ns > max(_SHORTEST_STALL_S * 1e9, _STALL * usual_ns)
+    return "stalled" if is_late else "running"
 
 
 def shared_overview(journal: Journal) -> Sequence[RunOverview]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
-from otel_rl.bridge.journal.run_state import state_of
+from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview, state_of
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of

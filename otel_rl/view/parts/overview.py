@@ -7,13 +7,13 @@ from statistics import median
 from typing import Any, Final
 
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.journal.reader import state_of
 from otel_rl.bridge.journal.run_reader import (
     history_size,
     read_history,
     read_keys,
     read_standing,
 )
-from otel_rl.bridge.journal.run_state import state_of
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts

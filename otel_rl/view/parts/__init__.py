@@ -1,0 +1,1 @@
+"""Data of each page, from what a journal has of a run."""
