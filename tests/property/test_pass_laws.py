@@ -65,7 +65,8 @@ def test_each_pass_is_an_attempt_with_one_whole_row_a_step(
         life += one.is_restart
         # New processes come when the old ones have been missed for a moment; and nobody can tell a
         # second time from the first before all have gone back once.
-        at_least_s = 6.0 if one.is_restart else max(lags_s) + 2.0 if number > 1 else 0.0
+        behind_s = max(lags_s)
+        at_least_s = 6.0 + behind_s if one.is_restart else behind_s + 2.0 if number > 1 else 0.0
         now_s += max(one.pause_s, at_least_s)
         for _ in range(one.steps):
             now_s, step = now_s + step_s, step + 1
