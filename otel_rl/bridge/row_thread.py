@@ -23,6 +23,11 @@ _log = logging.getLogger(__name__)
 # Rows are also closed by time, so rounds run even when nothing arrives.
 _TICK_S = 0.2
 
+# Each round commits the whole state of its runs, so requests are gathered for this many times the
+# CPU time of the last rounds, and for this long at most: rows may be that much later.
+_GATHERING = 4.0
+_MAX_GATHERING_S = 0.2
+
 # While the disk blocks all requests, or this process is starved, no sender can report. Pauses
 # longer than this do not count as silence or lateness.
 _HELD_UP_S = 1.0
@@ -121,6 +126,7 @@ class RowThread:
         while True:
             stopping = self._stopping.is_set()
             pause_s = 0.0
+            begun_s = time.thread_time()
             try:
                 if stopping and not self._is_shared:
                     self._finish()
@@ -145,6 +151,8 @@ class RowThread:
             if pause_s:
                 self._stopping.wait(pause_s)
             else:
+                used_s = time.thread_time() - begun_s
+                self._stopping.wait(min(_MAX_GATHERING_S, _GATHERING * used_s))
                 self._work.wait(_TICK_S)
                 self._work.clear()
 
@@ -155,8 +163,10 @@ class RowThread:
         begun_s, last_s = time.monotonic(), self._round_s
         if begun_s - last_s > _HELD_UP_S:
             self._rows.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
+        problem = self._presence.problem
         has_more = self._rows.round(self._clock_ns())
-        if not self._is_shared:  # a round may not need the table that is missing
+        # A round may not need the table that is missing, or have read the journal before it went.
+        if not self._is_shared and self._presence.problem == problem:
             self._presence.there()
         self._round_s = begun_s
         return has_more
