@@ -56,6 +56,7 @@ from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.phases.liveness import count_open, show_phases
 from otel_rl.worker.phases.open_spans import show_open_spans
 from otel_rl.worker.settings import (
+    DEFAULT_EXIT_TIMEOUT_S,
     ProvenanceDetail,
     Settings,
     exporters_beside_otlp,
@@ -81,11 +82,8 @@ __all__ = [
 GUARD: Final = Guard(Drops())
 """Counts the losses of the process, before and after ``init``."""
 
-EXIT_TIMEOUT_S: Final = 5.0
-"""Maximum time that the end of a process waits for the endpoint."""
-
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
-"""The same for an endpoint that never listened: enough for a few attempts."""
+"""``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
 
 _CHANGE_TIMEOUT_S: Final = 1.0
 """Maximum time that ``init`` spends delivering records of a guess to another endpoint."""
@@ -240,10 +238,10 @@ class Session:
         # In a multiprocessing child the finalizers run while the target's exception propagates.
         self.exit_report.note(sys.exception() or uncaught())
         self._stop_sampling()
-        unreached_s = UNREACHED_EXIT_TIMEOUT_S
+        timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
-            unreached_s = max(unreached_s, self._started_s + EXIT_TIMEOUT_S - monotonic())
-        return self._exporter.shutdown(EXIT_TIMEOUT_S, unreached_s)
+            unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
+        return self._exporter.shutdown(timeout_s, unreached_s)
 
     @property
     def _is_worker(self) -> bool:
@@ -435,7 +433,7 @@ def init(
                 _providers.install()
 
 
-def flush(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
+def flush(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
     """Send everything recorded before the call. Never raises.
 
     Args:
@@ -448,7 +446,7 @@ def flush(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
     return session.flush(timeout_s) if session is not None else False
 
 
-def shutdown(*, timeout_s: float = EXIT_TIMEOUT_S) -> bool:
+def shutdown(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
     """Send everything and stop reporting. Runs automatically at exit. Idempotent, never raises.
 
     Args:

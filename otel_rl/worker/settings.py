@@ -45,6 +45,11 @@ DEFAULT_SPAN_CAPACITY: Final = 1 << 14
 DEFAULT_TIMEOUT_S: Final = 10.0
 """OTEL_EXPORTER_OTLP_TIMEOUT's default in the specification."""
 
+DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
+"""Maximum time that the end of a process waits for the endpoint."""
+
+_EXIT_TIMEOUT: Final = "OTEL_RL_EXIT_TIMEOUT"
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -144,6 +149,7 @@ class Settings:
         mfu: What is known for the MFU of steps.
         console: True sends what the process writes to its console.
         host: Reports of the host.
+        exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
     """
 
     metrics: SignalSettings
@@ -159,6 +165,7 @@ class Settings:
     mfu: MfuSettings = field(default_factory=MfuSettings)
     console: bool = True
     host: HostSettings = field(default_factory=HostSettings)
+    exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
 
 
 def read_settings(
@@ -199,6 +206,9 @@ def read_settings(
         mfu=read_mfu_settings(environ, given=mfu),
         console=_console(environ),
         host=read_host_settings(environ),
+        exit_timeout_s=_timeout_s(
+            environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
+        ),
     )
 
 
@@ -341,10 +351,10 @@ def _check_url(where: str, url: str) -> None:
         )
 
 
-def _timeout_s(text: str, variable: str) -> float:
+def _timeout_s(text: str, variable: str, default_s: float = DEFAULT_TIMEOUT_S) -> float:
     """Parse seconds, as the Python SDK does (the specification defines milliseconds)."""
     try:
-        timeout_s = float(text) if text else DEFAULT_TIMEOUT_S
+        timeout_s = float(text) if text else default_s
     except ValueError:
         timeout_s = 0
     if not 0 < timeout_s < float("inf"):

@@ -233,12 +233,13 @@ assert otel_rl.flush()
             env={
                 "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url,
                 "OTEL_RL_EXPERIMENT": "e",
+                "OTEL_RL_EXIT_TIMEOUT": "60",
                 "PATH": "/usr/bin",
             },
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")

@@ -30,10 +30,8 @@ TIMEOUT_S = 200
 EVERY_KEY = {
     "OTEL_RL_BRIDGE__TRACKER__DETAIL": "everything",
     "OTEL_RL_BRIDGE__TRACKER__NAMES": "otel_rl",
-    "OTEL_RL_BRIDGE__ALIGN__MAX_ROWS_PER_MINUTE": "0",
 }
-"""A run with all rows, and all keys under shared names: most tests are not about what is left out.
-"""
+"""A run with all keys under shared names: most tests are not about what is left out."""
 
 NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""

@@ -400,3 +400,18 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     otel_rl.mlogger.log({"loss": 1.0})
     assert running.shutdown_at_exit() is waits
     otel_rl.shutdown(timeout_s=0)
+
+
+@pytest.mark.parametrize(("timeout", "waits"), [("0.001", False), ("60", True)])
+@pytest.mark.usefixtures("clean_environment")
+def test_an_exit_waits_as_long_as_the_user_says(
+    monkeypatch: pytest.MonkeyPatch, timeout: str, waits: bool
+) -> None:
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", timeout)
+    monkeypatch.setattr(session, "open_transport", lambda *_: Absent(tries=3))
+    otel_rl.init(endpoint="http://bridge.that.starts:4318", experiment="exp", role="trainer")
+    running = session.running()
+    assert running is not None
+    otel_rl.mlogger.log({"loss": 1.0})
+    assert running.shutdown_at_exit() is waits
+    otel_rl.shutdown(timeout_s=0)

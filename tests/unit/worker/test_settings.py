@@ -163,6 +163,7 @@ def test_headers_are_not_shown_in_logs() -> None:
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, {}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "nowhere"}, {}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, {}, "OTEL_EXPORTER_OTLP_TIMEOUT"),
+        ({"OTEL_RL_EXIT_TIMEOUT": "0"}, {}, "OTEL_RL_EXIT_TIMEOUT"),
         ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, {}, "OTEL_EXPORTER_OTLP_COMPRESSION"),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "-1"}, {}, "OTEL_METRIC_EXPORT_INTERVAL"),
         ({"OTEL_BSP_SCHEDULE_DELAY": "0"}, {}, "OTEL_BSP_SCHEDULE_DELAY"),
