@@ -184,7 +184,7 @@ class ViewSettings(BaseModel):
     """Serve it. Without ``auth.tokens`` on loopback only."""
 
     behind_proxy: bool = False
-    """Also without ``auth.tokens`` elsewhere: a proxy in front authenticates readers, and nobody
+    """Also without ``auth.tokens`` elsewhere: a proxy in front authenticates readers, and no one
     else reaches the address."""
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run, read from its journal again and again at little cost."""
+"""Snapshots of a run for a terminal, read from its journal again and again at little cost."""
 
 import time
 from collections import deque

@@ -45,7 +45,7 @@ class Counter(NamedTuple):
 
 
 class TraceSummary(NamedTuple):
-    """What was written.
+    """Sizes of a written trace.
 
     Attributes:
         spans: Number of spans.

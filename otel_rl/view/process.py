@@ -163,7 +163,7 @@ def _handed_over(settings: BridgeSettings) -> dict[str, object]:
 
 
 def main(descriptor: int) -> None:
-    """Answer questions on a socket until its other end is closed, or nobody asks."""
+    """Answer questions on a socket until its other end is closed, or it is idle for too long."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)

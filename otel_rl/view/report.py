@@ -4,14 +4,16 @@ import gzip
 import importlib.resources
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.errors import ConfigError
 from otel_rl.view.pages import Pages, Question
 
-__all__ = ["report_html"]
+__all__ = ["report_html", "write_report"]
 
 _STATIC: Final = importlib.resources.files("otel_rl.view") / "static"
 
@@ -23,6 +25,29 @@ _POLICY: Final = (
 
 _STYLE: Final = re.compile(r'<link rel="stylesheet" href="/static/([a-z]+\.css)">')
 _SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?></script>\n')
+
+
+def write_report(settings: BridgeSettings, run: str, output: Path) -> int:
+    """Write the report of a run to a file. Returns its bytes.
+
+    Args:
+        settings: Say where the journals are.
+        run: Its ``rl.run.id``.
+        output: The file.
+
+    Raises:
+        ConfigError: There is no such run, or a journal cannot be read, or the file written.
+    """
+    pages = Pages(settings)
+    try:
+        html = report_html(pages, run).encode()
+    finally:
+        pages.close()
+    try:
+        output.write_bytes(html)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {str(output)!r}: {exc.strerror}.") from exc
+    return len(html)
 
 
 def report_html(pages: Pages, run: str) -> str:

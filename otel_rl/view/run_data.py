@@ -67,7 +67,7 @@ class LastPhase(NamedTuple):
 
 
 class StepPath(NamedTuple):
-    """What is kept of an explained step.
+    """An explained step, as far as pages need it.
 
     Attributes:
         step: The step.

@@ -51,7 +51,7 @@ class KnownWorker(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What the state of a run says of it.
+    """Standing of a run, by its state.
 
     Attributes:
         workers: Its processes, in the order of appearance.

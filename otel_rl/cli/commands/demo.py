@@ -3,15 +3,18 @@
 import argparse
 import importlib.util
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, finish, page_link, say
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
 
 if TYPE_CHECKING:
     from otel_rl.demo import DemoSettings
@@ -89,7 +92,21 @@ def _command(arguments: argparse.Namespace) -> int:
         status = _train(settings, key, bridge.http, colocated=colocated)
     finally:
         complete = finish(bridge, exit_code=status, is_over=True)
+    if bridge.has_page:
+        _write_report(bridge.settings, key)
     return status or (0 if complete else 1)
+
+
+def _write_report(settings: BridgeSettings, key: ExperimentKey) -> None:
+    from otel_rl.view.report import write_report  # needs plotly, as the page
+
+    output = settings.data / "report.html"
+    try:
+        write_report(settings, run_id(key.experiment, key.trial), output)
+    except ConfigError as exc:
+        say(f"there is no report: {exc}")
+    else:
+        say(f"a report of it, one file: open {shlex.quote(str(output))}")
 
 
 def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSettings":

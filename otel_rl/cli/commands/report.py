@@ -6,10 +6,9 @@ from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
-from otel_rl.view.pages import Pages
-from otel_rl.view.report import report_html
+from otel_rl.view.report import write_report
 
 __all__ = ["add_parser"]
 
@@ -55,16 +54,6 @@ def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl report`", "plotly", "view")
     settings = settings_of(arguments)
-    run = run_of(settings, arguments.run)
-    pages = Pages(settings)
-    try:
-        html = report_html(pages, run)
-    finally:
-        pages.close()
-    output: Path = arguments.output
-    try:
-        output.write_text(html, encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"--output: cannot write {str(output)!r}: {exc.strerror}.") from exc
-    print(shown(f"{output} ({len(html.encode()) / 1e6:.1f} MB)"))
+    size = write_report(settings, run_of(settings, arguments.run), arguments.output)
+    print(shown(f"{arguments.output} ({size / 1e6:.1f} MB)"))
     return 0

@@ -49,7 +49,7 @@ _METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is reported, and where.
+    """Metrics of a host, and where they are reported.
 
     Attributes:
         interval_s: Between two samples.
