@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.export_intake import add_points
-from otel_rl.bridge.rows.point_intake import PointIntake
+from otel_rl.bridge.rows.intake.export_intake import add_points
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Covered, Measurements, Series, Worker
 

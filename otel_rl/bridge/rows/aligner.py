@@ -10,14 +10,14 @@ from typing import Self
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
-from otel_rl.bridge.rows.export_intake import add_points
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords, HistoryWriter
 from otel_rl.bridge.rows.history.span_window import SpanLog, SpanWindow
+from otel_rl.bridge.rows.intake.export_intake import add_points
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import TIME
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.pausable_clock import PausableClock
-from otel_rl.bridge.rows.point_intake import PointIntake
 from otel_rl.bridge.rows.reports.change_throttle import ChangeThrottle
 from otel_rl.bridge.rows.reports.data_warnings import (
     DataWarning,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
-from otel_rl.bridge.rows.point_intake import PointIntake
 from otel_rl.bridge.rows.reports.data_warnings import DataWarning
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_split import parts

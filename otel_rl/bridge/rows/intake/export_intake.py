@@ -7,7 +7,7 @@ series once a second, so this is most of the work of a run with many workers.
 from collections.abc import Sequence
 from typing import cast
 
-from otel_rl.bridge.rows.point_intake import PointIntake
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.records import Measurements, Point
 from otel_rl.semconv import names

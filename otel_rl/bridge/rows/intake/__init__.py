@@ -1,0 +1,1 @@
+"""Takes decoded points into the open rows of a run."""
