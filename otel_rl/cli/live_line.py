@@ -102,12 +102,14 @@ class LiveLine:
         self._is_over.set()
         self._thread.join()
         if self._rows:  # the whole terminal scrolls again, and the row is empty
-            self._write(f"{_SAVE}\x1b[r\x1b[{self._rows};1H{_CLEAR_LINE}{_RESTORE}")
+            with suppress(OSError):  # the terminal is gone
+                self._write(f"{_SAVE}\x1b[r\x1b[{self._rows};1H{_CLEAR_LINE}{_RESTORE}")
 
     def _go(self) -> None:
-        while not self._is_over.is_set():
-            self._show(self._text())
-            self._is_over.wait(self._every_s)
+        with suppress(OSError):  # the terminal is gone
+            while not self._is_over.is_set():
+                self._show(self._text())
+                self._is_over.wait(self._every_s)
 
     def _show(self, text: str) -> None:
         columns, rows = os.get_terminal_size(self._stream.fileno())
@@ -125,5 +127,4 @@ class LiveLine:
         self._write(f"{begin}{_SAVE}\x1b[{rows};1H{_CLEAR_LINE}\x1b[2m{line}\x1b[m{_RESTORE}")
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):  # the terminal is gone
-            os.write(self._stream.fileno(), text.encode())
+        os.write(self._stream.fileno(), text.encode())
