@@ -75,8 +75,8 @@ class Terminal:
         """Return the rows of the screen, without blanks at their ends, once they are so."""
         ends_s = time.monotonic() + _DEADLINE_S
         while not is_so(rows := [row.rstrip() for row in self.screen.display]):
-            assert time.monotonic() < ends_s, rows
-            self._read(ends_s)
+            has_more = self._read(ends_s)
+            assert has_more, (rows, self.process.poll(), self.raw[-2_000:])
         return rows
 
     def status(self) -> int:

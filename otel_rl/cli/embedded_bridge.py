@@ -242,10 +242,9 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
-        complete = report(bridge, statuses)
         if bridge.has_page:
             say(f"look at it again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
-        return complete
+        return report(bridge, statuses)
 
 
 @contextmanager

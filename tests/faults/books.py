@@ -136,11 +136,14 @@ class Books:
         """Compare the books with the archive, as another program reads it."""
         found: Counter[tuple[str, float]] = Counter()
         if any(directory.glob("*.parquet")):
-            for role, index, metric, value in duckdb.execute(
-                "SELECT role, worker_index, metric, value FROM read_parquet(?)"
-                " WHERE starts_with(metric, 'id.')",
-                [str(directory / "*.parquet")],
-            ).fetchall():
+            # A connection of its own: scenarios run side by side, in threads.
+            with duckdb.connect() as connection:
+                rows = connection.execute(
+                    "SELECT role, worker_index, metric, value FROM read_parquet(?)"
+                    " WHERE starts_with(metric, 'id.')",
+                    [str(directory / "*.parquet")],
+                ).fetchall()
+            for role, index, metric, value in rows:
                 found[f"workers/{role}/{index}/{metric.replace('.', '/')}", value] += 1
         with self._lock:
             verdict.blame("not in the archive", sorted(self._acknowledged - found.keys()))

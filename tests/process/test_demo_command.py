@@ -313,6 +313,8 @@ def test_what_the_run_lacks_of_the_registry_is_what_the_docs_say(run: OfflineRun
 def _in_run(name: str, keys: set[str]) -> bool:
     roles = {key.split("/")[1 if key.split("/")[0] in {"phase", "service"} else 0] for key in keys}
     expected = {tracker_key(role, name) for role in roles}
+    if name.startswith("system."):  # of a host
+        expected = {name.replace("system.", "host/").replace(".", "/")}
     if name == names.RL_SERVICE_RECOVERY:
         expected = {f"{key}_s" for key in expected}
     if name == names.RL_CRITICAL_PATH_DURATION:
