@@ -45,7 +45,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command,
             cwd=cwd,
-            env={**environment, "TERM": "xterm-256color"},
+            env={**_without_size(environment), "TERM": "xterm-256color"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -96,3 +96,8 @@ class Terminal:
         self.raw += some
         self._stream.feed(some)
         return bool(some)
+
+
+def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the size of the terminal of the tests, which would hide that of this one."""
+    return {name: text for name, text in environment.items() if name not in {"COLUMNS", "LINES"}}

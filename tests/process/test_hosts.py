@@ -119,9 +119,12 @@ def test_each_host_is_in_the_system_panels_and_in_the_rows(running: Running) -> 
     )
     shown = {key: value for line in running.system() for key, value in line.items()}
     assert all(0 < shown[f"system.memory_percent/l:{host}"] <= 100 for host in HOSTS)
-    keys = {key for row in running.rows() for key in row}
-    assert {f"host/{host}/network/io/receive/rate" for host in HOSTS} <= keys
-    assert "host/cpu/utilization" in keys
+    keys = {f"host/{host}/network/io/receive/rate" for host in HOSTS} | {"host/cpu/utilization"}
+    wait_until(
+        lambda: keys <= {key for row in running.rows() for key in row},
+        "both hosts in the rows",
+        timeout_s=TIMEOUT_S,
+    )
 
 
 def test_when_the_reporter_of_a_host_is_killed_another_worker_goes_on(running: Running) -> None:
