@@ -41,10 +41,13 @@ def live_line(bridge: Bridge, key: ExperimentKey, *, is_wanted: bool) -> Iterato
     watch = RunWatch(key)
 
     def text() -> str:
-        with suppress(JournalError), looking(bridge.settings.data) as connection:
-            for run in read_runs(connection):
-                if run.key == key:
-                    return summary(watch.look(connection, run))
+        try:
+            with looking(bridge.settings.data) as connection:
+                for run in read_runs(connection):
+                    if run.key == key:
+                        return summary(watch.look(connection, run))
+        except JournalError as exc:
+            return f"{key}: {exc}"
         return f"{key}: nothing is reported yet"
 
     with LiveLine(sys.stderr, text):

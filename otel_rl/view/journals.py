@@ -107,6 +107,7 @@ class Journals:
         """Return a number that changes whenever a run does."""
         newest = 0
         for open_ in self._openers():
+            # A journal that cannot be read is among the faults of ``runs``.
             with contextlib.suppress(JournalError), open_() as connection:
                 newest = max(newest, revision(connection))
         return newest

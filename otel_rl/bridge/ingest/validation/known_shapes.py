@@ -1,6 +1,6 @@
 """Validates metrics requests of known shapes without parsing them (docs/adr/0020).
 
-What the rules say of a request depends on its resources, its shape, and the times in it. Resources
+The outcome of the rules depends on a request's resources, its shape, and the times in it. Resources
 and shapes that ``validate`` accepted as they are were checked once; here the times are. Every other
 request gets None, and goes the usual way: nothing is refused here.
 """
