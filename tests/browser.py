@@ -107,13 +107,16 @@ class Browser:
         return list(self.get("[...(otelRl.errors ?? []), ...(otelRl.violations ?? [])]"))
 
     def hosts(self) -> set[str]:
-        """Return the hosts of all requests since the last call."""
+        """Return the hosts of all requests since the last call.
+
+        Pages of the browser itself (``chrome:``), such as its first one, ask no host.
+        """
         found = set()
         log = self._driver.get_log("performance")  # type: ignore[no-untyped-call]  # of selenium
         for entry in log:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url = message["params"]["request"]["url"]
-                if "://" in url:
+                if "://" in url and not url.startswith("chrome:"):
                     found.add(url.partition("://")[2].partition("/")[0])
         return found

@@ -63,6 +63,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: turns[item.path])
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were skipped, once for each reason: pytest has a line for each test."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, tests in reasons.most_common():
+        terminalreporter.write_line(f"SKIPPED {tests}: {reason}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_outlives_the_tests() -> Iterator[None]:
     """Every process that a test starts inherits a mark; at the end none with it may be left."""

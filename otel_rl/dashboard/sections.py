@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_rl.semconv import names
 
-__all__ = ["DIAGNOSIS", "SECTIONS", "Join", "Rule", "rule_of"]
+__all__ = ["ASYNC", "DIAGNOSIS", "SECTIONS", "STEP_TIME", "Join", "Rule", "rule_of"]
 
 LEARNING: Final = "Learning"
 THROUGHPUT: Final = "Throughput"

@@ -200,7 +200,10 @@ class Pages:
         )
         return {"lines": lines, **_read_so_far(progress)}
 
-    def _diagnosis(self, found: Found, _query: Mapping[str, str]) -> Any:
+    def _diagnosis(self, found: Found, query: Mapping[str, str]) -> Any:
+        first, last = _step(query, "first"), _step(query, "last")
+        if first is not None and last is not None:
+            return diagnosis(found, (first, last))
         known = self._diagnoses.get(found.id)
         now_s = time.monotonic()
         is_new = known is not None and (

@@ -1,19 +1,20 @@
-"""A run as one file to be mailed: the page with the answers in it."""
+"""A run, or the diagnosis of it, as one file to be mailed: the page with the answers in it."""
 
 import gzip
 import importlib.resources
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.dashboard.sections import ASYNC, DIAGNOSIS, STEP_TIME
 from otel_rl.errors import ConfigError
 from otel_rl.view.pages import Pages, Question
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["CAUSES", "EVERYTHING", "Contents", "report_html", "write_report"]
 
 _STATIC: Final = importlib.resources.files("otel_rl.view") / "static"
 
@@ -27,20 +28,43 @@ _STYLE: Final = re.compile(r'<link rel="stylesheet" href="/static/([a-z]+\.css)"
 _SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?></script>\n')
 
 
-def write_report(settings: BridgeSettings, run: str, output: Path) -> int:
+class Contents(NamedTuple):
+    """What a report shows.
+
+    Attributes:
+        pages: Names of its pages; the first is open.
+        sections: Titles of the overview's sections with charts; None for all.
+        steps: First and last step to be diagnosed; None for all.
+    """
+
+    pages: Sequence[str]
+    sections: frozenset[str] | None = None
+    steps: tuple[int, int] | None = None
+
+
+EVERYTHING: Final = Contents(("overview", "timeline", "workers", "rollouts", "health"))
+CAUSES: Final = Contents(
+    ("overview", "timeline", "workers"), frozenset({STEP_TIME, ASYNC, DIAGNOSIS})
+)
+
+
+def write_report(
+    settings: BridgeSettings, run: str, output: Path, contents: Contents = EVERYTHING
+) -> int:
     """Write the report of a run to a file. Returns its bytes.
 
     Args:
         settings: Say where the journals are.
         run: Its ``rl.run.id``.
         output: The file.
+        contents: What it shows.
 
     Raises:
         ConfigError: There is no such run, or a journal cannot be read, or the file written.
     """
     pages = Pages(settings)
     try:
-        html = report_html(pages, run).encode()
+        html = report_html(pages, run, contents).encode()
     finally:
         pages.close()
     try:
@@ -50,17 +74,18 @@ def write_report(settings: BridgeSettings, run: str, output: Path) -> int:
     return len(html)
 
 
-def report_html(pages: Pages, run: str) -> str:
+def report_html(pages: Pages, run: str, contents: Contents = EVERYTHING) -> str:
     """Return the page of a run with all that it shows: charts, timeline, workers, rollouts.
 
     Args:
         pages: Answers questions.
         run: Its ``rl.run.id``.
+        contents: What it shows.
 
     Raises:
         ConfigError: There is no such run, or a journal cannot be read.
     """
-    answers = dict(_answers(pages, run))
+    answers = dict(_answers(pages, run, contents))
     # No tag can begin in it.
     data = orjson.dumps(answers).decode().replace("<", "\\u003c")
     html = (_STATIC / "index.html").read_text(encoding="utf-8")
@@ -75,24 +100,39 @@ def report_html(pages: Pages, run: str) -> str:
     return html.replace("</body>", f"{tail}\n</body>")
 
 
-def _answers(pages: Pages, run: str) -> Iterator[tuple[str, Any]]:
-    overview = _get(pages, f"runs/{run}/overview")
-    while overview["read"] < 1:
-        overview = _get(pages, f"runs/{run}/overview")
-    yield f"runs/{run}/overview", overview
+def _answers(pages: Pages, run: str, contents: Contents) -> Iterator[tuple[str, Any]]:
     yield "runs", {"runs": [], "faults": [], "left_out": 0, "only": run}
+    yield "pages", contents.pages
+    overview = _overview(pages, run, contents)
+    yield f"runs/{run}/overview", overview
     for section in overview["sections"]:
         for panel in section["panels"]:
             query = {"id": panel["id"]}
             yield f"runs/{run}/panel?id={panel['id']}", _get(pages, f"runs/{run}/panel", query)
-    for part in ("diagnosis", "workers", "rollouts", "health"):
-        yield f"runs/{run}/{part}", _get(pages, f"runs/{run}/{part}")
+    yield f"runs/{run}/diagnosis", _get(pages, f"runs/{run}/diagnosis", _range(contents.steps))
+    for page in ("workers", "rollouts", "health"):
+        if page in contents.pages:
+            yield f"runs/{run}/{page}", _get(pages, f"runs/{run}/{page}")
     path = f"runs/{run}/timeline"
     timeline = _get(pages, path)
     yield path, timeline
     for step in {timeline.get("slowest"), timeline.get("median")} - {None}:
-        query = {"first": str(step), "last": str(step)}
-        yield f"{path}?first={step}&last={step}", _get(pages, path, query)
+        yield f"{path}?first={step}&last={step}", _get(pages, path, _range((step, step)))
+
+
+def _overview(pages: Pages, run: str, contents: Contents) -> Any:
+    overview = _get(pages, f"runs/{run}/overview")
+    while overview["read"] < 1:
+        overview = _get(pages, f"runs/{run}/overview")
+    if contents.sections is not None:
+        overview["sections"] = [
+            section for section in overview["sections"] if section["title"] in contents.sections
+        ]
+    return overview
+
+
+def _range(steps: tuple[int, int] | None) -> Mapping[str, str]:
+    return {} if steps is None else {"first": str(steps[0]), "last": str(steps[1])}
 
 
 def _get(pages: Pages, path: str, query: Mapping[str, str] = {}) -> Any:

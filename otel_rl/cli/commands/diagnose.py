@@ -1,10 +1,12 @@
 """``otel-rl diagnose``: finds the causes of a run's symptoms."""
 
 import argparse
+import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
@@ -22,9 +24,11 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import as_json, in_words
-from otel_rl.errors import ConfigError
+from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable, redacted, shown
+from otel_rl.run_id import run_id
+from otel_rl.view.report import CAUSES, write_report
 
 __all__ = ["add_parser"]
 
@@ -40,6 +44,7 @@ examples:
   otel-rl diagnose --experiment a/b --trial c     one whose names have slashes in them
   otel-rl diagnose --steps 412              why was step 412 slow?
   otel-rl diagnose --steps 400:500 --json   what is different in these, for a program
+  otel-rl diagnose --html causes.html       with charts and timeline, as a page to mail
   otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     by its traces
 """
 
@@ -67,7 +72,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="only what is wrong now, without what has passed",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="as JSON")
+    output.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page too: causes, charts of step times, timeline, workers",
+    )
     parser.add_argument(
         "--jaeger", metavar="URL", help="read the traces of this Jaeger instead of a journal"
     )
@@ -94,6 +106,8 @@ def _hours(text: str) -> timedelta:
 
 def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
+    if arguments.html is not None:
+        _check_html(arguments)
     trace_url = settings.align.trace_url
     wanted = wanted_run(arguments)
     if arguments.jaeger is None:
@@ -120,7 +134,24 @@ def _command(arguments: argparse.Namespace) -> int:
     print(shown(f"{key}, {history.last} steps{attempt}, {len(bodies)} snapshots"))
     for line in in_words(report, trace_url=redacted(trace_url)):
         print(printable(line))
+    if arguments.html is not None:
+        contents = CAUSES._replace(steps=arguments.steps)
+        wanted_id = run_id(key.experiment, key.trial)
+        size = write_report(settings, wanted_id, arguments.html, contents)
+        print(shown(f"{arguments.html} ({size / 1e6:.1f} MB)"))
     return 0
+
+
+def _check_html(arguments: argparse.Namespace) -> None:
+    if arguments.jaeger is not None:
+        raise ConfigError(
+            "--html shows what a journal has, and --jaeger reads traces.",
+            hint="Leave out one of them.",
+        )
+    if arguments.now:
+        raise ConfigError("--html shows what has passed, too.", hint="Leave out --now.")
+    if importlib.util.find_spec("plotly") is None:
+        raise MissingExtra("`otel-rl diagnose --html`", "plotly", "view")
 
 
 def _histories(

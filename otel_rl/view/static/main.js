@@ -2,7 +2,6 @@
 {
   const { h } = otelRl;
   const content = document.getElementById("content");
-  const names = ["overview", "timeline", "workers", "rollouts", "health"];
   const system = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
   let page = null;
@@ -12,6 +11,7 @@
 
   const embedded = document.getElementById("report");
   if (embedded) otelRl.report = JSON.parse(embedded.textContent);
+  const names = otelRl.report ? otelRl.report.pages : ["overview", "timeline", "workers", "rollouts", "health"];
 
   otelRl.isDark = () => root.dataset.theme === "dark" || (root.dataset.theme === "auto" && system.matches);
 
@@ -119,7 +119,7 @@
     else if (event.key === "?") document.getElementById("keys").showModal();
     else if (event.key === "r") location.hash = "#/";
     else if (event.key === "/") { event.preventDefault(); document.getElementById("search")?.focus(); }
-    else if (run && event.key >= "1" && event.key <= "5") location.hash = `#/run/${run}/${names[Number(event.key) - 1]}`;
+    else if (run && event.key >= "1" && event.key <= String(names.length)) location.hash = `#/run/${run}/${names[Number(event.key) - 1]}`;
     else page?.keys?.(event.key);
   });
   document.getElementById("theme").addEventListener("click", nextTheme);

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view.pages import Pages
-from otel_rl.view.report import report_html
+from otel_rl.view.report import CAUSES, report_html
 from tests.view_runs import HOSTILE, T0, LookedAt, write_run
 
 
@@ -23,9 +24,7 @@ def test_a_report_has_every_chart_and_loads_nothing(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt())
     run = run_id("grpo", "1")
     html = report(tmp_path, run)
-    found = re.search(r'<script type="application/json" id="report">(.*)</script>', html)
-    assert found is not None
-    answers = json.loads(found[1])
+    answers = answers_of(html)
     panels = [
         panel["id"]
         for section in answers[f"runs/{run}/overview"]["sections"]
@@ -34,6 +33,32 @@ def test_a_report_has_every_chart_and_loads_nothing(tmp_path: Path) -> None:
     assert len(panels) == 3
     assert {f"runs/{run}/panel?id={panel}" for panel in panels} <= answers.keys()
     assert re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(?!data:)', html) == []
+
+
+def answers_of(html: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="report">(.*)</script>', html)
+    assert found is not None
+    answers: dict[str, Any] = json.loads(found[1])
+    return answers
+
+
+def test_the_page_of_a_diagnosis_has_what_concerns_the_causes(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=60, slow=2))
+    run = run_id("grpo", "1")
+    pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
+    answers = answers_of(report_html(pages, run, CAUSES))
+    assert [one["title"] for one in answers[f"runs/{run}/overview"]["sections"]] == ["Step time"]
+    assert answers[f"runs/{run}/diagnosis"]["causes"][0]["worker"] == "trainer/2"
+    assert f"runs/{run}/rollouts" not in answers
+    assert "rollouts" not in answers["pages"]
+
+
+def test_only_the_steps_asked_for_are_diagnosed(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=60, slow=2))
+    run = run_id("grpo", "1")
+    pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
+    answers = answers_of(report_html(pages, run, CAUSES._replace(steps=(7, 9))))
+    assert answers[f"runs/{run}/diagnosis"]["steps"] == [7, 9]
 
 
 def test_a_hostile_name_ends_no_script(tmp_path: Path) -> None:

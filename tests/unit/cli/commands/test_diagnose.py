@@ -78,6 +78,33 @@ def test_a_run_is_found_by_its_name(diagnose: Callable[..., tuple[int, str]]) ->
         assert "1. slow_reward: score of judge takes" in said
 
 
+def test_a_page_is_written_beside_the_words(
+    diagnose: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    page = tmp_path / "causes.html"
+    status, said = diagnose("grpo/slow", "--html", str(page))
+    assert status == 0
+    assert "1. slow_reward: score of judge takes" in said
+    assert said.splitlines()[-1].startswith(str(page))
+    assert '"words":"score of judge takes' in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--jaeger", "http://127.0.0.1:1"], "Leave out one of them."),
+        (["--now"], "Leave out --now."),
+    ],
+)
+def test_a_page_that_would_show_something_else_is_refused(
+    arguments: list[str], hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "causes.html"
+    assert main(["diagnose", "--html", str(page), *arguments]) == 2
+    assert hint in capsys.readouterr().err
+    assert not page.exists()
+
+
 AB_C, A_BC = ExperimentKey("a/b", "c"), ExperimentKey("a", "b/c")
 
 
