@@ -1,4 +1,4 @@
-"""The page shows what went wrong in a real run: a demo with a straggler, live and as a report."""
+"""The page shows what went wrong in real runs: a straggler, and a killed worker."""
 
 import json
 import os
@@ -62,3 +62,50 @@ def test_a_straggler_is_seen_live_and_in_the_report(tmp_path: Path) -> None:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=120)
+
+
+# Of the lane of a name: whether it is marked as lost, and the last second with a span.
+_LANES = """(() => {
+  const plot = document.querySelector('#timeline');
+  const { tickvals, ticktext, range } = plot._fullLayout.yaxis;
+  const ends = ticktext.map(() => -Infinity);
+  for (const trace of plot.data) {
+    if (trace.type !== 'bar') continue;
+    trace.x.forEach((seconds, n) => {
+      const gaps = tickvals.map((at) => Math.abs(at - trace.y[n]));
+      const lane = gaps.indexOf(Math.min(...gaps));
+      ends[lane] = Math.max(ends[lane], trace.base[n] + seconds);
+    });
+  }
+  const marks = plot.layout.shapes.filter((one) => one.line.width === 3).map((one) => one.x0);
+  return [ticktext, ends, marks];
+})()
+"""
+
+
+def test_the_lane_of_a_killed_worker_ends_and_is_marked(tmp_path: Path) -> None:
+    run = run_id("grpo-demo", "killed")
+    data = tmp_path / ".otel_rl" / run
+    demo = ("demo", "--trial", "killed", "--tracker", "jsonl", "--steps", "24")
+    done = otel_rl(*demo, cwd=tmp_path)
+    assert done.status == 0, done.err
+    with served(data) as url, Browser(tmp_path / "profile") as browser:
+        seen = {}
+        # The generator is killed after half of the steps.
+        for last in range(10, 17):
+            browser.open(f"{url}#/run/{run}/timeline/{last}", "timeline")
+            browser.wait("document.querySelector('#timeline')?._fullLayout !== undefined")
+            names, ends, marks = browser.get(_LANES)
+            seen[last] = names
+            killed = [place for place, name in enumerate(names) if name.endswith("†")]
+            if not killed:
+                continue
+            assert [names[place] for place in killed] == ["generator/1 †"]
+            (lost,) = killed
+            assert marks == [pytest.approx(ends[lost])]
+            living = [end for place, end in enumerate(ends) if place != lost]
+            if ends[lost] < max(living):
+                break
+        else:
+            raise AssertionError(f"no lane ends: {seen}")
+        assert browser.complaints() == []

@@ -14,7 +14,7 @@ process of them, such as a forked data loader.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -111,6 +111,8 @@ class _Role:
         """Yield the time of each failure that was made good since, and how many lived then."""
         gaps, self.gaps = self.gaps, []
         alive = self.standing.alive if self.standing is not None else 0
+        if not alive:  # all have left since, so that it is not known how many lived then
+            return
         for at_ns in sorted({since_ns for since_ns, _ in gaps}):
             missing = sum(since_ns <= at_ns < until_ns for since_ns, until_ns in gaps)
             yield at_ns, max(0, alive - missing)
@@ -226,19 +228,23 @@ class Liveness:
         """
         if failed:
             self._note_left(workers.values())
+        replacements = _replacements(workers)
         for worker, state in workers.items():
             role = self._roles.get(worker.role)
             if role is None or state.standing is not WorkerStanding.ALIVE:
                 continue
-            if failed:
-                self._lost(role, worker, state, None, {})
+            # Whoever was replaced did not end with the others.
+            successor = replacements[worker.role].successor(worker, state)
+            is_lost = successor is not None and state.sends_exit_report
+            if failed or is_lost:
+                self._lost(role, worker, state, successor if is_lost else None, {})
             else:
                 state.gone_ns = state.event_ns
-                self._went_well = True
                 role.let_go(worker.index, state)
                 if state.sends_exit_report:
                     state.standing = WorkerStanding.SILENT
                     role.silent += 1
+            self._went_well = not failed
 
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
         """Expire leases, and update the standing of each role."""
@@ -397,25 +403,36 @@ def _last_error(state: WorkerState) -> WorkerFailure | None:
     return None if goes_on else error
 
 
+def _replacements(workers: Mapping[Worker, WorkerState]) -> Mapping[str, "_Newcomers"]:
+    """Return those of each role that could be replacements at a run's end: all with an index."""
+    of_role: dict[str, list[tuple[Worker, WorkerState]]] = defaultdict(list)
+    for worker, state in workers.items():
+        if worker.index is not None:
+            of_role[worker.role].append((worker, state))
+    found = {role: _Newcomers(there) for role, there in of_role.items()}
+    return defaultdict(lambda: _Newcomers(()), found)
+
+
 class _Newcomers:
     """Replacements within a role, by index and in the order of arrival.
 
     Args:
-        living: Workers of the role.
+        workers: Of the role, those that live or have left.
     """
 
-    def __init__(self, living: Sequence[tuple[Worker, WorkerState]]) -> None:
+    def __init__(self, workers: Sequence[tuple[Worker, WorkerState]]) -> None:
         self._by_index: dict[int | None, list[WorkerState]] = {}
-        for worker, state in sorted(living, key=lambda one: one[1].first_ns):
+        for worker, state in sorted(workers, key=lambda one: one[1].first_ns):
             self._by_index.setdefault(worker.index, []).append(state)
 
     def successor(self, worker: Worker, state: WorkerState) -> WorkerState | None:
         """Return the replacement of a worker since its last export."""
-        states = self._by_index[worker.index]
+        states = self._by_index.get(worker.index, [])
         place = bisect_right(states, state.received_ns, key=lambda one: one.first_ns)
         while place < len(states):
             other_state = states[place]
-            if other_state.standing is WorkerStanding.ALIVE and not other_state.is_replacement:
+            has_failed = other_state.standing is WorkerStanding.FAILED
+            if not has_failed and not other_state.is_replacement:
                 return other_state
             del states[place]  # not again in this check
         return None

@@ -569,6 +569,44 @@ def test_who_ends_without_a_goodbye_in_a_run_that_ends_well_is_silent_and_no_fai
     assert found["service/generator/failures"] == 0
 
 
+@pytest.mark.parametrize("replacement_says_goodbye", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_who_was_replaced_before_the_end_has_failed_though_its_lease_had_not_ended(
+    bench: Bench, *, failed: bool, replacement_says_goodbye: bool
+) -> None:
+    others = generator(0, count=2)
+    again = generator(1, "again", count=2)
+    bench.start(others, generator(1, count=2))
+    bench.run(3)
+    bench.kill(generator(1, count=2))
+    bench.run(2)
+    bench.start(again)
+    bench.run(1)
+    bench.say_goodbye(others)
+    if replacement_says_goodbye:
+        bench.say_goodbye(again)
+    bench.aligner.end(failed=failed)
+    bench.look(everything=True)
+    standing = bench.aligner.roles["generator"]
+    assert standing.failures == 1 + (failed and not replacement_says_goodbye)
+    # A replacement that says no goodbye is silent in a run that ends well.
+    assert standing.silent == (None if failed or replacement_says_goodbye else 1)
+    assert standing.recovery_s == 2.0
+    first = bench.aligner.failures[0]
+    assert (first.worker, first.recovery_s) == ("generator/1", 2.0)
+    ended = ExperimentStatus.CRASHED if failed else ExperimentStatus.COMPLETE
+    assert bench.aligner.status is ended
+
+
+def test_two_that_end_together_with_one_index_are_silent(bench: Bench) -> None:
+    bench.start(generator(0, "a", count=1), generator(0, "b", count=1))
+    bench.run(3)
+    bench.aligner.end(failed=False)
+    bench.look(everything=True)
+    standing = bench.aligner.roles["generator"]
+    assert (standing.failures, standing.silent) == (0, 2)
+
+
 def test_a_stock_sdk_says_no_goodbye_and_is_not_silent(bench: Bench) -> None:
     bench.export(generator(0, count=1), sends_exit_report=False)
     bench.aligner.end(failed=False)
