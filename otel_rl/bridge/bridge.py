@@ -37,6 +37,9 @@ from otel_rl.records import Batch, ExperimentKey
 
 __all__ = ["Addresses", "Bridge", "Left"]
 
+# A batch without a row is committed after so long.
+_COMMIT_EVERY_S = 1.0
+
 # Without time left, a stopping bridge waits this long for the archive; the rest stays.
 _ARCHIVE_S = 5.0
 
@@ -279,6 +282,7 @@ class Bridge:
             dropped=self._overflow.add,
             tenant=lambda key: self._experiments.owner_of(key),
             archive_room=None if self._archive is None else self._archive.has_room,
+            commit_every_s=_COMMIT_EVERY_S,
         )
         self._experiments = Experiments(
             settings.receive.max_experiments, self._rows.experiments, shares=self._shares
