@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
+from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -35,6 +36,32 @@ from otel_rl.bridge.ingest import (
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
+
+
+def backwards(message: Message) -> bytes:
+    """Serialize with the fields from the last to the first, as the Collector does."""
+    written = bytearray()
+    for descriptor, value in reversed(message.ListFields()):
+        if descriptor.message_type is None:
+            one = type(message)()
+            if descriptor.is_repeated:
+                getattr(one, descriptor.name).extend(value)
+            else:
+                setattr(one, descriptor.name, value)
+            written += one.SerializeToString()
+            continue
+        for inner in value if descriptor.is_repeated else [value]:
+            content = backwards(inner)
+            written += _varint(descriptor.number << 3 | 2) + _varint(len(content)) + content
+    return bytes(written)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 def any_value(value: Value) -> AnyValue:

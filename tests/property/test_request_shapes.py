@@ -22,6 +22,7 @@ from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.decode import decode, decode_parts
 from otel_rl.errors import RequestError
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
+from tests.otlp_requests import backwards
 
 NOW_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -103,9 +104,12 @@ def resources(draw: st.DrawFn) -> ResourceMetrics:
     return part
 
 
-requests = st.lists(resources(), min_size=1, max_size=2).map(
-    lambda parts: ExportMetricsServiceRequest(resource_metrics=parts).SerializeToString()
-)
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A request as protobuf writes it, or as the Collector does."""
+    parts = draw(st.lists(resources(), min_size=1, max_size=2))
+    request = ExportMetricsServiceRequest(resource_metrics=parts)
+    return backwards(request) if draw(st.booleans()) else request.SerializeToString()
 
 
 def _set(message: object, value: float) -> None:
@@ -114,7 +118,10 @@ def _set(message: object, value: float) -> None:
 
 @st.composite
 def changed(draw: st.DrawFn, payload: bytes) -> bytes:
-    """A request of the same length, mostly: other numbers, or other bytes."""
+    """A request of the same length, mostly: other numbers, or other bytes.
+
+    Its fields go the way of those of the first one, mostly.
+    """
     request = ExportMetricsServiceRequest.FromString(payload)
     found = [
         point
@@ -135,7 +142,8 @@ def changed(draw: st.DrawFn, payload: bytes) -> bytes:
                     if pair.value.HasField("int_value") and 0 <= pair.value.int_value < 128:
                         top = 130 if _rarely(draw) else 127
                         pair.value.int_value = draw(st.integers(0, top))
-    mutated = bytearray(request.SerializeToString())
+    is_backwards = (backwards(request) == payload) != _rarely(draw)
+    mutated = bytearray(backwards(request) if is_backwards else request.SerializeToString())
     for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 3]))):
         if mutated:
             place = draw(st.integers(0, len(mutated) - 1))
@@ -150,7 +158,7 @@ def changed(draw: st.DrawFn, payload: bytes) -> bytes:
 @st.composite
 def conversations(draw: st.DrawFn) -> list[bytes]:
     """Requests of a few shapes, repeated, with other numbers and with damage."""
-    shapes = draw(st.lists(requests, min_size=1, max_size=2))
+    shapes = draw(st.lists(requests(), min_size=1, max_size=2))
     sent = [*shapes]
     for _ in range(draw(st.integers(2, 6))):
         shape = draw(st.sampled_from(shapes))
@@ -241,7 +249,11 @@ def _spelled(decoded: Decoded) -> str:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) -> None:
     known = KnownShapes(LIMITS)
-    first, second = (_export(data.draw(st.integers(0, 127)), time_ns) for time_ns in (1, 2))
+    is_backwards = data.draw(st.booleans())
+    first, second = (
+        _export(data.draw(st.integers(0, 127)), time_ns, is_backwards=is_backwards)
+        for time_ns in (1, 2)
+    )
     assert known.validate(first, NOW_NS, lambda _: None) is None
     known.learn(first, NOW_NS)
     found = known.validate(second, NOW_NS, lambda _: None)
@@ -249,7 +261,7 @@ def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) 
     assert found.accepted == 3
 
 
-def _export(step: int, time_ns: int) -> bytes:
+def _export(step: int, time_ns: int, *, is_backwards: bool) -> bytes:
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
     part.resource.attributes.add(key="rl.experiment.name").value.string_value = "one"
@@ -260,4 +272,4 @@ def _export(step: int, time_ns: int) -> bytes:
         )
         exemplar = point.exemplars.add(time_unix_nano=NOW_NS, as_double=step / 7)
         exemplar.filtered_attributes.add(key="rl.loop.iteration").value.int_value = step
-    return request.SerializeToString()
+    return backwards(request) if is_backwards else request.SerializeToString()
