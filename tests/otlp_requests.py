@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Thread
 
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -292,6 +293,22 @@ class Journal:
         with self._lock:
             self._batches.extend(batches)
 
+    def later(self, batches: Sequence[Batch]) -> Future[None]:
+        """As a journal that keeps batches on a thread of its own."""
+        kept: Future[None] = Future()
+        kept.set_running_or_notify_cancel()
+
+        def keep() -> None:
+            try:
+                self(batches)
+            except Exception as exc:  # noqa: BLE001  # handed to who waits for it
+                kept.set_exception(exc)
+            else:
+                kept.set_result(None)
+
+        Thread(target=keep, name="journal", daemon=True).start()
+        return kept
+
     @property
     def batches(self) -> list[Batch]:
         with self._lock:
@@ -341,6 +358,7 @@ def intake(
 ) -> IngestPipeline:
     return IngestPipeline(
         accept=journal,
+        accept_later=journal.later,
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),

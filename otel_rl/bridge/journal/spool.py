@@ -9,7 +9,8 @@
 """
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from otel_rl.bridge.journal.interface import (
@@ -77,6 +78,23 @@ class Spool:
                 so that they do not wait for its room; they are recognised when they come again.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
+        full = self._journal.write(self._inserting(batches))
+        if full is not None:
+            raise full
+
+    def append_later(self, batches: Sequence[Batch]) -> Future[JournalFull | None] | None:
+        """Begin what ``append`` does, without waiting.
+
+        Returns:
+            See ``Journal.write_later``. The result is a JournalFull where ``append`` raises one.
+
+        Raises:
+            JournalClosed: The bridge is stopping. Nothing was written.
+        """
+        return self._journal.write_later(self._inserting(batches))
+
+    def _inserting(self, batches: Sequence[Batch]) -> Callable[[Connection], JournalFull | None]:
+        """Return what inserts the batches of a request in a transaction."""
         # In this order everywhere, so that no two wait for each other.
         ordered = sorted(batches, key=lambda batch: batch.experiment)
 
@@ -90,9 +108,7 @@ class Spool:
                     full = exc
             return full
 
-        full = self._journal.write(insert)
-        if full is not None:
-            raise full
+        return insert
 
     def waiting(self) -> Sequence[ExperimentKey]:
         """The experiments that have batches, in the order in which they were first heard of."""
