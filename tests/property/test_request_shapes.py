@@ -1,5 +1,7 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -15,14 +17,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ResourceMetrics,
 )
 
-from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.counters import Counters, Refusal
+from otel_rl.bridge.ingest import Experiments, IngestPipeline
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.decode import decode, decode_parts
 from otel_rl.errors import RequestError
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
-from tests.otlp_requests import backwards
+from tests.otlp_requests import Journal, backwards
 
 NOW_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -212,6 +215,56 @@ def test_a_known_shape_is_accepted_as_if_it_were_parsed(sent: list[bytes]) -> No
         if found is not None:
             assert (outcome(found), asked) == (expected, expected_asked)
         known.learn(payload, NOW_NS)
+
+
+@given(conversations())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_request_that_needs_no_thread_has_the_outcome_of_one_that_does(sent: list[bytes]) -> None:
+    fast, slow = _Site(), _Site()
+    door = fast.door()
+    for payload in sent:
+        # A new door knows no shape.
+        assert fast.outcome(door, payload) == slow.outcome(slow.door(), payload)
+    assert fast.counters.snapshot() == slow.counters.snapshot()
+
+
+class _Site:
+    """What a bridge keeps of the requests that it takes; it has room for one experiment."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self._journal = Journal()
+        self._experiments = Experiments(1)
+
+    def door(self) -> IngestPipeline:
+        return IngestPipeline(
+            accept=self._journal,
+            accept_later=self._later,
+            limits=LIMITS,
+            counters=self.counters,
+            clock_ns=lambda: NOW_NS,
+            experiments=self._experiments,
+        )
+
+    def outcome(self, door: IngestPipeline, payload: bytes) -> object:
+        known = door.take_known(payload)
+        try:
+            if known is None:
+                found = door.take(Signal.METRICS, lambda: payload)
+            else:
+                known[1].result()
+                found = door.known_was_kept(known[0])
+        except RequestError as error:
+            found_error = type(error), str(error)
+            return found_error, len(self._journal.batches)
+        kept = [(batch.experiment, _canonical(batch.payload)) for batch in self._journal.take()]
+        return outcome(found), kept
+
+    def _later(self, batches: Sequence[Batch]) -> Future[None]:
+        self._journal(batches)
+        kept: Future[None] = Future()
+        kept.set_result(None)
+        return kept
 
 
 @given(conversations())

@@ -139,6 +139,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin a request."""
+        if self.parser.should_upgrade():
+            return  # it is parsed again without the offer
         self._pending_bytes, self._is_in_head = 0, False
         super().on_headers_complete()
 
@@ -149,6 +151,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request; the next one may follow at once."""
+        if self.parser.should_upgrade():
+            return
         self._pending_bytes, self._is_in_head = 0, True
         super().on_message_complete()
 
@@ -171,15 +175,30 @@ class BoundedProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
-                # Of another protocol, which a server may ignore: RFC 9110, section 7.8.
-                if rest := data[offer.args[0] :]:
-                    self._unparsed.appendleft(rest)
+                self._ignore(offer, data)
             except httptools.HttpParserError:
                 self._break_off()
         if self._unparsed:
             self.flow.pause_reading()
         elif self._pending_bytes > MAX_HEAD_BYTES and not self._is_broken:
             self._break_off()
+
+    def _ignore(self, offer: httptools.HttpParserUpgrade, data: bytes) -> None:
+        """Parse a request again without its offer of another protocol.
+
+        A server may ignore it (RFC 9110, section 7.8). The parser takes what follows the head for
+        the other protocol, also where that is a body.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self._break_off()
+            return
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._pending_bytes = 0
+        self._unparsed.appendleft(b"\r\n".join(head) + b"\r\n\r\n" + data[offer.args[0] :])
 
     def _break_off(self) -> None:
         """Refuse what cannot be parsed; requests before it are answered first."""
