@@ -3,9 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Thread
 
+from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -35,6 +37,32 @@ from otel_rl.bridge.ingest import (
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
+
+
+def backwards(message: Message) -> bytes:
+    """Serialize with the fields from the last to the first, as the Collector does."""
+    written = bytearray()
+    for descriptor, value in reversed(message.ListFields()):
+        if descriptor.message_type is None:
+            one = type(message)()
+            if descriptor.is_repeated:
+                getattr(one, descriptor.name).extend(value)
+            else:
+                setattr(one, descriptor.name, value)
+            written += one.SerializeToString()
+            continue
+        for inner in value if descriptor.is_repeated else [value]:
+            content = backwards(inner)
+            written += _varint(descriptor.number << 3 | 2) + _varint(len(content)) + content
+    return bytes(written)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 def any_value(value: Value) -> AnyValue:
@@ -265,6 +293,22 @@ class Journal:
         with self._lock:
             self._batches.extend(batches)
 
+    def later(self, batches: Sequence[Batch]) -> Future[None]:
+        """As a journal that keeps batches on a thread of its own."""
+        kept: Future[None] = Future()
+        kept.set_running_or_notify_cancel()
+
+        def keep() -> None:
+            try:
+                self(batches)
+            except Exception as exc:  # noqa: BLE001  # handed to who waits for it
+                kept.set_exception(exc)
+            else:
+                kept.set_result(None)
+
+        Thread(target=keep, name="journal", daemon=True).start()
+        return kept
+
     @property
     def batches(self) -> list[Batch]:
         with self._lock:
@@ -314,6 +358,7 @@ def intake(
 ) -> IngestPipeline:
     return IngestPipeline(
         accept=journal,
+        accept_later=journal.later,
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),

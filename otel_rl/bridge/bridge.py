@@ -14,8 +14,9 @@ from typing import NamedTuple
 from otel_rl.bridge import stages
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import Counter, Counters, Gauge
+from otel_rl.bridge.counters import Counters, Gauge
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
+from otel_rl.bridge.durable_batches import DurableBatches
 from otel_rl.bridge.ingest import (
     Experiments,
     GrpcServer,
@@ -36,6 +37,9 @@ from otel_rl.errors import JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
 
 __all__ = ["Addresses", "Bridge", "Left"]
+
+# A batch without a row is committed after so long.
+_COMMIT_EVERY_S = 1.0
 
 # Without time left, a stopping bridge waits this long for the archive; the rest stays.
 _ARCHIVE_S = 5.0
@@ -180,15 +184,7 @@ class Bridge:
             JournalClosed: The bridge is stopping; the sender retries.
             JournalGone: The journal was removed; the sender retries.
         """
-        self._stores.room.take(batches)
-        try:
-            self._stores.spool.append(batches)
-        except JournalGone as exc:
-            self._presence.gone(exc)
-            raise
-        self._presence.there()
-        self.counters.add(Counter.BATCHES_SPOOLED, len(batches))
-        self._row_thread.wake()
+        self._durable.keep(batches)
 
     def status(self) -> Sequence[RunStatus]:
         """Every run that was written to since the start; of those that are over, some hundreds."""
@@ -279,12 +275,21 @@ class Bridge:
             dropped=self._overflow.add,
             tenant=lambda key: self._experiments.owner_of(key),
             archive_room=None if self._archive is None else self._archive.has_room,
+            commit_every_s=_COMMIT_EVERY_S,
+        )
+        self._durable = DurableBatches(
+            stores.spool,
+            stores.room,
+            self._presence,
+            self.counters,
+            kept=lambda: self._row_thread.wake(),
         )
         self._experiments = Experiments(
             settings.receive.max_experiments, self._rows.experiments, shares=self._shares
         )
         self._intake = IngestPipeline(
-            accept=self.accept,
+            accept=self._durable.keep,
+            accept_later=self._durable.keep_later,
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,

@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 # Rows are also closed by time, so rounds run even when nothing arrives.
 _TICK_S = 0.2
 
-# Each round commits the whole state of its runs, so requests are gathered for this many times the
+# Each round costs each run, however little came, so requests are gathered for this many times the
 # CPU time of the last rounds, and for this long at most: rows may be that much later.
-_GATHERING = 4.0
-_MAX_GATHERING_S = 0.2
+_GATHERING = 60.0
+_MAX_GATHERING_S = 0.3
 
 # While the disk blocks all requests, or this process is starved, no sender can report. Pauses
 # longer than this do not count as silence or lateness.

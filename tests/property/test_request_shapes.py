@@ -1,5 +1,7 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -15,13 +17,15 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ResourceMetrics,
 )
 
-from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.counters import Counters, Refusal
+from otel_rl.bridge.ingest import Experiments, IngestPipeline
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.decode import decode, decode_parts
 from otel_rl.errors import RequestError
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
+from tests.otlp_requests import Journal, backwards
 
 NOW_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -103,9 +107,12 @@ def resources(draw: st.DrawFn) -> ResourceMetrics:
     return part
 
 
-requests = st.lists(resources(), min_size=1, max_size=2).map(
-    lambda parts: ExportMetricsServiceRequest(resource_metrics=parts).SerializeToString()
-)
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A request as protobuf writes it, or as the Collector does."""
+    parts = draw(st.lists(resources(), min_size=1, max_size=2))
+    request = ExportMetricsServiceRequest(resource_metrics=parts)
+    return backwards(request) if draw(st.booleans()) else request.SerializeToString()
 
 
 def _set(message: object, value: float) -> None:
@@ -114,7 +121,10 @@ def _set(message: object, value: float) -> None:
 
 @st.composite
 def changed(draw: st.DrawFn, payload: bytes) -> bytes:
-    """A request of the same length, mostly: other numbers, or other bytes."""
+    """A request of the same length, mostly: other numbers, or other bytes.
+
+    Its fields go the way of those of the first one, mostly.
+    """
     request = ExportMetricsServiceRequest.FromString(payload)
     found = [
         point
@@ -135,7 +145,8 @@ def changed(draw: st.DrawFn, payload: bytes) -> bytes:
                     if pair.value.HasField("int_value") and 0 <= pair.value.int_value < 128:
                         top = 130 if _rarely(draw) else 127
                         pair.value.int_value = draw(st.integers(0, top))
-    mutated = bytearray(request.SerializeToString())
+    is_backwards = (backwards(request) == payload) != _rarely(draw)
+    mutated = bytearray(backwards(request) if is_backwards else request.SerializeToString())
     for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 3]))):
         if mutated:
             place = draw(st.integers(0, len(mutated) - 1))
@@ -150,7 +161,7 @@ def changed(draw: st.DrawFn, payload: bytes) -> bytes:
 @st.composite
 def conversations(draw: st.DrawFn) -> list[bytes]:
     """Requests of a few shapes, repeated, with other numbers and with damage."""
-    shapes = draw(st.lists(requests, min_size=1, max_size=2))
+    shapes = draw(st.lists(requests(), min_size=1, max_size=2))
     sent = [*shapes]
     for _ in range(draw(st.integers(2, 6))):
         shape = draw(st.sampled_from(shapes))
@@ -208,6 +219,56 @@ def test_a_known_shape_is_accepted_as_if_it_were_parsed(sent: list[bytes]) -> No
 
 @given(conversations())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_request_that_needs_no_thread_has_the_outcome_of_one_that_does(sent: list[bytes]) -> None:
+    fast, slow = _Site(), _Site()
+    door = fast.door()
+    for payload in sent:
+        # A new door knows no shape.
+        assert fast.outcome(door, payload) == slow.outcome(slow.door(), payload)
+    assert fast.counters.snapshot() == slow.counters.snapshot()
+
+
+class _Site:
+    """What a bridge keeps of the requests that it takes; it has room for one experiment."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self._journal = Journal()
+        self._experiments = Experiments(1)
+
+    def door(self) -> IngestPipeline:
+        return IngestPipeline(
+            accept=self._journal,
+            accept_later=self._later,
+            limits=LIMITS,
+            counters=self.counters,
+            clock_ns=lambda: NOW_NS,
+            experiments=self._experiments,
+        )
+
+    def outcome(self, door: IngestPipeline, payload: bytes) -> object:
+        known = door.take_known(payload)
+        try:
+            if known is None:
+                found = door.take(Signal.METRICS, lambda: payload)
+            else:
+                known[1].result()
+                found = door.known_was_kept(known[0])
+        except RequestError as error:
+            found_error = type(error), str(error)
+            return found_error, len(self._journal.batches)
+        kept = [(batch.experiment, _canonical(batch.payload)) for batch in self._journal.take()]
+        return outcome(found), kept
+
+    def _later(self, batches: Sequence[Batch]) -> Future[None]:
+        self._journal(batches)
+        kept: Future[None] = Future()
+        kept.set_result(None)
+        return kept
+
+
+@given(conversations())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_known_shape_is_decoded_as_if_it_were_parsed(sent: list[bytes]) -> None:
     for payload in sent:
         # A field that OTLP does not have, so that the request is parsed.
@@ -241,7 +302,11 @@ def _spelled(decoded: Decoded) -> str:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) -> None:
     known = KnownShapes(LIMITS)
-    first, second = (_export(data.draw(st.integers(0, 127)), time_ns) for time_ns in (1, 2))
+    is_backwards = data.draw(st.booleans())
+    first, second = (
+        _export(data.draw(st.integers(0, 127)), time_ns, is_backwards=is_backwards)
+        for time_ns in (1, 2)
+    )
     assert known.validate(first, NOW_NS, lambda _: None) is None
     known.learn(first, NOW_NS)
     found = known.validate(second, NOW_NS, lambda _: None)
@@ -249,7 +314,7 @@ def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) 
     assert found.accepted == 3
 
 
-def _export(step: int, time_ns: int) -> bytes:
+def _export(step: int, time_ns: int, *, is_backwards: bool) -> bytes:
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
     part.resource.attributes.add(key="rl.experiment.name").value.string_value = "one"
@@ -260,4 +325,4 @@ def _export(step: int, time_ns: int) -> bytes:
         )
         exemplar = point.exemplars.add(time_unix_nano=NOW_NS, as_double=step / 7)
         exemplar.filtered_attributes.add(key="rl.loop.iteration").value.int_value = step
-    return request.SerializeToString()
+    return backwards(request) if is_backwards else request.SerializeToString()

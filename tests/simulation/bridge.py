@@ -160,6 +160,7 @@ class Bridge:
             counters=self.counters,
             notify=lambda key: None,
             owners=owners,
+            commit_every_s=knobs.commit_every_s,
             clock_s=lambda: 0.0,  # turns end by work alone, so that a world happens again
             slice_parts=knobs.slice_parts,
             part=knobs.part,

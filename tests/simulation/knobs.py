@@ -22,6 +22,7 @@ class Knobs:
         delivery: How rows are delivered. Bounds small enough to be met.
         part: Points of which a batch is taken at a time.
         slice_parts: Parts that an experiment may take in its turn.
+        commit_every_s: For how long batches without a row stay uncommitted.
     """
 
     bridges: int
@@ -30,6 +31,7 @@ class Knobs:
     delivery: DeliverySettings
     part: int
     slice_parts: int
+    commit_every_s: float
 
     @classmethod
     def draw(cls, chance: random.Random) -> Self:
@@ -56,4 +58,5 @@ class Knobs:
         )
         bridges, lease_s = chance.choice([1, 1, 2, 3]), chance.choice([6.0, 12.0, 30.0])
         part, slice_parts = {1: (1, 1), 8: (2, 3), 50: (1_000, 32)}[batch_rows]
-        return cls(bridges, lease_s, align, delivery, part, slice_parts)
+        commit_every_s = chance.choice([0.0, 1.0, 3.0])
+        return cls(bridges, lease_s, align, delivery, part, slice_parts, commit_every_s)

@@ -5,11 +5,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from otel_rl.bridge.counters import Counter, Counters, Outcome, Where
+from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
 from otel_rl.bridge.ingest.admission.experiments import Experiments, Newcomers
 from otel_rl.bridge.ingest.admission.parse_lanes import ParseLanes
 from otel_rl.bridge.ingest.admission.thread_turns import ThreadTurns
@@ -39,6 +40,8 @@ _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory
 # Waiting large requests take at most one thread in this many; the rest serve all others.
 _THREADS_OF_ONE_LARGE = 8
 
+_NEW = (Refusal.TOO_MANY_EXPERIMENTS, "")  # perhaps: whoever may wait for the journal finds out
+
 _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
 
 
@@ -51,6 +54,7 @@ class IngestPipeline:
         accept: Makes the batches of a request durable before it returns. Called from many threads
             at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
             cannot; the sender then retries.
+        accept_later: Begins that without waiting, see ``DurableBatches.keep_later``.
         limits: Bounds on requests.
         counters: Counts every request and its items.
         clock_ns: The bridge's own clock.
@@ -65,6 +69,7 @@ class IngestPipeline:
         self,
         *,
         accept: Callable[[Sequence[Batch]], None],
+        accept_later: Callable[[Sequence[Batch]], Future[None] | None] = lambda _: None,
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -77,6 +82,7 @@ class IngestPipeline:
         self.problem = problem
         self.limits = limits
         self._accept = accept
+        self._accept_later = accept_later
         self._counters = counters
         self._clock_ns = clock_ns
         self._tokens = tokens or Tokens(AuthSettings())
@@ -158,6 +164,42 @@ class IngestPipeline:
             if admitted.batches:
                 self._accept(admitted.batches)
                 newcomers.keep(batch.experiment for batch in admitted.batches)
+        return self._counted(signal, admitted)
+
+    def take_known(
+        self, payload: bytes, grant: Grant | None = None
+    ) -> tuple[Validated, Future[None]] | None:
+        """Validate a short metrics request of known shapes and experiments, and begin to store it.
+
+        It neither blocks nor parses.
+
+        Args:
+            payload: As protobuf.
+            grant: Grant of the sender.
+
+        Returns:
+            The outcome for ``known_was_kept``, which holds once the future is done. None if the
+            request is not certainly such a one: then ``take`` decides.
+
+        Raises:
+            JournalClosed: The sender should send this again.
+        """
+
+        def problem(key: ExperimentKey) -> Problem:
+            forbidden = None if grant is None else grant.problem(key)
+            return forbidden or (None if self._experiments.knows(key) else _NEW)
+
+        validated = self._known.validate(payload, self._clock_ns(), problem)
+        kept = None if validated is None else self._accept_later(validated.batches)
+        return None if validated is None or kept is None else (validated, kept)
+
+    def known_was_kept(self, validated: Validated) -> Validated:
+        """Count a request of ``take_known`` that is durable. Returns what its sender is told."""
+        self._experiments.keep([batch.experiment for batch in validated.batches])
+        return self._counted(Signal.METRICS, validated)
+
+    def _counted(self, signal: Signal, admitted: Validated) -> Validated:
+        """Count a request that is durable, and add what became of earlier ones."""
         self._count(signal, admitted)
         points, message = self._overflow.take(admitted.batches)
         if not points:

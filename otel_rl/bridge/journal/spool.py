@@ -9,7 +9,8 @@
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from otel_rl.bridge.journal.interface import (
@@ -77,6 +78,23 @@ class Spool:
                 so that they do not wait for its room; they are recognised when they come again.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
+        full = self._journal.write(self._inserting(batches))
+        if full is not None:
+            raise full
+
+    def append_later(self, batches: Sequence[Batch]) -> Future[JournalFull | None] | None:
+        """Begin what ``append`` does, without waiting.
+
+        Returns:
+            See ``Journal.write_later``. The result is a JournalFull where ``append`` raises one.
+
+        Raises:
+            JournalClosed: The bridge is stopping. Nothing was written.
+        """
+        return self._journal.write_later(self._inserting(batches))
+
+    def _inserting(self, batches: Sequence[Batch]) -> Callable[[Connection], JournalFull | None]:
+        """Return what inserts the batches of a request in a transaction."""
         # In this order everywhere, so that no two wait for each other.
         ordered = sorted(batches, key=lambda batch: batch.experiment)
 
@@ -90,9 +108,7 @@ class Spool:
                     full = exc
             return full
 
-        full = self._journal.write(insert)
-        if full is not None:
-            raise full
+        return insert
 
     def waiting(self) -> Sequence[ExperimentKey]:
         """The experiments that have batches, in the order in which they were first heard of."""
@@ -103,18 +119,31 @@ class Spool:
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
-    def read(self, key: ExperimentKey, *, max_bytes: int) -> Sequence[Spooled]:
-        """The first batches of an experiment, about ``max_bytes``; at least one if there is one."""
+    def read(
+        self, key: ExperimentKey, *, max_bytes: int, but: Collection[Offset] = ()
+    ) -> Sequence[Spooled]:
+        """The first batches of an experiment, about ``max_bytes``; at least one if there is one.
+
+        Args:
+            key: The experiment.
+            max_bytes: Size at which the read ends.
+            but: Batches that the caller has read already.
+        """
         found: list[Spooled] = []
         size = 0
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
+            first = _first_unread(connection, run, but) if but else 0
+            if first is None:
+                return []
             cursor = connection.execute(
                 "SELECT position, signal, received_ns, payload, crc FROM batches"
-                " WHERE run_id = ? ORDER BY position",
-                (run,),
+                " WHERE run_id = ? AND position >= ? ORDER BY position",
+                (run, first),
             )
             for row in cursor:
+                if row[0] in but:  # one with a lower position became visible after it
+                    continue
                 found.append(_spooled(key, run, *row))
                 size += len(found[-1].batch.payload)
                 if size >= max_bytes:
@@ -233,6 +262,14 @@ class Spool:
                 checksum(batch.payload, run, str(batch.signal), batch.received_ns),
             ),
         )
+
+
+def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> int | None:
+    positions = connection.execute(
+        "SELECT position FROM batches WHERE run_id = ?",
+        (run,),
+    ).fetchall()
+    return min((position for (position,) in positions if position not in but), default=None)
 
 
 def _spooled(

@@ -135,18 +135,19 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Point], int]]:
             yield sender, _points(resource_metrics, sender, now_ns), _beat_ns(resource_metrics)
         return
     for part in parts:
-        sender = sender_of(payload[part.resource : part.body])
-        body = payload[part.body : part.end]
+        sender = sender_of(payload[part.resource : part.resource_end])
+        body = payload[part.body : part.body_end]
         read = read_known(sender, body, now_ns) if sender.exact else None
         if read is not None:
             yield sender, *read
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
-        sender = sender_of(parsed.resource.SerializeToString())
-        points: Iterable[Point] = _points(parsed, sender, now_ns)
+        # A body may hold a second resource; it has no shape then.
+        merged = sender_of(parsed.resource.SerializeToString())
+        points: Iterable[Point] = _points(parsed, merged, now_ns)
         if sender.exact and len(body) <= MAX_BODY_BYTES:
             points = learned(sender, body, now_ns, [*points])
-        yield sender, points, _beat_ns(parsed)
+        yield merged, points, _beat_ns(parsed)
 
 
 def _size(point: Point) -> int:

@@ -76,6 +76,8 @@ class LoadedRun:
         parts: The rest of the first of them; None if no part of it was taken.
         cut: That batch, and the position in it; None as before.
         taken: Batches that were taken completely, since the commit.
+        taken_bytes: Their size.
+        taken_ns: When the first of them was taken, by the bridge's clock.
         heard_ns: Arrival of the last taken one.
         archive_room: Tells whether the journal has room for values that wait for the archive.
         unarchived: Values that are left out of the archive, since the commit.
@@ -100,7 +102,9 @@ class LoadedRun:
     reads_on: bool = False
     parts: Iterator[Decoded] | None = None
     cut: tuple[Offset, int] | None = None
-    taken: list[Offset] = field(default_factory=list)
+    taken: dict[Offset, None] = field(default_factory=dict)
+    taken_bytes: int = 0
+    taken_ns: int = 0
     heard_ns: int = 0
     archive_room: Callable[[], bool] | None = None
     unarchived: int = 0
@@ -128,7 +132,7 @@ class LoadedRun:
                 break
         self.unread.extend(spooled)
 
-    def take(self, turn: Turn, part_points: int) -> None:
+    def take(self, turn: Turn, part_points: int, now_ns: int) -> None:
         """Take read batches, in parts of about ``part_points``, until the turn is over."""
         while self.unread:
             one = self.unread[0]
@@ -152,7 +156,9 @@ class LoadedRun:
                 if part.has_more and turn.is_over:
                     return
             self.parts = self.cut = None
-            self.taken.append(one.offset)
+            self.taken_ns = self.taken_ns if self.taken else now_ns
+            self.taken[one.offset] = None
+            self.taken_bytes += len(one.batch.payload)
             self.unread.popleft()
             if turn.is_over:
                 return
@@ -177,7 +183,6 @@ class LoadedRun:
     def take_commit(
         self,
         rows: Sequence[Row],
-        taken: Sequence[Offset],
         description: Description | None,
         history: HistoryRecords | None,
     ) -> Commit:
@@ -185,11 +190,11 @@ class LoadedRun:
 
         Args:
             rows: New rows.
-            taken: Batches that are in the rows and the state.
             description: If it has changed.
             history: New records.
         """
         aligner = self.aligner
+        taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
         seen = aligner.take_log()  # before the state, which includes what the log forgets
         kept = wire.Run(wire.VERSION, aligner.to_wire(), self.metadata.to_wire(), self.cut)
         keys = aligner.take_keys()

@@ -9,6 +9,9 @@ rolled back and retried later, while the others go on.
 A turn ends after a slice of time or of work, also in the middle of a batch, where the run's next
 turn resumes. Rows closed before that, because of the bounds on open data, are committed with the
 position in the batch: so after a crash nothing is taken twice.
+
+A commit writes the whole state of a run. So batches without a row stay in the spool for a while
+after they were taken, and after a crash they are taken again into the state of the last commit.
 """
 
 import logging
@@ -68,6 +71,9 @@ _ROW_VALUES = 100_000
 # Large batches that are in progress at a time, see ``LoadedRun.next_is_large``.
 _MOST_LARGE = 2
 
+# Batches without a row are committed at this size: after a crash they are read again.
+_UNCOMMITTED_BYTES = 4 << 20
+
 # After a failure that is not a batch's fault: a bug, a damaged page of the journal, a used-up
 # share.
 _RETRY_NS = 1 * _NS_PER_S
@@ -119,6 +125,7 @@ class RowProcessor:
         tenant: Returns the name of a run's tenant.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
+        commit_every_s: Longest time for which batches without a row stay uncommitted.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
         slice_s: Most seconds of a turn.
         slice_parts: Most parts of batches in a turn.
@@ -139,6 +146,7 @@ class RowProcessor:
         dropped: Callable[[ExperimentKey, Mapping[str, DroppedPoints]], None] = lambda *_: None,
         tenant: Callable[[ExperimentKey], str] = lambda _: "",
         archive_room: Callable[[], bool] | None = None,
+        commit_every_s: float = 0.0,
         clock_s: Callable[[], float] = time.monotonic,
         slice_s: float = _SLICE_S,
         slice_parts: int = _SLICE_PARTS,
@@ -156,6 +164,7 @@ class RowProcessor:
         self._settings = settings
         self._counters = counters
         self._notify = notify
+        self._commit_every_ns = int(commit_every_s * _NS_PER_S)
         self._report_interval_ns = int(report_interval_s * _NS_PER_S)
         self._gauges = gauges
         self._owners = owners or SoleOwner()
@@ -289,9 +298,9 @@ class RowProcessor:
                     report = {}
                 rows = run.aligner.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
-                if rows or description is not None:
+                if rows or run.taken or description is not None:
                     history = run.aligner.take_history(now_ns, everything=True)
-                    commits.append(run.take_commit(rows, (), description, history))
+                    commits.append(run.take_commit(rows, description, history))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
@@ -308,14 +317,15 @@ class RowProcessor:
                 self._read(key, run, max_bytes)
         if run.unread:
             run.used_ns = now_ns
-            if not self._take_what_is_sound(key, run, turn):
+            if not self._take_what_is_sound(key, run, turn, now_ns):
                 done.has_more = True
                 return
-        elif self._is_idle(run, now_ns):
+        elif not run.taken and self._is_idle(run, now_ns):
             self._untold.pop(key, None)
             self._unload(key)
             return
         has_more = run.reads_on or bool(run.unread)
+        is_due = self._is_due(key, run, now_ns)
         if not has_more:
             self._troubles.pop(key, None)
         done.has_more |= has_more
@@ -332,13 +342,23 @@ class RowProcessor:
             if rows and report:
                 run.report.told(report, now_ns)
             description = self._news(key, run)
-        is_whole = run.parts is None
-        if rows or (is_whole and run.taken) or description is not None:
-            taken, run.taken = run.taken, []
+        if rows or is_due or description is not None:
             history = run.aligner.take_history(clock_ns)
-            done.commits.append(run.take_commit(rows, taken, description, history))
-        elif is_whole:
+            done.commits.append(run.take_commit(rows, description, history))
+        elif run.parts is None and not run.taken:
             self._untold.pop(key, None)
+
+    def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int) -> bool:
+        """Return whether batches are to be committed without a row."""
+        if run.parts is not None or not run.taken:
+            return False
+        trouble = self._troubles.get(key)
+        return (
+            run.taken_bytes >= _UNCOMMITTED_BYTES
+            or _has_passed(self._commit_every_ns, run.taken_ns, now_ns)
+            # Or the faulty one would not be told from those before it.
+            or (trouble is not None and trouble.one_by_one)
+        )
 
     def _tell(self, key: ExperimentKey, run: LoadedRun) -> None:
         """Add a finding to a run, until it is committed."""
@@ -347,7 +367,9 @@ class RowProcessor:
         if key in self._untold:  # no news, unless the last attempt was rolled back
             run.aligner.tell(self._untold[key])
 
-    def _take_what_is_sound(self, key: ExperimentKey, run: LoadedRun, turn: Turn) -> bool:
+    def _take_what_is_sound(
+        self, key: ExperimentKey, run: LoadedRun, turn: Turn, now_ns: int
+    ) -> bool:
         """Take read batches until the turn is over. Returns whether rows may result."""
         if run.unread[0].is_damaged:
             self._set_aside(key, run.unread.popleft(), SampleDrop.DAMAGED)
@@ -355,7 +377,7 @@ class RowProcessor:
         if not self._may_begin(run):
             return False
         try:
-            run.take(turn, self._part)
+            run.take(turn, self._part, now_ns)
         except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
             bad = run.unread[0]
             is_one = len(run.unread) + len(run.taken) == 1
@@ -390,7 +412,7 @@ class RowProcessor:
         trouble = self._troubles.get(key)
         if trouble is not None and trouble.one_by_one:
             max_bytes = 1  # a read returns at least one batch
-        spooled = self._spool.read(key, max_bytes=max_bytes)
+        spooled = self._spool.read(key, max_bytes=max_bytes, but=run.taken)
         run.read(spooled, max_bytes)
 
     def _load(self, key: ExperimentKey, now_ns: int) -> LoadedRun:

@@ -82,6 +82,16 @@ class Experiments:
             owner = self._owners.get(key)
         return self._shares.owner_of(key) if owner is None else owner
 
+    def keep(self, keys: Iterable[ExperimentKey]) -> None:
+        """Mark ``keys`` as known: part of them is durable."""
+        with self._lock:
+            for key in keys:
+                self._known.add(key)
+                self._kept_meanwhile.add(key)
+                if key not in self._owners:  # released while a request of it was in flight
+                    owner = self._owners[key] = self._shares.owner_of(key)
+                    self._used[owner] += 1
+
     def _name(self, key: ExperimentKey, token: str, named: set[ExperimentKey]) -> Problem:
         with self._lock:
             fault = self._take(key, token, named)
@@ -139,15 +149,6 @@ class Experiments:
             self._owners[key] = self._shares.owner_of(key) if owner is None else owner
         self._used = Counter(self._owners.values())
 
-    def _keep(self, keys: Iterable[ExperimentKey]) -> None:
-        with self._lock:
-            for key in keys:
-                self._known.add(key)
-                self._kept_meanwhile.add(key)
-                if key not in self._owners:  # released while a request of it was in flight
-                    owner = self._owners[key] = self._shares.owner_of(key)
-                    self._used[owner] += 1
-
 
 class Newcomers:
     """Experiments of one request that are new to the bridge.
@@ -171,4 +172,4 @@ class Newcomers:
 
     def keep(self, keys: Iterable[ExperimentKey]) -> None:
         """Mark ``keys`` as known: part of them is durable."""
-        self._experiments._keep(keys)  # noqa: SLF001  # the two are one idea
+        self._experiments.keep(keys)

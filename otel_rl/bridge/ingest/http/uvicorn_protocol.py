@@ -1,22 +1,26 @@
-"""uvicorn's HTTP/1.1 protocol, with bounds on how long a sender may take.
+"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on what a sender may send and how long.
 
 By itself uvicorn waits without limit for headers, and for the sender to read its answer: a few
-thousand half-open requests would take every file descriptor of the bridge. The timeout of the body
-is in ``body.py``. A gRPC client at the HTTP port gets an answer that names the right port.
+thousand half-open requests would take every file descriptor of the bridge. The parser bounds
+neither headers nor trailers, nor the requests that a sender sends ahead. The timeout of the body is
+in ``body.py``. A gRPC client at the HTTP port gets an answer that names the right port.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import h11
+import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 
 __all__ = ["BoundedProtocol", "SenderTimeouts"]
 
@@ -28,9 +32,15 @@ _log.setLevel(logging.ERROR)
 # Preface of an HTTP/2 client without prior negotiation: RFC 9113, section 3.4.
 _PREFACE = b"PRI * HTTP/2.0\r\n"
 
+# Parsed at a time: a request that waits for the answer of the one before takes more memory than its
+# bytes, so what was sent behind it is parsed later.
+_SLICE_BYTES = 8 << 10
+
 # Of a stopping server: for a sender to answer the end of its TLS connection. One that sends nothing
 # at the moment does not read it either.
 _GOODBYE_S = 0.5
+
+_INVALID = "Invalid HTTP request received."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class SenderTimeouts:
     on_http2: Callable[[], str]
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(HttpToolsProtocol):
     """Closes connections that are too slow to send headers or to read answers.
 
     Between requests uvicorn's own keep-alive timeout holds.
@@ -81,40 +91,140 @@ class BoundedProtocol(H11Protocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self._goodbye_timer: asyncio.TimerHandle | None = None
-        self._head = b""
+        # The first bytes, as long as they may be the preface; then None.
+        self._head: bytes | None = b""
+        # Received since the parser last came to the end of a head, or to a piece of a body.
+        self._pending_bytes = 0
+        self._is_in_head = True
+        # Received behind a request that waits for its turn.
+        self._unparsed: deque[bytes] = deque()
+        self._is_broken = False
         self._number = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout of the first request."""
         # One transport for both directions, as in uvicorn.
         super().connection_made(transport)
+        self.flow = _Flow(transport, lambda: not (self.pipeline or self._unparsed))
         own = transport.get_extra_info("socket")
         self._number = -1 if own is None else own.fileno()
         self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, and check whether they complete the headers."""
-        if len(self._head) < len(_PREFACE):
-            self._head = (self._head + data)[: len(_PREFACE)]
-            if self._head == _PREFACE:  # which h11 would take for a request of the method PRI
+        """Parse bytes, and check whether they complete the headers."""
+        if self.transport.is_closing() or self._is_broken:
+            return
+        if self._head is not None:
+            self._head += data
+            if self._head.startswith(_PREFACE):
                 super().send_400_response(self._patience.on_http2())
                 return
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+            if _PREFACE.startswith(self._head):
+                self._pending_bytes = len(self._head)
+                return
+            data, self._head = self._head, None
+        self._unset_keepalive_if_required()
+        self._unparsed.extend(_slices(data))
+        self._parse()
+        if self._is_answering:
             self._stop_header_timer()
         elif self._header_timer is None:
             self._start_header_timer()
         self._say_whether_busy()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers are ignored, since the request is being handled already."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request."""
+        if self.parser.should_upgrade():
+            return  # it is parsed again without the offer
+        self._pending_bytes, self._is_in_head = 0, False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._pending_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request; the next one may follow at once."""
+        if self.parser.should_upgrade():
+            return
+        self._pending_bytes, self._is_in_head = 0, True
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
-        """End a request; the next one may have arrived already."""
+        """End an answer; the next request may have arrived already."""
         super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self._parse()
+        if self._is_broken and not self._is_answering:
+            self.send_400_response(_INVALID)
+        self.flow.resume_reading()
         self._say_whether_busy()
+
+    def _parse(self) -> None:
+        """Parse what has arrived, up to a request that has to wait for its turn."""
+        while self._unparsed and not self.pipeline and not self._is_broken:
+            data = self._unparsed.popleft()
+            self._pending_bytes += len(data)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._ignore(offer, data)
+            except httptools.HttpParserError:
+                self._break_off()
+        if self._unparsed:
+            self.flow.pause_reading()
+        elif self._pending_bytes > MAX_HEAD_BYTES and not self._is_broken:
+            self._break_off()
+
+    def _ignore(self, offer: httptools.HttpParserUpgrade, data: bytes) -> None:
+        """Parse a request again without its offer of another protocol.
+
+        A server may ignore it (RFC 9110, section 7.8). The parser takes what follows the head for
+        the other protocol, also where that is a body.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self._break_off()
+            return
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._pending_bytes = 0
+        self._unparsed.appendleft(b"\r\n".join(head) + b"\r\n\r\n" + data[offer.args[0] :])
+
+    def _break_off(self) -> None:
+        """Refuse what cannot be parsed; requests before it are answered first."""
+        self._is_broken = True
+        self._unparsed.clear()
+        if self._is_stored:
+            self.flow.pause_reading()
+        else:
+            self.send_400_response(_INVALID)
+
+    @property
+    def _is_answering(self) -> bool:
+        """Return whether a request has begun and is not answered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
+
+    @property
+    def _is_stored(self) -> bool:
+        """Return whether a request is complete and not answered."""
+        if self.pipeline:
+            return True
+        return self._is_answering and not self.cycle.more_body
 
     def _say_whether_busy(self) -> None:
         if not self.transport.is_closing():  # otherwise its descriptor may be reused
-            waits = self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
-            self._patience.set_busy(self._number, is_busy=not waits)
+            self._patience.set_busy(self._number, is_busy=self._is_stored)
 
     def pause_writing(self) -> None:
         """Start the timeout of the answer."""
@@ -144,7 +254,7 @@ class BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer input that is not HTTP."""
-        if self.conn.our_state is h11.IDLE:  # otherwise the application counts the request
+        if not self._is_answering:  # otherwise the application counts the request
             self._patience.count(Outcome.MALFORMED)
         super().send_400_response(msg)
 
@@ -160,8 +270,8 @@ class BoundedProtocol(H11Protocol):
 
     def _give_up_headers(self) -> None:
         self._header_timer = None
-        if self.conn.their_state is h11.IDLE:
-            if self.conn.trailing_data[0]:  # otherwise nothing was sent, as by a port scan
+        if not self._is_answering:
+            if self._pending_bytes:  # otherwise nothing was sent, as by a port scan
                 self._patience.count(Outcome.SLOW)
             self.transport.close()
 
@@ -178,3 +288,26 @@ class BoundedProtocol(H11Protocol):
         self._answer_timer = None
         self._patience.count(Outcome.SLOW)
         self.transport.abort()
+
+
+class _Flow(FlowControl):
+    """Reads on only when nothing waits that was read before.
+
+    Args:
+        transport: Of the connection.
+        may_read: Whether that is so.
+    """
+
+    def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._may_read = may_read
+
+    def resume_reading(self) -> None:
+        if self._may_read():
+            super().resume_reading()
+
+
+def _slices(data: bytes) -> list[bytes]:
+    if len(data) <= _SLICE_BYTES:
+        return [data]
+    return [data[at : at + _SLICE_BYTES] for at in range(0, len(data), _SLICE_BYTES)]

@@ -73,10 +73,10 @@ class KnownShapes:
         keys: list[ExperimentKey] = []
         accepted = 0
         for part in parts:
-            if part.body - part.resource > _MAX_RESOURCE_BYTES:
+            if part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
                 return None
-            key = self._experiment(payload[part.resource : part.body])
-            body = payload[part.body : part.end]
+            key = self._experiment(payload[part.resource : part.resource_end])
+            body = payload[part.body : part.body_end]
             shape = self._bodies.find(body) if key is not None else None
             if key is None or shape is None or not rules.are_near(*shape.time_range_ns(body)):
                 return None
@@ -89,7 +89,7 @@ class KnownShapes:
     def learn(self, payload: bytes, now_ns: int) -> None:
         """Learn from a request that was accepted, whole or in part."""
         for part in self._parts(payload) or ():
-            body = payload[part.body : part.end]
+            body = payload[part.body : part.body_end]
             if self._bodies.find(body) is None:
                 self._bodies.learn(body, partial(self._is_sound, body, now_ns))
 

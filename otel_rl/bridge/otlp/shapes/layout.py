@@ -1,5 +1,7 @@
 """Finds the places of times, values and steps in the gauges of a serialized ``ResourceMetrics``.
 
+Fields may have any order: the Collector writes them from the last to the first.
+
 A strict reader: a field that is unknown, repeated or of another kind than those named here means
 that there is no layout, and that the request is parsed as any other. So two bodies of one layout
 that are equal outside of the found places differ in these numbers only.
@@ -26,10 +28,10 @@ _EXEMPLAR_INT, _FILTERED = 6, 7
 _VARINT, _I64, _LEN = 0, 1, 2
 _NO_VALUE = 1  # flag of a point
 
-# An attribute with an integer step, up to the step: key, and an AnyValue of a few bytes.
+# The fields of an attribute with an integer step: key, and an AnyValue of a few bytes.
 _STEP_NAME = names.RL_LOOP_ITERATION.encode()
-_STEP_KEY = b"\x0a%c%b\x12" % (len(_STEP_NAME), _STEP_NAME)
-_INT_VALUE = 0x18
+_STEP_KEY = b"\x0a%c%b" % (len(_STEP_NAME), _STEP_NAME)
+_ANY_VALUE, _INT_VALUE = 0x12, 0x18
 _MAX_STEP_BYTES = 9  # of one with ten, a negative one, not every last byte is valid
 
 
@@ -184,9 +186,18 @@ def _read_exemplar(body: bytes, start: int, end: int) -> dict[int, Slot]:
 
 
 def _step_slot(body: bytes, start: int, end: int) -> Slot:
-    """Return the place of the integer in an attribute that is a step and nothing else."""
-    value = start + len(_STEP_KEY)
-    if not body.startswith(_STEP_KEY, start) or end < value + 3 or body[value + 1] != _INT_VALUE:
+    """Return the place of the integer in an attribute that is a step and nothing else.
+
+    Its key is the first field, or the last one, as the Collector writes it.
+    """
+    if body.startswith(_STEP_KEY, start):
+        start += len(_STEP_KEY)
+    elif body.endswith(_STEP_KEY, start, end):
+        end -= len(_STEP_KEY)
+    else:
+        raise _NoLayout
+    value = start + 1
+    if end < value + 3 or (body[start], body[value + 1]) != (_ANY_VALUE, _INT_VALUE):
         raise _NoLayout
     step = value + 2
     is_one = body[value] == end - value - 1 and _after_varint(body, step, end) == end

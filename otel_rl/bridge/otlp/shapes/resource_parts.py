@@ -6,6 +6,7 @@ from typing import NamedTuple
 __all__ = ["ResourcePart", "resource_parts"]
 
 _RESOURCE_METRICS = _RESOURCE = 0x0A  # field 1, length-delimited: in the request, in each part
+_SCOPE_METRICS, _SCHEMA_URL = 0x12, 0x1A  # fields 2 and 3 of each part
 
 
 class ResourcePart(NamedTuple):
@@ -14,20 +15,25 @@ class ResourcePart(NamedTuple):
     Attributes:
         start: Of its tag.
         resource: Start of the serialized ``Resource``.
-        body: End of that, and start of all other fields.
+        resource_end: End of that.
+        body: Start of all other fields.
+        body_end: End of those.
         end: End of the part.
     """
 
     start: int
     resource: int
+    resource_end: int
     body: int
+    body_end: int
     end: int
 
 
 def resource_parts(payload: bytes) -> Sequence[ResourcePart] | None:
     """Return the parts of a request in order; None if it has any other field.
 
-    Each begins with its resource. Bodies are unchecked bytes, which may hold a second resource.
+    Each begins with its resource, or ends with it: the Collector writes fields from the last to the
+    first. Bodies are unchecked bytes, which may hold a second resource.
     """
     parts = []
     position, size = 0, len(payload)
@@ -37,15 +43,33 @@ def resource_parts(payload: bytes) -> Sequence[ResourcePart] | None:
             return None
         length, position = _length(payload, position + 1)
         end = position + length
-        if length < 1 or end > size or payload[position] != _RESOURCE:
+        if length < 1 or end > size:
             return None
-        length, resource = _length(payload, position + 1)
-        body = resource + length
-        if length < 0 or body > end:
+        part = _part(payload, start, position, end)
+        if part is None:
             return None
-        parts.append(ResourcePart(start, resource, body, end))
+        parts.append(part)
         position = end
     return parts
+
+
+def _part(payload: bytes, start: int, inner: int, end: int) -> ResourcePart | None:
+    """Split the fields between ``inner`` and ``end``."""
+    tag = inner
+    while tag < end and payload[tag] in (_SCOPE_METRICS, _SCHEMA_URL):
+        length, content = _length(payload, tag + 1)
+        if length < 0:
+            return None
+        tag = content + length
+    if tag >= end or payload[tag] != _RESOURCE:
+        return None
+    length, resource = _length(payload, tag + 1)
+    after = resource + length
+    if length < 0 or after > end:
+        return None
+    if tag == inner:
+        return ResourcePart(start, resource, after, after, end, end)
+    return ResourcePart(start, resource, after, inner, tag, end) if after == end else None
 
 
 def _length(payload: bytes, position: int) -> tuple[int, int]:

@@ -60,6 +60,28 @@ def test_a_read_returns_at_least_one_batch_however_large(journal: Journal) -> No
     assert payloads(spool, max_bytes=1) == [b"x" * 1000]
 
 
+def test_batches_that_were_read_are_not_read_again(journal: Journal) -> None:
+    spool = Spool(journal)
+    spool.append([batch(b"%d" % n) for n in range(5)])
+    # Of several that accept, one may become visible after another with a higher number.
+    read = {offset: None for place, offset in enumerate(offsets(spool)) if place in {0, 1, 3}}
+    found = spool.read(KEY, max_bytes=1 << 20, but=read)
+    assert [one.batch.payload for one in found] == [b"2", b"4"]
+    assert spool.read(KEY, max_bytes=1 << 20, but=[*read, *(one.offset for one in found)]) == []
+
+
+def test_a_write_that_is_not_waited_for_is_durable_when_it_is_done_or_not_begun(
+    journal: Journal,
+) -> None:
+    spool = Spool(journal)
+    later = spool.append_later([batch()])
+    if later is None:
+        assert spool.pending() == 0
+        return
+    assert later.result(60) is None
+    assert spool.pending() == 1
+
+
 def test_experiments_wait_apart(journal: Journal) -> None:
     spool, other = Spool(journal), ExperimentKey("other")
     spool.append([batch(b"a"), batch(b"b", other), batch(b"c")])

@@ -3,9 +3,18 @@
 from collections.abc import Callable
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint, ResourceMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.otlp.known_points import read_known
+from otel_rl.bridge.otlp.resource import sender_of
 from otel_rl.bridge.otlp.shapes import BodyShape, ShapeCache, layout_of, resource_parts
+from otel_rl.records import Batch, ExperimentKey, Signal
+from tests.otlp_requests import backwards, key_values
 
 NS = 1_700_000_000_000_000_000
 
@@ -90,6 +99,46 @@ def test_what_is_unusual_has_no_shape(unusual: bytes) -> None:
 )
 def test_a_request_of_other_fields_has_no_parts(payload: bytes) -> None:
     assert resource_parts(payload) is None
+
+
+def of_the_collector(**attributes: str) -> bytes:
+    part = ResourceMetrics(schema_url="https://schema")
+    part.resource.attributes.extend(key_values({"rl.experiment.name": "one", **attributes}))
+    scope = part.scope_metrics.add(schema_url="https://schema")
+    scope.scope.name = "otel_rl"
+    metric = scope.metrics.add(name="loss", unit="1")
+    metric.gauge.data_points.extend([point(3), point(4)])
+    return backwards(ExportMetricsServiceRequest(resource_metrics=[part]))
+
+
+def test_fields_may_go_from_the_last_to_the_first() -> None:
+    payload = of_the_collector()
+    (part,) = resource_parts(payload) or ()
+    resource = Resource.FromString(payload[part.resource : part.resource_end])
+    assert [pair.key for pair in resource.attributes] == ["rl.experiment.name"]
+    sent = payload[part.body : part.body_end]
+    layout = layout_of(sent)
+    assert layout is not None
+    columns, _ = BodyShape(sent, layout).read(sent)
+    assert list(columns.steps) == [3, 4]
+    assert list(columns.times_ns) == [NS, NS]
+
+
+def test_the_points_of_a_collectors_request_are_known_the_second_time() -> None:
+    payload = of_the_collector(**{"telemetry.distro.name": "otel_rl"})
+    decode(Batch(ExperimentKey("one"), Signal.METRICS, payload, NS))
+    (part,) = resource_parts(payload) or ()
+    sender = sender_of(payload[part.resource : part.resource_end])
+    read = read_known(sender, payload[part.body : part.body_end], NS)
+    assert read is not None
+    assert len(read[0]) == 2
+
+
+def test_a_resource_between_other_fields_is_none_of_a_part() -> None:
+    fields = b"\x0a\x00", b"\x12\x00"
+    assert resource_parts(b"\x0a\x04%b%b" % fields) is not None
+    assert resource_parts(b"\x0a\x04%b%b" % (*fields[::-1],)) is not None
+    assert resource_parts(b"\x0a\x06%b%b%b" % (fields[1], *fields)) is None
 
 
 def _always(_: BodyShape) -> bool:

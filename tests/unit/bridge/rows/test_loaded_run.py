@@ -57,15 +57,15 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     run = loaded(counters)
     batch = spooled(7, range(10))
     run.read([batch], 1)
-    run.take(turn(2), 3)
-    assert run.taken == []
-    commit = run.take_commit((), (), None, None)
+    run.take(turn(2), 3, T0)
+    assert not run.taken
+    commit = run.take_commit((), None, None)
     again = loaded(counters, saved_after(commit))
     assert again.cut is not None
     assert again.cut[0] == 7
     again.read([batch], 1)
-    again.take(turn(100), 3)
-    assert again.taken == [7]
+    again.take(turn(100), 3, T0)
+    assert [*again.taken] == [7]
     assert closed(again) == {step: float(step) for step in range(10)}
     assert again.aligner.sample_counts.duplicate == 0
 
@@ -86,7 +86,7 @@ def test_points_of_a_removed_run_are_dropped_and_counted_once() -> None:
     counters = Counters()
     run = loaded(counters, SavedRun(None, (), 0, (), lost_ns=T0 + 4))
     run.read([spooled(1, range(10))], 1)
-    run.take(turn(100), 3)
+    run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [5, 6, 7, 8, 9]
     for _ in range(2):
         run.committed()
@@ -114,5 +114,5 @@ def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
     assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
     assert run.aligner.next_number == 5
     run.read([spooled(1, range(3))], 1)
-    run.take(turn(100), 3)
+    run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [0, 1, 2]

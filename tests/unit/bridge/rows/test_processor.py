@@ -47,7 +47,7 @@ T0 = 1_700_000_000 * S
 A, B = ExperimentKey("a"), ExperimentKey("b")
 
 
-def batch(key: ExperimentKey, step: int, *, padding: int = 0) -> Batch:
+def batch(key: ExperimentKey, step: int, *, padding: int = 0, worker: str = "one") -> Batch:
     """A measurement of one step, as a stock SDK sends it."""
     measured = point(float(step), T0 + step)
     measured.attributes.extend(key_values({"rl.loop.iteration": step}))
@@ -56,7 +56,7 @@ def batch(key: ExperimentKey, step: int, *, padding: int = 0) -> Batch:
         resource={
             "rl.experiment.name": key.experiment,
             "rl.worker.role": "trainer",
-            "service.instance.id": "one",
+            "service.instance.id": worker,
             "padding": "x" * padding,
         },
     )
@@ -268,6 +268,81 @@ def test_two_large_batches_are_in_the_middle_at_a_time(
     assert taken == [10, 10, 1]
     bench.run(60)
     assert all(bench.steps(key) == [*range(100)] for key in keys)
+
+
+@pytest.fixture
+def sparing(store: Store) -> Bench:
+    """A bridge that commits every second; steps stay open, since the second worker is behind."""
+    bench = Bench(store, AlignSettings(), commit_every_s=1.0)
+    bench.spool.append([batch(A, 0), batch(A, 0, worker="two")])
+    bench.run()
+    bench.run(1.0)
+    assert bench.spool.pending() == 0
+    return bench
+
+
+def test_batches_without_a_row_are_committed_after_a_while(sparing: Bench) -> None:
+    for step in range(1, 4):
+        sparing.spool.append([batch(A, step)])
+        sparing.run(0.25)
+        assert sparing.spool.pending() == step
+    sparing.run(0.74)
+    assert sparing.spool.pending() == 0
+    assert sparing.counters.value(Counter.SAMPLES_TAKEN) == 5
+    sparing.drain.finish(sparing.now_ns)
+    assert sparing.steps(A) == [0, 1, 2, 3]
+
+
+def test_many_batches_without_a_row_are_committed_at_once(
+    sparing: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "_UNCOMMITTED_BYTES", 10_000)
+    sparing.spool.append([batch(A, 1, padding=4_500), batch(A, 2, padding=4_500)])
+    sparing.run()
+    assert sparing.spool.pending() == 2
+    sparing.spool.append([batch(A, 3, padding=4_500)])
+    sparing.run()
+    assert sparing.spool.pending() == 0
+
+
+def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
+    sparing.spool.append([batch(A, 1)])
+    sparing.run(0.1)
+    assert sparing.spool.pending() == 1
+    sparing.drain.tell(A, SLOW)
+    sparing.run(0.1)
+    assert sparing.spool.pending() == 0
+
+
+def test_uncommitted_batches_are_made_into_rows_once_after_a_restart(sparing: Bench) -> None:
+    sparing.spool.append([batch(A, 1), batch(A, 2)])
+    sparing.run()
+    assert sparing.spool.pending() == 2
+    sparing.restart()
+    sparing.spool.append([batch(A, 3)])
+    sparing.drain.finish(sparing.now_ns)
+    assert sparing.steps(A) == [0, 1, 2, 3]
+    assert sparing.counters.value(Counter.SAMPLES_TAKEN) == 3
+    assert sparing.counters.value(Counter.SAMPLES_DUPLICATE) == 0
+    assert sparing.spool.pending() == 0
+
+
+def test_a_stopping_bridge_commits_what_it_has_taken(sparing: Bench) -> None:
+    sparing.spool.append([batch(A, 1)])
+    sparing.run()
+    sparing.drain.finish(sparing.now_ns)
+    assert sparing.spool.pending() == 0
+
+
+def test_a_bad_batch_behind_uncommitted_ones_is_set_aside_alone(sparing: Bench) -> None:
+    sparing.spool.append([batch(A, 1)])
+    sparing.run()
+    sparing.spool.append([broken(A), batch(A, 2)])
+    sparing.run()
+    assert sparing.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE) == 1
+    sparing.drain.finish(sparing.now_ns)
+    assert sparing.steps(A) == [0, 1, 2]
+    assert sparing.spool.pending() == 0
 
 
 class Turn:

@@ -1,0 +1,120 @@
+"""Batches are durable before anyone is told so, with a thread that waits and without."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.counters import Counter, Counters
+from otel_rl.bridge.durable_batches import DurableBatches
+from otel_rl.bridge.ingest import AuthSettings, JournalShares, TokenShares
+from otel_rl.bridge.ingest.security.tokens import TokenSettings
+from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.errors import JournalClosed, JournalFull, JournalGone
+from otel_rl.records import Batch, ExperimentKey, Signal
+
+KEY = ExperimentKey("a")
+
+
+def batches(size: int = 1) -> Sequence[Batch]:
+    return [Batch(KEY, Signal.METRICS, b"x" * size, received_ns=1)]
+
+
+class Site:
+    """A journal and what is told of it."""
+
+    def __init__(self, directory: Path, shares: TokenShares, max_bytes: int) -> None:
+        self.journal = SqliteJournal(directory, max_bytes=max_bytes)
+        self.spool = Spool(self.journal)
+        self.presence = JournalPresence()
+        self.counters = Counters()
+        self.kept = 0
+        room = JournalShares(shares, max_bytes, self.spool.in_use, lambda _: "")
+        self.batches = DurableBatches(self.spool, room, self.presence, self.counters, self._kept)
+
+    def _kept(self) -> None:
+        assert self.spool.pending() > self.kept  # durable, and to be seen
+        self.kept += 1
+
+    def later(self, found: Sequence[Batch]) -> None:
+        future = self.batches.keep_later(found)
+        assert future is not None
+        future.result(60)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "data", TokenShares(AuthSettings()), 10 << 20)
+
+
+Keep = Callable[[Site, Sequence[Batch]], None]
+ways = pytest.mark.parametrize(
+    "keep", [lambda site, found: site.batches.keep(found), Site.later], ids=["now", "later"]
+)
+
+
+@ways
+def test_batches_are_there_when_they_are_said_to_be(site: Site, keep: Keep) -> None:
+    keep(site, batches())
+    keep(site, batches())
+    assert (site.spool.pending(), site.kept) == (2, 2)
+    assert site.counters.value(Counter.BATCHES_SPOOLED) == 2
+
+
+@ways
+def test_what_finds_no_room_is_an_error_and_not_counted(site: Site, keep: Keep) -> None:
+    with pytest.raises(JournalFull):
+        keep(site, batches(11 << 20))
+    assert (site.spool.pending(), site.kept) == (0, 0)
+    assert site.counters.value(Counter.BATCHES_SPOOLED) == 0
+
+
+@ways
+def test_a_removed_journal_is_told_until_it_is_back(site: Site, keep: Keep, tmp_path: Path) -> None:
+    file = tmp_path / "data" / JOURNAL_FILE
+    file.rename(tmp_path / "elsewhere")
+    with pytest.raises(JournalGone):
+        keep(site, batches())
+    assert site.presence.problem
+    (tmp_path / "elsewhere").rename(file)
+    keep(site, batches())
+    assert not site.presence.problem
+
+
+@ways
+def test_a_closed_journal_takes_nothing(site: Site, keep: Keep) -> None:
+    site.journal.close()
+    with pytest.raises(JournalClosed):
+        keep(site, batches())
+
+
+def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
+    begun, durable = threading.Event(), threading.Event()
+
+    def block(_: object) -> None:
+        begun.set()
+        durable.wait(60)
+
+    blocking = threading.Thread(target=site.journal.write, args=(block,))
+    blocking.start()
+    assert begun.wait(60)
+    future = site.batches.keep_later(batches())
+    assert future is not None
+    assert not future.cancel()
+    assert (future.done(), site.kept) == (False, 0)
+    durable.set()
+    future.result(60)
+    blocking.join()
+    assert site.kept == 1
+
+
+def test_shares_of_the_journal_are_asked_for_in_a_thread_that_may_wait(tmp_path: Path) -> None:
+    tokens = tuple(
+        TokenSettings(name=name, experiments=(name,), sha256=(name * 64,)) for name in "ab"
+    )
+    site = Site(tmp_path / "data", TokenShares(AuthSettings(tokens=tokens)), 10 << 20)
+    assert site.batches.keep_later(batches()) is None
+    assert site.spool.pending() == 0
