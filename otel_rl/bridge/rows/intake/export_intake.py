@@ -45,6 +45,8 @@ def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -
             counts.drop_as_duplicate(1)
             continue
         measured(stream, values, steps)
+        if stream.group.name == names.RL_PHASE_DURATION:
+            intake.goodput.measured(stream, values, times_ns)
         counts.late += add(stream, steps, values, times_ns, received_ns, settings)
         if stream.worker is not worker:
             worker = stream.worker
