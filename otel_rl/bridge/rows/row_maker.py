@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from otel_rl.bridge.rows.goodput.goodput import Spent
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
@@ -15,6 +14,7 @@ from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.goodput import Spent
 from otel_rl.records import RoleStanding, Row, Table
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues

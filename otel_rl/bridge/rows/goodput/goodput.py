@@ -19,11 +19,12 @@ from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.diagnose.classify import Work, goodput_part_of, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey
+from otel_rl.goodput import Spent
 from otel_rl.records import Attempt
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues, RlPhaseValues
 
-__all__ = ["Goodput", "Spent"]
+__all__ = ["Goodput"]
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -38,25 +39,6 @@ _KINDS: Final = {Work.GENERATION: _GENERATED, Work.REWARD: _SCORED}
 
 _EVERY_NS: Final = 10 * _NS_PER_S
 """Interval of values in rows."""
-
-
-class Spent(NamedTuple):
-    """Worker seconds of an allocation. Their sum is its wall time."""
-
-    productive_s: float
-    overhead_s: float
-    idle_s: float
-    wasted_s: float
-
-    @property
-    def wall_s(self) -> float:
-        """Return all of it."""
-        return sum(self)
-
-    @property
-    def ratio(self) -> float | None:
-        """Return the productive share; None before any time has passed."""
-        return self.productive_s / self.wall_s if self.wall_s > 0 else None
 
 
 class _Use(NamedTuple):
