@@ -52,6 +52,7 @@ labels = st.integers(0, 3).map(str)
 events = st.lists(
     st.one_of(
         st.tuples(st.just("phase"), roles, labels, st.sampled_from(PHASES), seconds),
+        st.tuples(st.just("iteration"), roles, labels, seconds),
         st.tuples(st.just("export"), roles, labels, st.booleans(), st.booleans()),
         st.tuples(st.just("left"), roles, labels),
         st.tuples(st.just("count"), st.sampled_from(COUNTERS), st.floats(0, 1e9), st.booleans()),
@@ -83,6 +84,10 @@ class World:
     def phase(self, role: str, label: str, phase: str, took_s: float) -> None:
         of_phase = group(role, "rl.phase.duration", ("rl.phase", phase))
         stream = Stream(0, self.worker(role, label), of_phase)
+        self.goodput.measured(stream, [took_s], [self.now_ns])
+
+    def iteration(self, role: str, label: str, took_s: float) -> None:
+        stream = Stream(0, self.worker(role, label), group(role, "rl.iteration.duration"))
         self.goodput.measured(stream, [took_s], [self.now_ns])
 
     def export(self, role: str, label: str, is_held: bool, is_new: bool) -> None:

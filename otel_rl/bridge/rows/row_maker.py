@@ -183,12 +183,10 @@ class RowMaker:
     def goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
         """Return the goodput of the run and of its roles, by tracker key.
 
-        Only the run's if one role has all of it. A part without any time has no key.
+        A part without any time has no key.
         """
         values: dict[str, float] = {}
         for role, of in spent.items():
-            if role and len(spent) == 2:
-                continue
             for part, seconds in zip(_GOODPUT_PARTS, of, strict=True):
                 attributes = ((names.RL_GOODPUT_PART, str(part)),)
                 self._put(values, role, names.RL_GOODPUT_TIME, attributes, seconds or None)

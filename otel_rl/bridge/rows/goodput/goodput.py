@@ -24,7 +24,10 @@ from otel_rl.records import Attempt
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues, RlPhaseValues
 
-__all__ = ["Goodput"]
+__all__ = ["TIMED", "Goodput"]
+
+TIMED: Final = frozenset({names.RL_PHASE_DURATION, names.RL_ITERATION_DURATION})
+"""Metrics that ``Goodput.measured`` takes."""
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -42,11 +45,17 @@ _EVERY_NS: Final = 10 * _NS_PER_S
 
 
 class _Use(NamedTuple):
-    """What a phase of a role is: its part, the kind of its work, and whether it is named."""
+    """What a phase of a role is: its part, the kind of its work, and whether it is named.
 
-    part: RlGoodputPartValues
+    A whole step has no part: it only shows since when its worker lives.
+    """
+
+    part: RlGoodputPartValues | None
     kind: int
     is_named: bool
+
+
+_STEP: Final = _Use(None, _LEARNED, is_named=False)
 
 
 @dataclass(slots=True)
@@ -125,10 +134,10 @@ class Goodput:
         self._uses: dict[int, _Use | None] = {}
 
     def measured(self, stream: Stream, values: Sequence[float], times_ns: Sequence[int]) -> None:
-        """Take measurements of ``rl.phase.duration``.
+        """Take measurements of phases, and of steps.
 
         Args:
-            stream: Of a worker's phase.
+            stream: Of a worker's ``rl.phase.duration`` or ``rl.iteration.duration``.
             values: In seconds.
             times_ns: When each ended.
         """
@@ -147,7 +156,7 @@ class Goodput:
             place.begun_ns = min(place.begun_ns, begun_ns)
             place.phase_ns = max(place.phase_ns, time_ns)
             role.has_phases |= use.is_named
-            if not seconds:
+            if not seconds or use.part is None:
                 continue
             if place.starting_ns:
                 place.reported_s += seconds
@@ -211,6 +220,8 @@ class Goodput:
     def take(self, now_ns: int, *, is_over: bool) -> Mapping[str, Spent]:
         """Return the time for a row that is written now; nothing if it was told a while ago.
 
+        Of a run with one role, only the run's.
+
         Args:
             now_ns: The bridge's clock.
             is_over: Whether this may be the last row: do not wait.
@@ -218,13 +229,17 @@ class Goodput:
         if not is_over and 0 <= now_ns - self._told_ns < _EVERY_NS:
             return {}
         spent = self.spent()
+        if len(spent) == 2:
+            spent = {"": spent[""]}
         if not spent or spent == self._told:
             return {}
         self._told_ns, self._told = now_ns, spent
         return spent
 
     def _use(self, group: Group) -> _Use | None:
-        if group.number not in self._uses:
+        if group.number not in self._uses and group.name == names.RL_ITERATION_DURATION:
+            self._uses[group.number] = _STEP
+        elif group.number not in self._uses:
             attributes = dict(group.attributes)
             place = PhaseKey(group.role, attributes.get(names.RL_PHASE, ""))
             part = goodput_part_of(place, attributes.get(names.RL_PHASE_CLASS, ""))

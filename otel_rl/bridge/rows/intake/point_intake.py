@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from otel_rl.bridge.rows.goodput.goodput import Goodput
+from otel_rl.bridge.rows.goodput.goodput import TIMED, Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
 from otel_rl.bridge.rows.reports.data_warnings import (
@@ -179,7 +179,7 @@ class PointIntake:
         if self.archived is not None:
             self.archived.measured(stream.number, measured)
         self.history.measured(stream, measured.values, _steps_of(measured))
-        if stream.group.name == names.RL_PHASE_DURATION:
+        if stream.group.name in TIMED:
             self.goodput.measured(stream, measured.values, measured.times_ns)
         self._fold(stream, measured, received_ns)
 

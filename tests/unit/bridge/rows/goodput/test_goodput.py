@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.unit.bridge.rows.goodput.fleet import PARTS, Fleet, worker
+from otel_rl.records import Decoded, Measurements, Series
+from tests.unit.bridge.rows.goodput.fleet import PARTS, Fleet, ns, worker
 
 TRAINER, GENERATOR = worker("trainer"), worker("generator")
 
@@ -55,6 +56,14 @@ def test_a_place_begins_with_the_first_phase_if_no_export_came_before() -> None:
     fleet = Fleet()
     fleet.export(GENERATOR, 30.0, {"generate": 20.0})
     assert parts(fleet.end(31.0)) == approx(20, 0, 0, 0)
+
+
+def test_a_place_begins_with_the_first_step_if_no_export_came_before() -> None:
+    fleet = Fleet()
+    step = Measurements(Series(TRAINER, "rl.iteration.duration", "s"), [ns(30.0)], [20.0], [1])
+    fleet.add(Decoded([step], []), 30.0)
+    fleet.export(TRAINER, 30.0, {"train": 12.0, "weight_sync": 2.0}, step=1)
+    assert parts(fleet.end(31.0)) == approx(12, 2, 6, 0)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
