@@ -83,11 +83,12 @@ class World:
 
     def phase(self, role: str, label: str, phase: str, took_s: float) -> None:
         of_phase = group(role, "rl.phase.duration", ("rl.phase", phase))
-        stream = Stream(0, self.worker(role, label), of_phase)
+        stream = Stream(4 * of_phase.number + int(label), self.worker(role, label), of_phase)
         self.goodput.measured(stream, [took_s], [self.now_ns])
 
     def iteration(self, role: str, label: str, took_s: float) -> None:
-        stream = Stream(0, self.worker(role, label), group(role, "rl.iteration.duration"))
+        of_step = group(role, "rl.iteration.duration")
+        stream = Stream(4 * of_step.number + int(label), self.worker(role, label), of_step)
         self.goodput.measured(stream, [took_s], [self.now_ns])
 
     def export(self, role: str, label: str, is_held: bool, is_new: bool) -> None:
@@ -142,11 +143,12 @@ def walls_ns(kept: wire.Goodput) -> dict[str, int]:
     found = {}
     for role, of in kept.roles.items():
         times = wire.integers(of.places.times_ns)
-        places = [times[4 * n : 4 * n + 3] for n in range(len(of.places.labels))]
-        newest = max(max(heard, phase) for _, heard, phase in places)
+        places = [times[n :: len(of.places.labels)][:3] for n in range(len(of.places.labels))]
+        lasts = [max(place) for place in places]
+        held = of.places.held
         found[role] = sum(
-            (newest if number in of.places.held else max(heard, phase)) - begun
-            for number, (begun, heard, phase) in enumerate(places)
+            (max(lasts) if number in held else lasts[number]) - begun
+            for number, (begun, _, _) in enumerate(places)
         )
     return found
 

@@ -646,8 +646,8 @@ class Attempt(_Array, frozen=True, gc=False):
 class GoodputPlaces(_Array, frozen=True, gc=False):
     """Places of the workers of a role: columns, see ``packed``.
 
-    Of each place, four times in ns: begun, heard, end of the last phase, start of a process without
-    phases; and three durations in s: reported, productive, overhead. ``held`` are places in
+    Times in ns, one column after another: begun, heard, end of the last phase, start of a process
+    without phases. Durations in s: reported, productive, overhead. ``held`` are places in
     ``labels``.
     """
 

@@ -36,26 +36,28 @@ _LONGEST_S: Final = 30 * 86_400.0
 
 _MAX_ROLES: Final = 256
 
-# Kinds of productive work, by what may be thrown away with it.
-_GENERATED, _SCORED, _LEARNED = range(3)
+# Kinds of productive work, by what may be thrown away with it; and what is none.
+_GENERATED, _SCORED, _LEARNED, _OVERHEAD, _IDLE, _STEP = range(6)
 _KINDS: Final = {Work.GENERATION: _GENERATED, Work.REWARD: _SCORED}
+
+_MAX_CLOCKS: Final = 65_536
+"""Series whose place is known at once; it is found again for more."""
 
 _EVERY_NS: Final = 10 * _NS_PER_S
 """Interval of values in rows."""
 
 
 class _Use(NamedTuple):
-    """What a phase of a role is: its part, the kind of its work, and whether it is named.
+    """What a phase of a role is.
 
-    A whole step has no part: it only shows since when its worker lives.
+    Attributes:
+        kind: Of its work, or what it is instead. A whole step only shows since when its worker
+            lives.
+        is_named: Whether it is a phase, and not a step or its rest.
     """
 
-    part: RlGoodputPartValues | None
     kind: int
     is_named: bool
-
-
-_STEP: Final = _Use(None, _LEARNED, is_named=False)
 
 
 @dataclass(slots=True)
@@ -75,10 +77,6 @@ class _Role:
     worked_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     rolled_back_s: float = 0.0
     over_time: WorkOverTime = field(default_factory=WorkOverTime)
-
-    def worked(self, use: _Use, time_ns: int, seconds: float) -> None:
-        self.worked_s[use.kind] += seconds
-        self.over_time.add(time_ns, seconds)
 
     def roll_back(self, from_ns: int, until_ns: int) -> None:
         self.rolled_back_s += self.over_time.take(from_ns, until_ns)
@@ -121,6 +119,33 @@ class _Role:
         )
 
 
+class _Clock(NamedTuple):
+    """A series of phases, with what it adds to."""
+
+    kind: int
+    role: _Role
+    place: Place
+
+    def add(self, seconds: float, time_ns: int) -> None:
+        """Add a phase that ended at a time. It runs for every phase of every step."""
+        if not 0 <= seconds <= _LONGEST_S:
+            return
+        kind, role, place = self
+        begun_ns = time_ns - int(seconds * _NS_PER_S)
+        if begun_ns < place.begun_ns:
+            place.begun_ns = begun_ns
+        if time_ns > place.phase_ns:
+            place.phase_ns = time_ns
+        if place.starting_ns and kind != _STEP:
+            place.reported_s += seconds
+        if kind == _OVERHEAD:
+            place.overhead_s += seconds
+        elif kind < _OVERHEAD and seconds:
+            place.productive_s += seconds
+            role.worked_s[kind] += seconds
+            role.over_time.add(time_ns, seconds)
+
+
 class Goodput:
     """Account of one run."""
 
@@ -132,6 +157,8 @@ class Goodput:
         self._told: Mapping[str, Spent] = {}
         # By number of the group: groups are never forgotten. None for phases within others.
         self._uses: dict[int, _Use | None] = {}
+        # By number of the stream, of places that are known.
+        self._clocks: dict[int, _Clock] = {}
 
     def measured(self, stream: Stream, values: Sequence[float], times_ns: Sequence[int]) -> None:
         """Take measurements of phases, and of steps.
@@ -141,30 +168,16 @@ class Goodput:
             values: In seconds.
             times_ns: When each ended.
         """
-        group, worker = stream.group, stream.worker
-        use = self._use(group)
-        if use is None:
+        clock = self._clocks.get(stream.number)
+        if clock is None:
+            clock = self._clock(stream, times_ns[0])
+            if clock is None:
+                return
+        if len(values) == 1:  # nearly always
+            clock.add(values[0], times_ns[0])
             return
         for seconds, time_ns in zip(values, times_ns, strict=True):
-            if not 0 <= seconds <= _LONGEST_S:
-                continue
-            begun_ns = time_ns - round(seconds * _NS_PER_S)
-            found = self._found(worker, begun_ns)
-            if found is None:
-                return
-            role, place = found
-            place.begun_ns = min(place.begun_ns, begun_ns)
-            place.phase_ns = max(place.phase_ns, time_ns)
-            role.has_phases |= use.is_named
-            if not seconds or use.part is None:
-                continue
-            if place.starting_ns:
-                place.reported_s += seconds
-            if use.part is RlGoodputPartValues.PRODUCTIVE:
-                place.productive_s += seconds
-                role.worked(use, time_ns, seconds)
-            elif use.part is RlGoodputPartValues.OVERHEAD:
-                place.overhead_s += seconds
+            clock.add(seconds, time_ns)
 
     def counted(self, group: Group, growth: float) -> None:
         """Take the growth of any counter."""
@@ -236,16 +249,22 @@ class Goodput:
         self._told_ns, self._told = now_ns, spent
         return spent
 
+    def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
+        """Return what a series adds to; None for a phase within another."""
+        use = self._use(stream.group)
+        found = None if use is None else self._found(stream.worker, time_ns)
+        if use is None or found is None:
+            return None
+        role, place = found
+        role.has_phases |= use.is_named
+        if len(self._clocks) >= _MAX_CLOCKS:
+            self._clocks.clear()
+        clock = self._clocks[stream.number] = _Clock(use.kind, role, place)
+        return clock
+
     def _use(self, group: Group) -> _Use | None:
-        if group.number not in self._uses and group.name == names.RL_ITERATION_DURATION:
-            self._uses[group.number] = _STEP
-        elif group.number not in self._uses:
-            attributes = dict(group.attributes)
-            place = PhaseKey(group.role, attributes.get(names.RL_PHASE, ""))
-            part = goodput_part_of(place, attributes.get(names.RL_PHASE_CLASS, ""))
-            is_named = place.phase != RlPhaseValues.UNACCOUNTED
-            kind = _KINDS.get(work_of(place), _LEARNED)
-            self._uses[group.number] = None if part is None else _Use(part, kind, is_named)
+        if group.number not in self._uses:
+            self._uses[group.number] = _use_of(group)
         return self._uses[group.number]
 
     def _found(self, worker: WorkerState, time_ns: int) -> tuple[_Role, Place] | None:
@@ -254,7 +273,11 @@ class Goodput:
             if len(self._roles) >= _MAX_ROLES:
                 return None
             role = self._roles[worker.role] = _Role()
-        return role, role.places.place(worker.label, time_ns)
+        place = role.places.of.get(worker.label)
+        if place is None:
+            place = role.places.add(worker.label, time_ns)
+            self._clocks.clear()  # another place may be forgotten for it
+        return role, place
 
     def to_wire(self) -> wire.Goodput:
         """Return the account for the journal."""
@@ -277,6 +300,22 @@ class Goodput:
         goodput._attempt, goodput._told_ns = kept.attempt, kept.told_ns
         goodput._told = {role: Spent(*spent) for role, spent in kept.told.items()}
         return goodput
+
+
+def _use_of(group: Group) -> _Use | None:
+    if group.name == names.RL_ITERATION_DURATION:
+        return _Use(_STEP, is_named=False)
+    attributes = dict(group.attributes)
+    place = PhaseKey(group.role, attributes.get(names.RL_PHASE, ""))
+    is_named = place.phase != RlPhaseValues.UNACCOUNTED
+    match goodput_part_of(place, attributes.get(names.RL_PHASE_CLASS, "")):
+        case None:
+            return None
+        case RlGoodputPartValues.PRODUCTIVE:
+            return _Use(_KINDS.get(work_of(place), _LEARNED), is_named)
+        case RlGoodputPartValues.OVERHEAD:
+            return _Use(_OVERHEAD, is_named)
+    return _Use(_IDLE, is_named)
 
 
 def _begin_of(attempt: Attempt, steps: ValueTimeline) -> int:

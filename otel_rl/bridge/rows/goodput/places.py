@@ -5,7 +5,7 @@ trainer/0   |-- first process --|   gap   |-- second process --|
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,17 +47,7 @@ class Place:
     @property
     def last_ns(self) -> int:
         """Return the last sign of life."""
-        return max(self.heard_ns, self.phase_ns)
-
-    @property
-    def times_ns(self) -> Sequence[int]:
-        """Return its times, as they are kept."""
-        return self.begun_ns, self.heard_ns, self.phase_ns, self.starting_ns
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """Return its durations, as they are kept."""
-        return self.reported_s, self.productive_s, self.overhead_s
+        return max(self.begun_ns, self.heard_ns, self.phase_ns)
 
     def heard(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
         """Record an export, after its phases.
@@ -86,7 +76,7 @@ class Place:
             until_ns: Last sign of the role.
         """
         end_ns = max(self.last_ns, until_ns) if self.is_held else self.last_ns
-        wall_s = max(0, end_ns - self.begun_ns) / _NS_PER_S
+        wall_s = (end_ns - self.begun_ns) / _NS_PER_S
         busy_s = self.productive_s + self.overhead_s
         if busy_s <= wall_s:
             return wall_s, self.productive_s, self.overhead_s
@@ -106,14 +96,12 @@ class Places:
     of: dict[str, Place] = field(default_factory=dict)
     past: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    def place(self, label: str, time_ns: int) -> Place:
-        """Return a worker's place; a new one begins at that time."""
-        found = self.of.get(label)
-        if found is None:
-            found = self.of[label] = Place(time_ns)
-            if len(self.of) > MAX_PLACES:
-                self._forget(but=label)
-        return found
+    def add(self, label: str, time_ns: int) -> Place:
+        """Add a place that begins at a time. Others may be forgotten."""
+        place = self.of[label] = Place(time_ns)
+        if len(self.of) > MAX_PLACES:
+            self._forget(but=label)
+        return place
 
     def _forget(self, but: str) -> None:
         for label, place in self.of.items():
@@ -128,13 +116,18 @@ class Places:
 
     def to_wire(self) -> wire.GoodputPlaces:
         """Return the places for the journal."""
-        places = self.of.values()
+        places = [*self.of.values()]
+        times_ns, seconds = array("q"), array("d")
+        times_ns.extend([one.begun_ns for one in places])
+        times_ns.extend([one.heard_ns for one in places])
+        times_ns.extend([one.phase_ns for one in places])
+        times_ns.extend([one.starting_ns for one in places])
+        seconds.extend([one.reported_s for one in places])
+        seconds.extend([one.productive_s for one in places])
+        seconds.extend([one.overhead_s for one in places])
+        held = [number for number, one in enumerate(places) if one.is_held]
         return wire.GoodputPlaces(
-            [*self.of],
-            wire.packed(array("q", (time_ns for one in places for time_ns in one.times_ns))),
-            wire.packed(array("d", (seconds for one in places for seconds in one.seconds))),
-            [number for number, one in enumerate(places) if one.is_held],
-            self.past,
+            [*self.of], wire.packed(times_ns), wire.packed(seconds), held, self.past
         )
 
     @classmethod
@@ -149,13 +142,18 @@ class Places:
             raise wire.StateRefused("goodput has more places than times, or fewer")
         held, found = set(kept.held), cls(past=kept.past)
         for number, label in enumerate(kept.labels):
-            place = found.of[label] = Place(0, is_held=number in held)
-            place.begun_ns, place.heard_ns, place.phase_ns, place.starting_ns = times_ns[
-                4 * number : 4 * number + 4
-            ]
-            place.reported_s, place.productive_s, place.overhead_s = seconds[
-                3 * number : 3 * number + 3
-            ]
+            begun_ns, heard_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]
+            reported_s, productive_s, overhead_s = seconds[number :: len(kept.labels)]
+            found.of[label] = Place(
+                begun_ns,
+                heard_ns,
+                phase_ns,
+                starting_ns,
+                reported_s,
+                productive_s,
+                overhead_s,
+                number in held,
+            )
         return found
 
 
