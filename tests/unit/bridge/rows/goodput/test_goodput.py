@@ -2,8 +2,12 @@
 
 import pytest
 
-from otel_rl.records import Decoded, Measurements, Series
-from tests.unit.bridge.rows.goodput.fleet import PARTS, Fleet, ns, worker
+from otel_rl.bridge.rows.goodput.goodput import Goodput
+from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
+from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
+from otel_rl.records import Attempt, Decoded, Measurements, Series
+from otel_rl.semconv.spec import Reduction
+from tests.unit.bridge.rows.goodput.fleet import PARTS, T0, Fleet, S, ns, worker
 
 TRAINER, GENERATOR = worker("trainer"), worker("generator")
 
@@ -64,6 +68,14 @@ def test_a_place_begins_with_the_first_step_if_no_export_came_before() -> None:
     fleet.add(Decoded([step], []), 30.0)
     fleet.export(TRAINER, 30.0, {"train": 12.0, "weight_sync": 2.0}, step=1)
     assert parts(fleet.end(31.0)) == approx(12, 2, 6, 0)
+
+
+def test_waiting_after_a_first_export_with_phases_is_no_start_up() -> None:
+    fleet = Fleet()
+    fleet.export(GENERATOR, 10.0, {"generate": 10.0})
+    fleet.export(GENERATOR, 30.0, {"generate": 5.0})
+    fleet.export(GENERATOR, 31.0)
+    assert parts(fleet.end(32.0)) == approx(15, 0, 16, 0)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -201,8 +213,26 @@ class TestWaste:
         fleet = Fleet()
         for at_s in (0.0, 10.0):
             counted = [("rl.sample.samples", at_s, ""), ("rl.sample.dropped", 3 * at_s, "")]
-            fleet.export(GENERATOR, at_s, {"generate": 8.0} if at_s else None, counted=counted)
-        assert parts(fleet.end(11.0)) == approx(0, 2, 0, 8)
+            phases = {"generate": 5.0, "train": 3.0} if at_s else None
+            fleet.export(GENERATOR, at_s, phases, counted=counted)
+        assert parts(fleet.end(11.0)) == approx(3, 2, 0, 5)
+
+    def test_each_attempt_wastes_what_it_repeats_also_if_several_are_known_at_once(self) -> None:
+        """Steps 1 to 50, 41 to 60, and 21 to 30, of one second each."""
+        goodput, steps, at_ns = Goodput(), ValueTimeline(), T0
+        phase = (("rl.phase", "train"),)
+        group = Group(0, "", "trainer", "rl.phase.duration", phase, Reduction.MEAN)
+        stream = Stream(0, WorkerState("trainer", "0"), group)
+        attempts: list[Attempt] = []
+        for number, made in enumerate((range(1, 51), range(41, 61), range(21, 31)), 1):
+            for step in made:
+                at_ns += S
+                goodput.measured(stream, [1.0], [at_ns])
+                steps.observe([(at_ns, step)])
+            attempts.append(Attempt(number + 1, [41, 21, 0][number - 1], -1, at_ns + S // 2))
+        goodput.follow(attempts[:2], steps)
+        # 41 to 50 of the first; 21 to 40 of the first, and all of the second.
+        assert goodput.spent()["trainer"] == approx(80 - 50, 0, 0, 10 + 20 + 20)
 
 
 class TestRows:
