@@ -3,12 +3,13 @@
 All rules, in order:
 
 1. A prefix ``rl.`` of a name is removed.
-2. Seven families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of
-  a step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, GPUs
-  ``gpu/<role>/...``, replicas of a service and a role's liveness ``service/<role>/...``, metrics of
-  otel_rl itself ``otel_rl/<role>/...``, and hosts, which have no role, ``host/...``. Everything
-  else is ``<role>/...``. Metrics of one GPU are under ``gpu/<host>/<device>/...``, of all of them
-  under ``gpu/...``, and of one host under ``host/<host>/...``.
+2. Eight families have a section of their own: phases ``phase/<role>/<phase>``, the critical path of
+  a step ``critical_path/<role>/<phase>``, the use of a step's processes ``health/<role>/...``, what
+  the allocation's time was worth ``goodput/<role>/<part>``, GPUs ``gpu/<role>/...``, replicas of a
+  service and a role's liveness ``service/<role>/...``, metrics of otel_rl itself
+  ``otel_rl/<role>/...``, and hosts, which have no role, ``host/...``. Everything else is
+  ``<role>/...``. Metrics of one GPU are under ``gpu/<host>/<device>/...``, of all of them under
+  ``gpu/...``, and of one host under ``host/<host>/...``.
 3. A name that begins with its own role does not repeat it: ``rl.train.loss`` of a trainer is
   ``trainer/loss``, ``rl.generator.queue.depth`` of a generator is ``generator/queue/depth``.
 4. Dots and colons of a name become slashes: ``sglang:gen_throughput`` of a generator is
@@ -86,11 +87,19 @@ _SECTIONS = (
     ("rl.phase.", "phase"),
     ("rl.critical_path.", "critical_path"),
     ("rl.health.", "health"),
+    ("rl.goodput.", "goodput"),
     ("rl.replica.", "service"),
     ("rl.service.", "service"),
     ("otel_rl.worker.", "otel_rl"),
     ("otel_rl.", "otel_rl"),
 )
+
+# The attribute that stands for the metric's name, in these sections.
+_NAMED_BY = {
+    "phase": names.RL_PHASE,
+    "critical_path": names.RL_PHASE,
+    "goodput": names.RL_GOODPUT_PART,
+}
 
 # Attributes that are an axis, or repeat another part of the key.
 _NOT_IN_KEY = frozenset({names.RL_LOOP_ITERATION, names.RL_PHASE_CLASS, names.RL_SAMPLE_TABLE})
@@ -126,8 +135,8 @@ def metric_path(
         if name.startswith(prefix):
             section, rest = candidate, name[len(prefix) :]
             break
-    if section in {"phase", "critical_path"} and names.RL_PHASE in shown:
-        path = _segments(shown.pop(names.RL_PHASE), _IN_VALUES)
+    if _NAMED_BY.get(section) in shown:
+        path = _segments(shown.pop(_NAMED_BY[section]), _IN_VALUES)
     else:
         path = _segments(rest.removeprefix("rl."), _IN_NAMES)
         if not section:

@@ -10,9 +10,24 @@ from enum import StrEnum
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.semconv.names import RlPhaseValues, RlStageValues, RlWorkerRoleValues
+from otel_rl.semconv.names import (
+    PHASES,
+    RlGoodputPartValues,
+    RlPhaseClassValues,
+    RlPhaseValues,
+    RlStageValues,
+    RlWorkerRoleValues,
+)
 
-__all__ = ["Subject", "Work", "stage_of", "tracks_about", "waits_for_samples", "work_of"]
+__all__ = [
+    "Subject",
+    "Work",
+    "goodput_part_of",
+    "stage_of",
+    "tracks_about",
+    "waits_for_samples",
+    "work_of",
+]
 
 
 class Work(StrEnum):
@@ -112,6 +127,53 @@ def work_of(place: PhaseKey) -> Work:
             if re.search(words, text.lower()):
                 return work
     return Work.OTHER
+
+
+_PART_OF_CLASS: Final[Mapping[str, RlGoodputPartValues]] = {
+    RlPhaseClassValues.COMPUTE: RlGoodputPartValues.PRODUCTIVE,
+    RlPhaseClassValues.WAIT: RlGoodputPartValues.IDLE,
+    RlPhaseClassValues.SYNC: RlGoodputPartValues.OVERHEAD,
+    RlPhaseClassValues.TRANSFER: RlGoodputPartValues.OVERHEAD,
+    RlPhaseClassValues.IO: RlGoodputPartValues.OVERHEAD,
+}
+
+_PART_OF_PHASE: Final[Mapping[str, RlGoodputPartValues]] = {
+    # A handshake without data is waiting for the other side.
+    RlPhaseValues.SYNC_COORDINATION: RlGoodputPartValues.IDLE,
+    RlPhaseValues.UNACCOUNTED: RlGoodputPartValues.IDLE,
+}
+
+_PART_OF_WORD: Final = (
+    (RlGoodputPartValues.IDLE, r"(^|_)(wait|idle|sleep|queue|barrier|block(ed)?)"),
+    (
+        RlGoodputPartValues.OVERHEAD,
+        r"(^|_)(eval|valid|test|checkpoint|ckpt|save|load|compil|warm_?up|init|set_?up|log(s|ging)?(_|$))",
+    ),
+)
+
+
+def goodput_part_of(place: PhaseKey, phase_class: str = "") -> RlGoodputPartValues | None:
+    """Return what time in a phase is worth: productive, overhead or idle. ADR 23.
+
+    By the registry, else by the class that its sender gave, else by words. A name that says nothing
+    is work.
+
+    Returns:
+        None for a part of another phase, whose time it repeats.
+    """
+    spec = PHASES.get(place.phase)
+    if spec is not None and spec.part_of is not None:
+        return None
+    found = _PART_OF_PHASE.get(place.phase)
+    found = found or _PART_OF_CLASS.get(phase_class if spec is None else spec.phase_class)
+    if found is not None:
+        return found
+    for part, words in _PART_OF_WORD:
+        if re.search(words, place.phase.lower()):
+            return part
+    if work_of(PhaseKey("", place.phase)) is Work.SYNC:
+        return RlGoodputPartValues.OVERHEAD
+    return RlGoodputPartValues.PRODUCTIVE
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

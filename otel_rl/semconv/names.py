@@ -280,6 +280,15 @@ RL_GENERATOR_TOKENIZE_DURATION: Final = "rl.generator.tokenize.duration"
 RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
 """Metric (counter, {token}). Tokens generated."""
 
+RL_GOODPUT_PART: Final = "rl.goodput.part"
+"""Attribute. Part of the allocation's time."""
+
+RL_GOODPUT_RATIO: Final = "rl.goodput.ratio"
+"""Metric (gauge, 1). Productive time over all time of the allocation so far."""
+
+RL_GOODPUT_TIME: Final = "rl.goodput.time"
+"""Metric (gauge, s). Worker seconds of the allocation so far. The parts add up to all of it."""
+
 RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
 """Attribute. Clock of a GPU."""
 
@@ -698,6 +707,22 @@ class RlExperimentStatusValues(StrEnum):
 
     CRASHED = "crashed"
     """Failed."""
+
+
+class RlGoodputPartValues(StrEnum):
+    """Known values of ``rl.goodput.part``; others are allowed."""
+
+    PRODUCTIVE = "productive"
+    """Work whose result was kept."""
+
+    OVERHEAD = "overhead"
+    """Weights, gradients, copies, checkpoints, loading, evaluation, start-up."""
+
+    IDLE = "idle"
+    """Waiting, down, or nothing reported."""
+
+    WASTED = "wasted"
+    """Work whose result was thrown away."""
 
 
 class RlGpuClockDomainValues(StrEnum):
@@ -1660,6 +1685,27 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             brief="Tokens generated.",
             reduction=Reduction.SUM,
             group="generator",
+            tier=Tier.BASIC,
+        ),
+        RL_GOODPUT_RATIO: MetricSpec(
+            name=RL_GOODPUT_RATIO,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Productive time over all time of the allocation so far.",
+            reduction=Reduction.LAST,
+            group="wait",
+            derived=True,
+            tier=Tier.BASIC,
+        ),
+        RL_GOODPUT_TIME: MetricSpec(
+            name=RL_GOODPUT_TIME,
+            instrument=Instrument.GAUGE,
+            unit="s",
+            brief="Worker seconds of the allocation so far. The parts add up to all of it.",
+            reduction=Reduction.LAST,
+            attributes=(RL_GOODPUT_PART,),
+            group="wait",
+            derived=True,
             tier=Tier.BASIC,
         ),
         RL_GPU_CLOCK_FREQUENCY: MetricSpec(

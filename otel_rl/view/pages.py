@@ -24,6 +24,7 @@ from otel_rl.view.parts.health import health
 from otel_rl.view.parts.overview import (
     Catalogue,
     diagnosis,
+    goodput,
     headline,
     panel_lines,
     run_facts,
@@ -178,6 +179,7 @@ class Pages:
             **_read_so_far(progress),
             "shown": headline(data, keys),
             "step_s": step_seconds(data),
+            "goodput": goodput(found),
             "sections": self._catalogue(found, query).sections(data),
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}

@@ -177,6 +177,23 @@ def test_something_of_every_kind_is_open_in_a_journal_that_was_kept(
     life.journal.close()
 
 
+@pytest.mark.parametrize("journal", JOURNALS, ids=lambda path: path.stem)
+def test_a_journal_that_was_kept_has_the_format_of_today_once_it_is_opened(
+    journal: Path, tmp_path: Path
+) -> None:
+    life_of(journal, tmp_path).journal.close()
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+
+
+def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    SqliteJournal(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:
+        connection.execute(f"PRAGMA user_version={FORMAT + 1}")
+    with pytest.raises(ConfigError, match=f"has format {FORMAT + 1}"):
+        SqliteJournal(tmp_path)
+
+
 def test_a_journal_of_pickles_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     SqliteJournal(tmp_path).close()
     connection = sqlite3.connect(tmp_path / JOURNAL_FILE)

@@ -113,6 +113,22 @@ def test_rewards_of_all_samples_stand_beside_those_of_the_samples_trained_on(
     assert 0 <= min(produced) <= max(produced) <= 1
 
 
+def test_the_time_of_all_workers_with_phases_is_divided_without_a_rest(run: OfflineRun) -> None:
+    parts = ("productive", "overhead", "idle", "wasted")
+    row = next(row for row in reversed(run.history) if "goodput/ratio" in row)
+    spent = {part: row.get(f"goodput/{part}", 0.0) for part in parts}
+    total = sum(spent.values())
+    assert row["goodput/ratio"] == pytest.approx(spent["productive"] / total)
+    roles = {"trainer": 2, "generator": 3, "reward": 2}
+    for part, seconds in spent.items():
+        of_roles = [row.get(f"goodput/{role}/{part}", 0.0) for role in roles]
+        assert seconds == pytest.approx(sum(of_roles))
+        assert seconds > 0 or part == "wasted"
+    times = [row["_timestamp"] for row in run.history if "trainer/loss" in row]
+    assert total > sum(roles.values()) * (times[-1] - times[0]) * 0.9
+    assert not any(key.startswith("goodput/replay_buffer/") for row in run.history for key in row)
+
+
 def test_the_killed_generator_and_its_recovery_are_in_the_run(run: OfflineRun) -> None:
     assert column(run, "service/orchestrator/failures/generator-1")[-1] == 1
     assert column(run, "service/orchestrator/failures/generator-0")[-1] == 0
@@ -320,6 +336,8 @@ def _in_run(name: str, keys: set[str]) -> bool:
         expected = {f"{key}_s" for key in expected}
     if name == names.RL_CRITICAL_PATH_DURATION:
         expected = {f"critical_path/{role}" for role in roles}
+    if name == names.RL_GOODPUT_TIME:
+        expected = {f"goodput/{part}" for part in names.RlGoodputPartValues}
     return any(key == want or key.startswith(f"{want}/") for key in keys for want in expected)
 
 

@@ -73,7 +73,11 @@ values: st.SearchStrategy[Value] = st.recursive(
 
 @st.composite
 def series(draw: st.DrawFn, instrument: Instrument) -> Series:
-    name = draw(st.sampled_from(["loss", "depth", "rl.policy.version", "hw.gpu.utilization"]))
+    name = draw(
+        st.sampled_from(
+            ["loss", "depth", "rl.policy.version", "hw.gpu.utilization", "rl.phase.duration"]
+        )
+    )
     return Series(
         draw(workers),
         name,

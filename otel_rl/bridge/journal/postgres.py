@@ -23,7 +23,13 @@ from typing import Any, Final, LiteralString, TypeVar
 import psycopg
 from psycopg import errors
 
-from otel_rl.bridge.journal.formats.schema import APPLICATION, FORMAT, OTHER_FORMAT_HINT, statements
+from otel_rl.bridge.journal.formats.schema import (
+    APPLICATION,
+    FORMAT,
+    OLDEST_FORMAT,
+    OTHER_FORMAT_HINT,
+    statements,
+)
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
 from otel_rl.errors import (
     ConfigError,
@@ -344,7 +350,9 @@ def _prepare(connection: Connection) -> str:
         connection.execute("INSERT INTO journal_format (version) VALUES (?)", (FORMAT,))
         connection.execute("INSERT INTO meta (identity) VALUES (?)", (secrets.token_hex(16),))
     (version,) = connection.execute("SELECT version FROM journal_format").fetchone()
-    if version != FORMAT:
+    if OLDEST_FORMAT <= version < FORMAT:
+        connection.execute("UPDATE journal_format SET version = ?", (FORMAT,))
+    elif version != FORMAT:
         raise ConfigError(
             f"journal.url: the database has format {version}, this version reads {FORMAT}.",
             hint=OTHER_FORMAT_HINT.format(another="another database or schema"),

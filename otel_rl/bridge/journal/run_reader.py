@@ -6,11 +6,13 @@ open between them, so that SQLite can go on clearing its log. What is damaged is
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.goodput import Spent
 from otel_rl.records import KeySpec, Table
 
 __all__ = [
@@ -56,10 +58,13 @@ class Standing(NamedTuple):
     Attributes:
         workers: Its processes, in the order of appearance.
         verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
+        goodput: As in its last row with goodput: time of each role, and of the run, whose role is
+            empty. Nothing if it is unknown.
     """
 
     workers: Sequence[KnownWorker]
     verdict: str
+    goodput: Mapping[str, Spent] = MappingProxyType({})
 
 
 class TableRow(NamedTuple):
@@ -175,4 +180,9 @@ def read_standing(connection: Connection, run: str) -> Standing:
         )
         for (who, label), of in zip(identities.workers, table.workers, strict=False)
     ]
-    return Standing(workers, aligner.told[0] if aligner.told else "")
+    told = {} if aligner.goodput is None else aligner.goodput.told
+    return Standing(
+        workers,
+        aligner.told[0] if aligner.told else "",
+        {role: Spent(*spent) for role, spent in told.items()},
+    )

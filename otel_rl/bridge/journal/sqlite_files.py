@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.journal.formats.schema import FORMAT, OTHER_FORMAT_HINT, statements
+from otel_rl.bridge.journal.formats.schema import (
+    FORMAT,
+    OLDEST_FORMAT,
+    OTHER_FORMAT_HINT,
+    statements,
+)
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [
@@ -66,6 +71,8 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
+        elif OLDEST_FORMAT <= version < FORMAT:
+            connection.execute(f"PRAGMA user_version={FORMAT}")
         elif version != FORMAT:
             raise ConfigError(
                 f"data: {str(path)!r} has format {version}, this version reads {FORMAT}.",

@@ -10,6 +10,7 @@ from typing import Self
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
+from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords, HistoryWriter
 from otel_rl.bridge.rows.history.span_window import SpanLog, SpanWindow
@@ -29,6 +30,7 @@ from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.row_maker import STANDING_METRICS, Closed, RowMaker
 from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.step_axis import StepAxis
 from otel_rl.bridge.rows.steps.step_rows import ClosedStep, OpenSteps
@@ -50,7 +52,7 @@ __all__ = ["AlignSettings", "Aligner", "DedupLog", "HistoryRecords", "SampleCoun
 
 _NS_PER_S = 1_000_000_000
 
-_NO_METRICS = ("otel_rl.", "hw.", "system.", *(name for name, _ in STANDING_METRICS))
+_NO_METRICS = ("otel_rl.", "hw.", "system.", "rl.goodput.", *(name for name, _ in STANDING_METRICS))
 """Prefixes of metrics that a run has without any of its program."""
 
 
@@ -161,6 +163,10 @@ class Aligner:
                 self._is_watching = True
                 worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
                 self._liveness.heard(export.worker, worker, export.time_ns, received_ns)
+                is_held = (
+                    export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
+                )
+                self._intake.goodput.heard(worker, export.time_ns, is_held=is_held)
                 # A repeat shows neither the progress of its worker nor its clock.
                 event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
                 self._intake.history.exported(worker, event_ns, received_ns)
@@ -169,6 +175,8 @@ class Aligner:
             worker = self._intake.series.lease(departure.worker, self.settings)
             if worker is not None:
                 self._liveness.left(departure, worker, received_ns)
+                if worker.standing is WorkerStanding.LEFT:
+                    self._intake.goodput.left(worker)
 
     def leave_batch(self) -> None:
         """Abandon the rest of the batch that is taken in parts."""
@@ -373,6 +381,7 @@ class Aligner:
             leader=self._intake.axis.leader,
         )
         self.sample_counts.count_late(sum(step.late for step in steps))
+        self._intake.goodput.follow(self._intake.steps.attempts.begun, self._intake.axis.steps)
         windows = self._intake.windows.close(
             self._intake.series, self.settings, now_ns, everything=everything, room=room
         )
@@ -399,6 +408,10 @@ class Aligner:
             self._row_maker.keys.note(report or {}, TIME, self._intake.series.find)
             latest.values.update(report or {})
             latest.values.update(self._throttle.take(standings, now_ns))
+            is_over = everything or not self._liveness.has_living
+            goodput = self._row_maker.goodput(self._intake.goodput.take(now_ns, is_over=is_over))
+            self._row_maker.keys.note(goodput, TIME, self._intake.series.find)
+            latest.values.update(goodput)
         self._is_watching = self._is_watching and not everything
         closed: list[Closed]
         findings, self._findings = self._findings, []
@@ -447,6 +460,7 @@ class Aligner:
             self._is_watching,
             self._begun,
             self._intake.steps.attempts.to_wire(),
+            self._intake.goodput.to_wire(),
         )
 
     @classmethod
@@ -483,6 +497,7 @@ class Aligner:
         aligner._throttle = ChangeThrottle.from_wire(kept.throttle)
         aligner._is_watching = kept.is_watching
         aligner._begun = kept.begun
+        aligner._intake.goodput = Goodput.from_wire(kept.goodput)
         return aligner
 
     def _missed(self, now_ns: int, *, is_over: bool) -> Mapping[str, tuple[int, int]]:

@@ -178,6 +178,8 @@ def _tier(key: str, group: Group, spec: MetricSpec | None, suffix: str, value: s
     if value == "value":
         value = dict(group.attributes).get(names.RL_STATISTIC, value)
     tier = spec.tier_of(value)
+    if group.name == names.RL_GOODPUT_TIME and group.role:
+        return Tier.FULL  # the run's are the charts to keep
     is_device = not group.role and any(name == "hw.id" for name, _ in group.attributes)
     return Tier.FULL if is_device and tier is Tier.BASIC else tier
 

@@ -14,8 +14,10 @@ from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.goodput import Spent
 from otel_rl.records import RoleStanding, Row, Table
 from otel_rl.semconv import names
+from otel_rl.semconv.names import RlGoodputPartValues
 from otel_rl.semconv.spec import Reduction
 
 __all__ = ["STANDING_METRICS", "Closed", "RowMaker"]
@@ -29,6 +31,14 @@ STANDING_METRICS = (
     (names.RL_SERVICE_FAILURES, ""),
     (names.RL_SERVICE_RECOVERY, "_s"),
     (names.RL_SERVICE_SILENT, ""),
+)
+
+# Parts in the order of the fields of ``Spent``.
+_GOODPUT_PARTS = (
+    RlGoodputPartValues.PRODUCTIVE,
+    RlGoodputPartValues.OVERHEAD,
+    RlGoodputPartValues.IDLE,
+    RlGoodputPartValues.WASTED,
 )
 
 _MAX_NAMED = 8
@@ -169,6 +179,32 @@ class RowMaker:
                 if value is not None and table.has_room_for(identity, self._open.settings):
                     values[table.group(role, name, (), last, suffix=suffix).key] = value
         return values
+
+    def goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
+        """Return the goodput of the run and of its roles, by tracker key.
+
+        A part without any time has no key.
+        """
+        values: dict[str, float] = {}
+        for role, of in spent.items():
+            for part, seconds in zip(_GOODPUT_PARTS, of, strict=True):
+                attributes = ((names.RL_GOODPUT_PART, str(part)),)
+                self._put(values, role, names.RL_GOODPUT_TIME, attributes, seconds or None)
+            self._put(values, role, names.RL_GOODPUT_RATIO, (), of.ratio)
+        return values
+
+    def _put(
+        self,
+        values: dict[str, float],
+        role: str,
+        name: str,
+        attributes: tuple[tuple[str, str], ...],
+        value: float | None,
+    ) -> None:
+        identity = (role, name, attributes, Reduction.LAST)
+        table = self._open.series
+        if value is not None and table.has_room_for(identity, self._open.settings):
+            values[table.group(*identity).key] = value
 
     def dips(self, dips: Iterable[tuple[str, int, int]]) -> Iterator[ClosedWindow]:
         """Yield windows of moments when workers were missing, noticed only later."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import (
     histories,
@@ -21,6 +22,7 @@ from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import as_json, in_words
@@ -128,12 +130,17 @@ def _command(arguments: argparse.Namespace) -> int:
     report = diagnose(history, arguments.steps, passed=not arguments.now)
     if arguments.json:
         run = {"experiment": key.experiment, "trial": key.trial, "attempt": history.attempt}
-        print(json.dumps({**run, **as_json(report)}, indent=1, allow_nan=False))
+        spent = {printable(role): of for role, of in goodput.as_json(goodput_of(history)).items()}
+        answer = {**run, "goodput": spent, **as_json(report)}
+        print(json.dumps(answer, indent=1, allow_nan=False))
         return 0
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
     print(shown(f"{key}, {history.last} steps{attempt}, {len(bodies)} snapshots"))
     for line in in_words(report, trace_url=redacted(trace_url)):
         print(printable(line))
+    words = goodput.in_words(goodput_of(history))
+    if words:
+        print(printable(words))
     if arguments.html is not None:
         contents = CAUSES._replace(steps=arguments.steps)
         wanted_id = run_id(key.experiment, key.trial)

@@ -5,18 +5,22 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview, state_of
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
+from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.errors import ConfigError, JournalError
+from otel_rl.goodput import Spent, as_json
 from otel_rl.redaction import printable, redacted
+from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
@@ -37,6 +41,7 @@ _COLUMNS: Final[Sequence[str]] = (
     "RUN",
     "STATE",
     "STEP",
+    "GOODPUT",
     "AGE",
     "ACTIVE",
     "JOURNAL",
@@ -50,8 +55,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "runs",
         description="List the runs that a bridge keeps, live and ended, the last active one first: "
-        "state, newest step, age, time since the last activity, sizes, and where the tracker has "
-        "them.",
+        "state, newest step, goodput, age, time since the last activity, sizes, and where the "
+        "tracker has them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,6 +78,7 @@ class _Listed:
         age_s: Since its first data.
         idle_s: Since its last.
         file_bytes: Size of the tracker's files on this machine; None if there are none.
+        goodput: Time of its allocation, by role; nothing if it is unknown.
     """
 
     run: RunOverview
@@ -80,6 +86,12 @@ class _Listed:
     age_s: float
     idle_s: float
     file_bytes: int | None
+    goodput: Mapping[str, Spent]
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the productive share of the run's time; None if it is unknown."""
+        return self.goodput[""].ratio if "" in self.goodput else None
 
     @property
     def journal_bytes(self) -> int:
@@ -95,7 +107,7 @@ def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     found, faults = _read(settings)
     now_ns = time.time_ns()
-    listed = [_listed(run, now_ns) for run in found]
+    listed = [_listed(run, goodput, now_ns) for run, goodput in found]
     listed.sort(key=lambda one: (one.idle_s, str(one.run.key)))
     if arguments.json:
         print(json.dumps([_as_json(one) for one in listed], indent=1))
@@ -110,25 +122,35 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def _read(settings: BridgeSettings) -> tuple[Sequence[RunOverview], Sequence[JournalError]]:
-    """Return every run in reach, and why journals cannot be read."""
+_Found = tuple[RunOverview, Mapping[str, Spent]]
+
+
+def _read(settings: BridgeSettings) -> tuple[Sequence[_Found], Sequence[JournalError]]:
+    """Return every run in reach with its goodput, and why journals cannot be read."""
     if settings.journal.url is not None:
-        with shared_journal(settings) as journal:
-            return shared_overview(journal), []
-    found: list[RunOverview] = []
+        with shared_journal(settings) as journal, journal.read() as connection:
+            return [*_found(connection)], []
+    found: list[_Found] = []
     faults: list[JournalError] = []
     for directory in journals(settings):
         try:
-            found += overview(directory)
+            with looking(directory) as connection:
+                found += _found(connection)
         except JournalError as exc:
             faults.append(exc)
     return found, faults
 
 
-def _listed(run: RunOverview, now_ns: int) -> _Listed:
+def _found(connection: Connection) -> Iterator[_Found]:
+    for run in read_runs(connection):
+        identity = run_id(run.key.experiment, run.key.trial)
+        yield run, read_standing(connection, identity).goodput
+
+
+def _listed(run: RunOverview, goodput: Mapping[str, Spent], now_ns: int) -> _Listed:
     idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
     age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
-    return _Listed(run, state_of(run, now_ns), age_s, idle_s, _size(run.location))
+    return _Listed(run, state_of(run, now_ns), age_s, idle_s, _size(run.location), goodput)
 
 
 def _size(location: str) -> int | None:
@@ -165,6 +187,8 @@ def _as_json(one: _Listed) -> dict[str, object]:
         "state": one.state,
         "crash": None if crash is None else printable(crash.as_crash),
         "step": run.step,
+        "goodput": None if one.ratio is None else round(one.ratio, 4),
+        "spent": {printable(role): of for role, of in as_json(one.goodput).items()},
         "age_s": round(one.age_s, 3),
         "idle_s": round(one.idle_s, 3),
         "begun_ns": run.begun_ns,
@@ -188,6 +212,7 @@ def _table(listed: Iterable[_Listed]) -> Iterator[str]:
             str(run.key),
             one.state,
             "-" if run.step is None else str(run.step),
+            "-" if one.ratio is None else f"{one.ratio:.0%}",
             _duration(one.age_s),
             _duration(one.idle_s),
             _bytes(one.journal_bytes),

@@ -19,6 +19,8 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import as_json
+from otel_rl.goodput import as_json as as_json_goodput
+from otel_rl.goodput import in_words
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
@@ -30,6 +32,7 @@ from otel_rl.view.text import label, line_names, passage
 __all__ = [
     "Catalogue",
     "diagnosis",
+    "goodput",
     "headline",
     "panel_lines",
     "run_facts",
@@ -100,6 +103,16 @@ def step_seconds(data: RunData) -> float | None:
     """Return how long the last steps took, as their median; None without spans of steps."""
     last = [step.seconds for step in data.steps[-_LAST_STEPS:]]
     return median(last) if last else None
+
+
+def goodput(found: Found) -> dict[str, Any] | None:
+    """Return what the time of a run's allocation was worth; None if it is unknown."""
+    with found.open() as connection:
+        spent = read_standing(connection, found.id).goodput
+    if not in_words(spent):
+        return None
+    roles = {label(role): of for role, of in as_json_goodput(spent).items()}
+    return {"words": passage(in_words(spent)), "spent": roles}
 
 
 def diagnosis(found: Found, steps: tuple[int, int] | None = None) -> dict[str, Any]:

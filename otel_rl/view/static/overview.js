@@ -23,11 +23,14 @@ otelRl.pages.overview = class {
     if (!this.made) {
       this.made = true;
       this.top = h("div", { class: "card verdict", id: "verdict" }, h("span", { class: "quiet" }, "Looking for faults …"));
+      this.goodput = h("div", { class: "card quiet", id: "goodput" });
       this.controls = h("div", { class: "row controls" });
       this.body = h("div");
-      this.root.replaceChildren(this.top, this.controls, this.body);
+      this.root.replaceChildren(this.top, this.goodput, this.controls, this.body);
       this.fillControls();
     }
+    this.goodput.hidden = !this.found.goodput;
+    this.goodput.textContent = this.found.goodput ? this.found.goodput.words : "";
     const wanted = this.search.toLowerCase();
     const sections = [];
     const known = new Set();

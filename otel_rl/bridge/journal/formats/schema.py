@@ -1,15 +1,16 @@
 """The tables of a journal, of either kind."""
 
-__all__ = ["APPLICATION", "FORMAT", "OTHER_FORMAT_HINT", "statements"]
+__all__ = ["APPLICATION", "FORMAT", "OLDEST_FORMAT", "OTHER_FORMAT_HINT", "statements"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 9
-"""Of the tables and of what ``state.py`` encodes in them: every change raises it.
+FORMAT = 10
+"""Of the tables and of what ``state_format.py`` encodes in them: every change raises it."""
 
-A bridge opens this one, and every later version has to open 9 and what comes after it. Before 9
-the state was a pickle, which is not read any more."""
+OLDEST_FORMAT = 9
+"""A bridge opens journals from this one on, and marks them with its own: fields that they lack have
+a default. Before 9 the state was a pickle, which is not read any more."""
 
 OTHER_FORMAT_HINT = (
     "An older version wrote it: let that version finish its runs, then start with {another}. "

@@ -46,6 +46,9 @@ __all__ = [
     "Ended",
     "Failure",
     "Finding",
+    "Goodput",
+    "GoodputOfRole",
+    "GoodputPlaces",
     "Group",
     "HistogramLife",
     "HistogramStream",
@@ -640,6 +643,42 @@ class Attempt(_Array, frozen=True, gc=False):
     since_ns: Int64
 
 
+class GoodputPlaces(_Array, frozen=True, gc=False):
+    """Places of the workers of a role: columns, see ``packed``.
+
+    Times in ns, one column after another: begun, heard, end of the last phase, start of a process
+    without phases. Durations in s: reported, productive, overhead. ``held`` are places in
+    ``labels``.
+    """
+
+    labels: Sequence[str]
+    times_ns: bytes
+    seconds: bytes
+    held: Sequence[Count]
+    past: tuple[float, float, float]
+
+
+class GoodputOfRole(_Array, frozen=True, gc=False):
+    """What the workers of a role did; ``parts`` are seconds of work by time, in 2**shift ns."""
+
+    places: GoodputPlaces
+    has_phases: bool
+    worked: tuple[float, float, float]
+    rolled_back: float
+    shift: Count
+    parts: Mapping[int, Number]
+
+
+class Goodput(_Array, frozen=True, gc=False):
+    """Goodput of a run; ``told`` are its last values in a row: role to seconds by part."""
+
+    roles: Mapping[str, GoodputOfRole]
+    counted: Mapping[str, Number]
+    attempt: Count
+    told_ns: Int64
+    told: Mapping[str, tuple[float, float, float, float]]
+
+
 class Aligner(_Array, frozen=True, gc=False):
     """Open rows of one run, and what is known of its workers and series."""
 
@@ -665,6 +704,7 @@ class Aligner(_Array, frozen=True, gc=False):
     is_watching: bool
     begun: tuple[bool, bool] | None
     attempts: Sequence[Attempt]
+    goodput: Goodput | None = None
 
 
 _Provenance = tuple[

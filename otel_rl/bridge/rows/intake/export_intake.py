@@ -7,6 +7,7 @@ series once a second, so this is most of the work of a run with many workers.
 from collections.abc import Sequence
 from typing import cast
 
+from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.records import Measurements, Point
@@ -45,6 +46,8 @@ def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -
             counts.drop_as_duplicate(1)
             continue
         measured(stream, values, steps)
+        if stream.group.name in TIMED:
+            intake.goodput.measured(stream, values, times_ns)
         counts.late += add(stream, steps, values, times_ns, received_ns, settings)
         if stream.worker is not worker:
             worker = stream.worker

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
+from otel_rl.bridge.rows.goodput.goodput import TIMED, Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
 from otel_rl.bridge.rows.reports.data_warnings import (
@@ -55,6 +56,7 @@ class PointIntake:
         windows: Open windows.
         tables: Open tables.
         history: Of who measured what.
+        goodput: Account of the time of all workers.
         archived: Receives every accepted value; None without an archive.
         warnings: About the data, until they are in a row.
         dropped: Points without room for their series, by worker.
@@ -72,6 +74,7 @@ class PointIntake:
         self.windows = OpenWindows()
         self.tables = OpenTables()
         self.history = HistoryWriter()
+        self.goodput = Goodput()
         self.warnings: list[DataWarning] = []
         self.dropped: dict[str, DroppedPoints] = {}
         self.has_told_shared = False
@@ -176,6 +179,8 @@ class PointIntake:
         if self.archived is not None:
             self.archived.measured(stream.number, measured)
         self.history.measured(stream, measured.values, _steps_of(measured))
+        if stream.group.name in TIMED:
+            self.goodput.measured(stream, measured.values, measured.times_ns)
         self._fold(stream, measured, received_ns)
 
     def _fold(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
@@ -259,6 +264,7 @@ class PointIntake:
             self.archived.counted(stream.number, point)
         if increment is not None:
             self.history.measured(stream, [increment.value])
+            self.goodput.counted(stream.group, increment.value)
             self.sample_counts.count_late(
                 self.windows.add_increment(
                     stream, increment, point.time_ns, received_ns, self.settings

@@ -169,7 +169,17 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
         some.opened("grpo\x1b[31m", "https://me:secret@wandb.example/1")
     assert main(["runs", "--data", str(data)]) == 0
     header, line, crash = capsys.readouterr().out.splitlines()
-    assert header.split() == ["RUN", "STATE", "STEP", "AGE", "ACTIVE", "JOURNAL", "FILES", "LINK"]
+    assert header.split() == [
+        "RUN",
+        "STATE",
+        "STEP",
+        "GOODPUT",
+        "AGE",
+        "ACTIVE",
+        "JOURNAL",
+        "FILES",
+        "LINK",
+    ]
     assert "\\x1b" in line
     assert "secret" not in line
     assert line.split()[1:7] == ["crashed", "3", "2", "h", "2", "h"]

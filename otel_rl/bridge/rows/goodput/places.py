@@ -1,0 +1,166 @@
+"""Places of the workers of a role: how long each was held, and what its processes did there. Pure.
+
+trainer/0   |-- first process --|   gap   |-- second process --|
+            begun               heard                          heard
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+
+__all__ = ["MAX_PLACES", "Place", "Places"]
+
+_NS_PER_S: Final = 1_000_000_000
+
+MAX_PLACES: Final = 4_096
+"""Places of a role that are known apart; of more, the oldest that is not held is added up. Workers
+without an index have a place for each process, so there is no end to them."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Place of a worker. Times are by the worker's clock.
+
+    Attributes:
+        begun_ns: First sign of life.
+        heard_ns: Last export; 0 before the first.
+        phase_ns: End of the last reported phase; 0 before it.
+        starting_ns: First sign of a process without a reported phase so far; else 0.
+        reported_s: Seconds in phases of that process.
+        productive_s: Seconds of productive phases.
+        overhead_s: Seconds of overhead.
+        is_held: Whether it is held although its worker is silent: none has reported its end.
+    """
+
+    begun_ns: int
+    heard_ns: int = 0
+    phase_ns: int = 0
+    starting_ns: int = 0
+    reported_s: float = 0.0
+    productive_s: float = 0.0
+    overhead_s: float = 0.0
+    is_held: bool = False
+
+    @property
+    def last_ns(self) -> int:
+        """Return the last sign of life."""
+        return max(self.begun_ns, self.heard_ns, self.phase_ns)
+
+    def heard(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
+        """Record an export, after its phases.
+
+        Args:
+            event_ns: Its time.
+            is_first: Whether it is the first of a process.
+            is_held: See above.
+        """
+        if is_first:
+            has_phases = self.phase_ns > self.heard_ns
+            self.starting_ns = 0 if has_phases else event_ns
+            self.reported_s = 0.0
+        elif self.starting_ns and self.reported_s:
+            # Phases before the first export with some follow one another without a gap.
+            begun_ns = self.phase_ns - round(self.reported_s * _NS_PER_S)
+            self.overhead_s += max(0, begun_ns - self.starting_ns) / _NS_PER_S
+            self.starting_ns = 0
+        self.heard_ns = max(self.heard_ns, event_ns)
+        self.is_held = is_held
+
+    def spent(self, until_ns: int) -> tuple[float, float, float]:
+        """Return wall time, and what of it was productive and overhead, in seconds.
+
+        Args:
+            until_ns: Last sign of the role.
+        """
+        end_ns = max(self.last_ns, until_ns) if self.is_held else self.last_ns
+        wall_s = (end_ns - self.begun_ns) / _NS_PER_S
+        busy_s = self.productive_s + self.overhead_s
+        if busy_s <= wall_s:
+            return wall_s, self.productive_s, self.overhead_s
+        productive_s = self.productive_s * (wall_s / busy_s)
+        return wall_s, productive_s, wall_s - productive_s
+
+
+@dataclass(slots=True)
+class Places:
+    """Places of a role, by label, the oldest first.
+
+    Attributes:
+        of: The places.
+        past: Wall time, productive time and overhead of forgotten ones, in seconds.
+    """
+
+    of: dict[str, Place] = field(default_factory=dict)
+    past: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def add(self, label: str, time_ns: int) -> Place:
+        """Add a place that begins at a time. Others may be forgotten."""
+        place = self.of[label] = Place(time_ns)
+        if len(self.of) > MAX_PLACES:
+            self._forget(but=label)
+        return place
+
+    def _forget(self, but: str) -> None:
+        for label, place in self.of.items():
+            if not place.is_held and label != but:
+                self.past = _sum((self.past, self.of.pop(label).spent(0)))
+                return
+
+    def spent(self) -> tuple[float, float, float]:
+        """Return wall time, productive time and overhead of all, in seconds."""
+        last_ns = max((place.last_ns for place in self.of.values()), default=0)
+        return _sum([self.past, *(place.spent(last_ns) for place in self.of.values())])
+
+    def to_wire(self) -> wire.GoodputPlaces:
+        """Return the places for the journal."""
+        places = [*self.of.values()]
+        times_ns, seconds = array("q"), array("d")
+        times_ns.extend([one.begun_ns for one in places])
+        times_ns.extend([one.heard_ns for one in places])
+        times_ns.extend([one.phase_ns for one in places])
+        times_ns.extend([one.starting_ns for one in places])
+        seconds.extend([one.reported_s for one in places])
+        seconds.extend([one.productive_s for one in places])
+        seconds.extend([one.overhead_s for one in places])
+        held = [number for number, one in enumerate(places) if one.is_held]
+        return wire.GoodputPlaces(
+            [*self.of], wire.packed(times_ns), wire.packed(seconds), held, self.past
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.GoodputPlaces) -> "Places":
+        """Undo ``to_wire``.
+
+        Raises:
+            StateRefused: The columns differ in length.
+        """
+        times_ns, seconds = wire.integers(kept.times_ns), wire.floats(kept.seconds)
+        if len(times_ns) != 4 * len(kept.labels) or len(seconds) != 3 * len(kept.labels):
+            raise wire.StateRefused("goodput has more places than times, or fewer")
+        held, found = set(kept.held), cls(past=kept.past)
+        for number, label in enumerate(kept.labels):
+            begun_ns, heard_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]
+            reported_s, productive_s, overhead_s = seconds[number :: len(kept.labels)]
+            found.of[label] = Place(
+                begun_ns,
+                heard_ns,
+                phase_ns,
+                starting_ns,
+                reported_s,
+                productive_s,
+                overhead_s,
+                number in held,
+            )
+        return found
+
+
+def _sum(spent: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+    wall_s = productive_s = overhead_s = 0.0
+    for one in spent:
+        wall_s += one[0]
+        productive_s += one[1]
+        overhead_s += one[2]
+    return wall_s, productive_s, overhead_s

@@ -1,0 +1,254 @@
+"""Goodput: each second of the allocation is productive, overhead, idle or wasted. ADR 23."""
+
+import pytest
+
+from otel_rl.bridge.rows.goodput.goodput import Goodput
+from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
+from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
+from otel_rl.records import Attempt, Decoded, Measurements, Series
+from otel_rl.semconv.spec import Reduction
+from tests.unit.bridge.rows.goodput.fleet import PARTS, T0, Fleet, S, ns, worker
+
+TRAINER, GENERATOR = worker("trainer"), worker("generator")
+
+
+def parts(of: object, prefix: str = "goodput") -> tuple[float, ...]:
+    """Productive, overhead, idle and wasted seconds."""
+    assert isinstance(of, dict)
+    return tuple(of[f"{prefix}/{part}"] for part in PARTS)
+
+
+def approx(*values: float) -> object:
+    return pytest.approx(values, abs=1e-6)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_each_class_of_phases_has_its_part(restarts: bool) -> None:
+    fleet = Fleet(restarts=restarts)
+    fleet.export(TRAINER, 0.0)
+    phases = {
+        "train": 4.0,
+        "weight_sync": 1.0,
+        "weight_push": 0.5,  # a part of it
+        "checkpoint": 1.0,
+        "collector_wait": 2.0,
+        "sync_coordination": 0.5,
+        "unaccounted": 1.5,
+    }
+    fleet.export(TRAINER, 10.0, phases, step=1)
+    fleet.export(TRAINER, 12.0)
+    assert parts(fleet.end(13.0)) == approx(4, 2, 6, 0)
+
+
+def test_a_phase_that_is_not_registered_is_what_its_sender_says() -> None:
+    fleet = Fleet()
+    phases = {"tool_call": 1.0, "plan": 2.0, "evaluate": 3.0, "queue_wait": 4.0}
+    fleet.export(TRAINER, 0.0)
+    fleet.export(TRAINER, 10.0, phases, step=1, classes={"tool_call": "io"})
+    assert parts(fleet.end(11.0)) == approx(2, 4, 4, 0)
+
+
+def test_a_process_before_its_first_phase_is_overhead() -> None:
+    fleet = Fleet()
+    fleet.export(TRAINER, 0.0)
+    fleet.export(TRAINER, 20.0)
+    fleet.export(TRAINER, 30.0, {"train": 4.0, "collector_wait": 1.0}, step=1)
+    assert parts(fleet.end(31.0)) == approx(4, 25, 1, 0)
+
+
+def test_a_place_begins_with_the_first_phase_if_no_export_came_before() -> None:
+    fleet = Fleet()
+    fleet.export(GENERATOR, 30.0, {"generate": 20.0})
+    assert parts(fleet.end(31.0)) == approx(20, 0, 0, 0)
+
+
+def test_a_place_begins_with_the_first_step_if_no_export_came_before() -> None:
+    fleet = Fleet()
+    step = Measurements(Series(TRAINER, "rl.iteration.duration", "s"), [ns(30.0)], [20.0], [1])
+    fleet.add(Decoded([step], []), 30.0)
+    fleet.export(TRAINER, 30.0, {"train": 12.0, "weight_sync": 2.0}, step=1)
+    assert parts(fleet.end(31.0)) == approx(12, 2, 6, 0)
+
+
+def test_waiting_after_a_first_export_with_phases_is_no_start_up() -> None:
+    fleet = Fleet()
+    fleet.export(GENERATOR, 10.0, {"generate": 10.0})
+    fleet.export(GENERATOR, 30.0, {"generate": 5.0})
+    fleet.export(GENERATOR, 31.0)
+    assert parts(fleet.end(32.0)) == approx(15, 0, 16, 0)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_gap_before_a_replacement_is_idle(restarts: bool) -> None:
+    fleet = Fleet(restarts=restarts)
+    fleet.export(GENERATOR, 0.0)
+    fleet.export(GENERATOR, 10.0, {"generate": 10.0})
+    again = worker("generator", life="b")
+    fleet.export(again, 100.0, {"model_load": 5.0})
+    fleet.export(again, 110.0, {"generate": 10.0})
+    assert parts(fleet.end(111.0)) == approx(20, 5, 85, 0)
+
+
+def test_a_killed_worker_is_held_until_the_last_sign_of_its_role() -> None:
+    fleet = Fleet()
+    other = worker("generator", 1, count=2)
+    for one in (GENERATOR, other):
+        fleet.export(one, 10.0, {"generate": 10.0})
+    fleet.export(other, 20.0, {"generate": 10.0})
+    assert parts(fleet.end(21.0)) == approx(30, 0, 10, 0)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_worker_that_has_ended_in_order_is_held_no_longer(failed: bool) -> None:
+    fleet = Fleet()
+    other = worker("generator", 1, count=2)
+    for one in (GENERATOR, other):
+        fleet.export(one, 10.0, {"generate": 10.0})
+    fleet.leave(GENERATOR, 10.0, failed=failed)
+    fleet.export(other, 20.0, {"generate": 10.0})
+    assert parts(fleet.end(21.0)) == approx(30, 0, 10 if failed else 0, 0)
+
+
+def test_a_process_without_an_index_has_its_own_place() -> None:
+    fleet = Fleet()
+    for life, begun_s in (("a", 0.0), ("b", 100.0)):
+        one = worker("generator", None, life=life)
+        fleet.export(one, begun_s)
+        fleet.export(one, begun_s + 10, {"generate": 10.0})
+    assert parts(fleet.end(111.0)) == approx(20, 0, 0, 0)
+
+
+def test_threads_are_at_most_the_time_of_their_process() -> None:
+    fleet = Fleet()
+    fleet.export(worker("reward"), 0.0)
+    threads = {"reward": 10.0, "env_step": 10.0, "reference": 10.0, "replay": 10.0}
+    fleet.export(worker("reward"), 10.0, threads)
+    assert parts(fleet.end(11.0)) == approx(7.5, 2.5, 0, 0)
+
+
+def test_a_role_without_phases_has_no_goodput() -> None:
+    fleet = Fleet()
+    buffer = worker("replay_buffer")
+    fleet.export(buffer, 0.0, {"unaccounted": 1.0}, step=1)
+    fleet.export(buffer, 10.0, counted=[("rl.replay_buffer.writes", 5, "")])
+    assert fleet.end(11.0) == {}
+
+
+def test_a_run_of_one_role_with_phases_has_no_keys_of_the_role() -> None:
+    fleet = Fleet()
+    fleet.export(worker("replay_buffer"), 0.0)
+    fleet.export(TRAINER, 10.0, {"train": 10.0}, step=1)
+    assert set(fleet.end(11.0)) == {f"goodput/{part}" for part in PARTS}
+
+
+def test_the_run_is_the_sum_of_its_roles() -> None:
+    fleet = Fleet()
+    fleet.export(TRAINER, 10.0, {"train": 6.0, "collector_wait": 4.0}, step=1)
+    fleet.export(GENERATOR, 10.0, {"generate": 8.0, "weight_sync": 2.0})
+    found = fleet.end(11.0)
+    # The longest phase of each is the first sign of its life.
+    assert parts(found, "goodput/trainer") == approx(6, 0, 0, 0)
+    assert parts(found, "goodput/generator") == approx(6.4, 1.6, 0, 0)
+    assert parts(found) == approx(12.4, 1.6, 0, 0)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e12])
+def test_a_phase_of_no_length_is_left_out(seconds: float) -> None:
+    fleet = Fleet()
+    fleet.export(TRAINER, 0.0)
+    fleet.export(TRAINER, 10.0, {"train": 10.0}, step=1)
+    fleet.export(TRAINER, 20.0, {"train": seconds}, step=2)
+    assert parts(fleet.end(21.0)) == approx(10, 0, 10, 0)
+
+
+class TestWaste:
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_steps_that_are_repeated_were_wasted(self, restarts: bool) -> None:
+        """Steps 1 to 50, a crash, and 31 to 60: 20 steps of 10 s of both roles are wasted."""
+        fleet = Fleet(restarts=restarts)
+        at_s = 0.0
+        for life, steps in (("a", range(1, 51)), ("b", range(31, 61))):
+            trainer = worker("trainer", life=life)
+            for step in steps:
+                at_s += 10
+                phases = {"train": 6.0, "weight_sync": 1.0, "collector_wait": 3.0}
+                fleet.export(trainer, at_s, phases, step=step)
+                fleet.export(GENERATOR, at_s - 1, {"generate": 9.0})
+            at_s += 100
+        assert [one.first_step for one in fleet.aligner.attempts] == [31]
+        found = fleet.end(at_s)
+        assert parts(found, "goodput/trainer") == approx(60 * 6, 80, 80 * 3 - 4 + 100, 20 * 6)
+        generator = parts(found, "goodput/generator")
+        assert generator[3] == pytest.approx(20 * 9, abs=9)
+
+    def test_evicted_samples_waste_their_share_of_generating_and_scoring(self) -> None:
+        fleet = Fleet()
+        reward, buffer = worker("reward"), worker("replay_buffer")
+        for at_s in (0.0, 10.0):
+            phases = {"generate": 8.0} if at_s else None
+            fleet.export(GENERATOR, at_s, phases, counted=[("rl.sample.samples", 50 * at_s, "")])
+            fleet.export(reward, at_s, {"reward": 4.0} if at_s else None)
+            fleet.export(TRAINER, at_s, {"train": 5.0} if at_s else None, step=1 if at_s else None)
+            dropped = [("rl.replay_buffer.evictions", 5 * at_s, "")]
+            dropped += [("rl.sample.dropped", 2 * at_s, "")]  # the same ones, counted elsewhere
+            fleet.export(buffer, at_s, counted=dropped)
+        found = fleet.end(11.0)
+        assert parts(found, "goodput/generator") == approx(7.2, 2, 0, 0.8)
+        assert parts(found, "goodput/reward") == approx(3.6, 6, 0, 0.4)
+        assert parts(found, "goodput/trainer") == approx(5, 5, 0, 0)
+
+    def test_aborted_requests_waste_their_share_of_generating(self) -> None:
+        fleet = Fleet()
+        for at_s in (0.0, 10.0):
+            counted = [
+                ("rl.generator.requests", 7 * at_s, "success"),
+                ("rl.generator.requests", 2 * at_s, "cancelled"),
+                ("rl.generator.requests", 1 * at_s, "timeout"),
+            ]
+            phases = {"generate": 8.0, "reward": 2.0} if at_s else None
+            fleet.export(GENERATOR, at_s, phases, counted=counted)
+        assert parts(fleet.end(11.0)) == approx(7.6, 0, 0, 2.4)
+
+    def test_more_evictions_than_samples_waste_no_more_than_all(self) -> None:
+        fleet = Fleet()
+        for at_s in (0.0, 10.0):
+            counted = [("rl.sample.samples", at_s, ""), ("rl.sample.dropped", 3 * at_s, "")]
+            phases = {"generate": 5.0, "train": 3.0} if at_s else None
+            fleet.export(GENERATOR, at_s, phases, counted=counted)
+        assert parts(fleet.end(11.0)) == approx(3, 2, 0, 5)
+
+    def test_each_attempt_wastes_what_it_repeats_also_if_several_are_known_at_once(self) -> None:
+        """Steps 1 to 50, 41 to 60, and 21 to 30, of one second each."""
+        goodput, steps, at_ns = Goodput(), ValueTimeline(), T0
+        phase = (("rl.phase", "train"),)
+        group = Group(0, "", "trainer", "rl.phase.duration", phase, Reduction.MEAN)
+        stream = Stream(0, WorkerState("trainer", "0"), group)
+        attempts: list[Attempt] = []
+        for number, made in enumerate((range(1, 51), range(41, 61), range(21, 31)), 1):
+            for step in made:
+                at_ns += S
+                goodput.measured(stream, [1.0], [at_ns])
+                steps.observe([(at_ns, step)])
+            attempts.append(Attempt(number + 1, [41, 21, 0][number - 1], -1, at_ns + S // 2))
+        goodput.follow(attempts[:2], steps)
+        # 41 to 50 of the first; 21 to 40 of the first, and all of the second.
+        assert goodput.spent()["trainer"] == approx(80 - 50, 0, 0, 10 + 20 + 20)
+
+
+class TestRows:
+    def test_values_are_in_a_row_every_ten_seconds_and_at_the_end(self) -> None:
+        fleet = Fleet()
+        for step in range(1, 31):
+            fleet.export(TRAINER, float(step), {"train": 0.5, "collector_wait": 0.5}, step=step)
+        fleet.look(33.0, everything=True)
+        times = [row.time_ns for row in fleet.rows if "goodput/ratio" in row.values]
+        assert 3 <= len(times) <= 5
+
+    def test_the_last_row_of_a_run_has_the_last_values(self) -> None:
+        fleet = Fleet()
+        for step in range(1, 4):
+            fleet.export(TRAINER, float(step), {"train": 1.0}, step=step)
+        fleet.leave(TRAINER, 3.5)
+        fleet.look(20.0)
+        (row,) = [row for row in fleet.rows if row.values.get("goodput/productive") == 3.0]
+        assert row.values["goodput/ratio"] == pytest.approx(1.0)
