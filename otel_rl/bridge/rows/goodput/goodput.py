@@ -321,13 +321,12 @@ def _use_of(group: Group) -> _Use | None:
 def _begin_of(attempt: Attempt, steps: ValueTimeline) -> int:
     """Return the first report of the attempt's first step in the passes before it.
 
-    0 if they have not begun before that step.
+    0 if all that is known of them is repeated. Later passes may be known, too: they are at or after
+    that step, or have an attempt of their own that repeats more.
     """
-    begun_ns = 0
+    begun_ns = attempt.since_ns
     for time_ns, step in zip(reversed(steps.times_ns), reversed(steps.values), strict=True):
-        if time_ns > attempt.since_ns:
-            continue
         if step < attempt.first_step:
-            return begun_ns or attempt.since_ns
+            return begun_ns
         begun_ns = time_ns
     return 0
