@@ -111,7 +111,12 @@ def sent(sink: Sink, framework: str, names: KeyNames) -> dict[str, float]:
     selection = KeySelection(Tier.BASIC, names, per_worker=False, keys=lambda: catalogue)
     found: dict[str, float] = {}
     for row in selection.rows(rows):
-        found |= {key: value for key, value in row.values.items() if "service/" not in key}
+        # What the bridge adds by itself is no metric of the framework.
+        found |= {
+            key: value
+            for key, value in row.values.items()
+            if "service/" not in key and not key.startswith("goodput/")
+        }
     return found
 
 
