@@ -21,6 +21,7 @@ from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests import waiting
 from tests.slow import slow_after
+from tests.trackers.example import install_example, read_example
 from tests.trackers.places import (
     Place,
     hold_mlflow,
@@ -61,10 +62,13 @@ def trackio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trackio
 
 
 WANDB_PLACES = ("wandb-offline", "wandb-online")
-OTHER_PLACES = ("mlflow-server", "trackio-server", "tensorboard", "trackio-local", "mlflow-sqlite")
+OTHER_PLACES = (
+    *("mlflow-server", "trackio-server", "tensorboard", "example"),
+    *("trackio-local", "mlflow-sqlite"),
+)
 PLACES = ("jsonl", *WANDB_PLACES, *OTHER_PLACES)
 # Those that confirm rows and can be continued; one of each is enough for the fast tests.
-KEPT_PLACES = ("jsonl", "wandb-online", "mlflow-server", "trackio-server", "tensorboard")
+KEPT_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:4])
 ALL_KEPT_FIRST = (*KEPT_PLACES, "wandb-offline", "trackio-local", "mlflow-sqlite")
 OFFLINE_PLACES = ("jsonl", "wandb-offline")  # for what does not depend on a server
 
@@ -87,6 +91,10 @@ def _place(
             return Place(name, "jsonl", run, read_jsonl)
         case "wandb-offline":
             return Place(name, "wandb", run, read_offline)
+        case "example":
+            monkeypatch.setenv("PYTHONPATH", str(install_example(directory)))
+            monkeypatch.syspath_prepend(str(directory / "site"))
+            return Place(name, "sqlite", run, read_example)
         case "tensorboard":
             return Place(name, name, run, read_tensorboard, hold_tensorboard)
         case "trackio-local":
@@ -127,7 +135,7 @@ def place(
     server.heal()
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=slow_after(7, PLACES))
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -261,14 +269,14 @@ def test_the_time_of_a_row_is_its_event_time(finished: Place) -> None:
     assert [r.time_ns for r in finished.history(finished.run)] == [r.time_ns for r in ROWS]
 
 
-@pytest.mark.parametrize("place", slow_after(5, ALL_KEPT_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_closed_run_is_continued(place: Place) -> None:
     assert session(place, rows(0, 10)) == 0
     session(place, rows(0, 25))
     assert place.history(place.run) == place.held(rows(0, 25))
 
 
-@pytest.mark.parametrize("place", slow_after(5, ALL_KEPT_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         start = writer.open(place.run)
@@ -455,7 +463,7 @@ def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
     assert {path.split("/")[1] for path in server.paths()} <= {"graphql", "files", "upload"}
 
 
-@pytest.mark.parametrize("place", ["jsonl", *OTHER_PLACES[:3]], indirect=True)
+@pytest.mark.parametrize("place", ["jsonl", *OTHER_PLACES[:4]], indirect=True)
 def test_rows_that_are_read_back_are_safe_after_a_flush(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)

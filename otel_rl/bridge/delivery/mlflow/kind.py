@@ -85,6 +85,6 @@ MLFLOW: Final = TrackerKind(
     _check,
     _environment,
     home=lambda _: Path(),
-    lacks="texts about steps and consoles; infinities are the largest numbers there",
+    lacks="texts about steps, consoles, infinities (they are the largest numbers)",
 )
 """The kind, for the table of trackers."""

@@ -38,6 +38,6 @@ TENSORBOARD: Final = TrackerKind(
     _check,
     _environment,
     home=lambda _: Path(),
-    lacks="consoles and a status; values are floats of 32 bits there",
+    lacks="consoles, a status, numbers of 64 bits (they have 32)",
 )
 """The kind, for the table of trackers."""

@@ -70,6 +70,6 @@ TRACKIO: Final = TrackerKind(
     _validate,
     _check,
     _environment,
-    lacks="consoles; on a server or in a Space, event times are the values of otel_rl/time",
+    lacks="consoles, and on a server event times (they are the values of otel_rl/time)",
 )
 """The kind, for the table of trackers."""

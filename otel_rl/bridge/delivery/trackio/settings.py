@@ -15,22 +15,20 @@ __all__ = ["TOKEN_HINT", "TrackioSettings"]
 TOKEN_HINT: Final = "Set TRACKIO_WRITE_TOKEN to the server's, or for a Space HF_TOKEN."  # noqa: S105  # no token
 """Hint beside refused credentials."""
 
-_DEFAULT_PROJECT: Final = "otel_rl"
-
 
 @dataclass(frozen=True, slots=True)
 class TrackioSettings:
     """Options of the Trackio tracker.
 
     Attributes:
-        project: Empty for ``TRACKIO_PROJECT``, else ``otel_rl``.
+        project: Name of the project.
         server_url: Server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
         space_id: Space, ``user/space``, if there is no server. Empty for ``TRACKIO_SPACE_ID``, else
             the database of this machine in ``TRACKIO_DIR``.
         stall_timeout_s: Time without a row at the server until the run is reopened.
     """
 
-    project: str = ""
+    project: str = "otel_rl"
     server_url: str = ""
     space_id: str = ""
     stall_timeout_s: float = 30.0
@@ -49,10 +47,6 @@ class TrackioSettings:
                 f'trackio.server_url: must start with http:// or https:// (got "{redacted(url)}").'
             )
         return settings
-
-    def project_of(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the project."""
-        return self.project or environ.get("TRACKIO_PROJECT") or _DEFAULT_PROJECT
 
     def place(self, environ: Mapping[str, str]) -> str:
         """Return the server's URL or the Space; empty for the database of this machine."""

@@ -51,7 +51,7 @@ class TrackioTracker:
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._run_id, self._journal = run.run_id, run.journal
-        project, place = self._settings.project_of(os.environ), self._settings.place(os.environ)
+        project, place = self._settings.project, self._settings.place(os.environ)
         name = _name(run.key)
         if place:
             self._store = RemoteStore(
