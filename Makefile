@@ -90,7 +90,7 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(LOCK_ALL) --extra all --group build --constraint requirements.lock -o requirements-image.lock
 	@echo uv | $(LOCK) --universal --no-annotate - -o tools/uv.lock.txt
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  --no-annotate --constraint requirements.lock \
+	  --no-annotate --constraint requirements-image.lock \
 	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \
 	  -o tests/lab/frameworks/requirements.lock
 

@@ -27,6 +27,8 @@ from pydantic import BaseModel
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
+from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
+from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
 from otel_rl.bridge.tracker_keys import tracker_key
@@ -90,8 +92,22 @@ def settings() -> Iterator[str]:
 
 def wandb_options() -> Iterator[str]:
     """Every option of the W&B tracker."""
-    meanings = _attributes(WandbSettings)
-    for field in fields(WandbSettings):
+    yield from _tracker_options(WandbSettings)
+
+
+def mlflow_options() -> Iterator[str]:
+    """Every option of the MLflow tracker."""
+    yield from _tracker_options(MlflowSettings)
+
+
+def trackio_options() -> Iterator[str]:
+    """Every option of the Trackio tracker."""
+    yield from _tracker_options(TrackioSettings)
+
+
+def _tracker_options(kind: type[WandbSettings | MlflowSettings | TrackioSettings]) -> Iterator[str]:
+    meanings = _attributes(kind)
+    for field in fields(kind):
         yield _item(field.name, meanings[field.name], field.default)
 
 
@@ -190,6 +206,8 @@ def _shared_key(rule: Rule) -> str:
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "wandb options": wandb_options,
+    "mlflow options": mlflow_options,
+    "trackio options": trackio_options,
     "commands": commands,
     "counters": counters,
     "drops": drops,

@@ -107,7 +107,7 @@ class TrackerSettings(BaseModel):
     model_config = _MODEL
 
     name: str = "wandb"
-    """``wandb`` or ``jsonl``."""
+    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, or one of another package."""
 
     directory: Path | None = None
     """Tracker's files. Unset: ``data``."""

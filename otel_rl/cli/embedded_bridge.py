@@ -17,6 +17,7 @@ from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.page import Page
@@ -91,6 +92,9 @@ def started(settings: BridgeSettings) -> Bridge:
         page=_page(settings),
     )
     bridge.start()
+    lacks = backend(settings.tracker.name).lacks
+    if lacks:
+        say(f"{settings.tracker.name} cannot hold: {lacks}")
     return bridge
 
 
@@ -111,7 +115,7 @@ def page_link(bridge: Bridge, key: ExperimentKey) -> str:
 
 
 def embedded(settings: BridgeSettings) -> Bridge:
-    """Start a bridge inside a command, which keeps offline runs where W&B's users expect them.
+    """Start a bridge inside a command; the tracker's files are where its users expect them.
 
     Raises:
         ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
@@ -133,9 +137,9 @@ def embedded(settings: BridgeSettings) -> Bridge:
             f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
             hint="Remove the setting, or start `otel-rl bridge`.",
         )
-    if settings.tracker.name == "wandb" and settings.tracker.directory is None:
-        directory = Path(os.environ.get("WANDB_DIR") or ".")
-        tracker = settings.tracker.model_copy(update={"directory": directory})
+    home = backend(settings.tracker.name).home(os.environ)
+    if home is not None and settings.tracker.directory is None:
+        tracker = settings.tracker.model_copy(update={"directory": home})
         settings = settings.model_copy(update={"tracker": tracker})
     return started(settings)
 

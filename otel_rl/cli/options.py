@@ -21,7 +21,11 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
     )
-    group.add_argument("--tracker", metavar="NAME", help="wandb (default) or jsonl")
+    group.add_argument(
+        "--tracker",
+        metavar="NAME",
+        help="wandb (default), mlflow, trackio, tensorboard, jsonl, or one of another package",
+    )
     group.add_argument(
         "--detail",
         choices=[*Tier],
@@ -35,7 +39,9 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
         "frameworks share (otel_rl), or both",
     )
     group.add_argument(
-        "--project", metavar="NAME", help="W&B project (default: $WANDB_PROJECT, else otel_rl)"
+        "--project",
+        metavar="NAME",
+        help="project of W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
     )
     group.add_argument(
         "--attach",

@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 EXAMPLES = dict(examples(GUIDES))
-READS_ONLY = "trackers-0"
+NO_WORKERS = {"trackers-0", "write-a-tracker-0"}
 
 
 def page(name: str) -> str:
@@ -189,6 +189,7 @@ def test_shell_examples_parse(words: list[str]) -> None:
                 "mkdir",
                 "opentelemetry-instrument",
                 "python",
+                "tensorboard",
                 "wandb",
                 ".venv/bin/python",
                 ".venv/bin/towncrier",
@@ -232,7 +233,7 @@ def values(directory: Path, example: str) -> list[tuple[int, dict[str, float]]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != READS_ONLY])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NO_WORKERS])
 def test_python_examples_run_and_report(run_of_examples: Path, name: str) -> None:
     assert values(run_of_examples, name)
 
@@ -257,7 +258,7 @@ def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> N
 @pytest.mark.process
 def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
     scope: dict[str, object] = {}
-    exec(EXAMPLES[READS_ONLY], scope)
+    exec(EXAMPLES["trackers-0"], scope)
     history = scope["history"]
     assert callable(history)
     run = next(run_of_examples.rglob(f"{run_id('grpo-7b', 'README-0')}.jsonl"))

@@ -12,6 +12,7 @@ from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
 from otel_rl.run_id import run_id
+from tests.trackers.places import trackio_query
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import Run, WandbServer
 
@@ -130,6 +131,59 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
         ["a", "b", "c"],
         "train",
     )
+
+
+def test_mlflow_has_them(tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    run = info(tmp_path)
+    session("mlflow", run)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(KEY.experiment)
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == (KEY.trial, "FINISHED")
+    assert found.data.params["model/layers"] == "[1, 2]"
+    assert (found.data.params["lr"], found.data.tags["config/lr"]) == ("0.1", "0.2")
+    assert {"a", "b", "c"} <= set(found.data.tags)
+    assert found.data.tags["mlflow.note.content"] == LAST.notes
+    assert (found.data.tags["group"], found.data.tags["status"]) == ("sweep", "complete")
+    (path,) = tmp_path.glob("mlartifacts/*/artifacts/tables/trainer/samples/1.json")
+    table = json.loads(path.read_text())
+    assert (table["columns"], table["data"]) == (TEXTS.columns, TEXTS.rows)
+
+
+def test_trackio_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    run = info(tmp_path)
+    session("trackio", run)
+    query = trackio_query(tmp_path / "trackio")
+    (stored,) = query("SELECT run_name, config FROM configs")
+    config = json.loads(stored["config"])
+    assert (stored["run_name"], config["lr"], config["seed"]) == (KEY.experiment, 0.2, 7)
+    assert (config["otel_rl/tags"], config["otel_rl/status"]) == ([*LAST.tags], "complete")
+    (entry,) = query("SELECT metrics FROM metrics WHERE log_id LIKE '%:1'")
+    table = json.loads(entry["metrics"])["trainer/samples"]
+    assert table["_type"] == "trackio.table"
+    assert table["_value"][0] == {"step": 3, "prompt": "2+2?", "reward": 1.0, "worker": "0"}
+
+
+def test_tensorboard_has_them(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = info(tmp_path)
+    session("tensorboard", run)
+    reader = EventAccumulator(str(tmp_path / "tensorboard" / "grpo" / "default"))
+    reader.Reload()
+
+    def texts(tag: str) -> list[str]:
+        return [e.tensor_proto.string_val[0].decode() for e in reader.Tensors(tag)]
+
+    first, last = (json.loads(text) for text in texts("run"))
+    assert (first["config"]["lr"], last["config"]["lr"], last["status"]) == (0.1, 0.2, "complete")
+    (table,) = texts("trainer/samples")
+    assert table.splitlines()[0] == "| step | prompt | reward | worker |"
+    assert table.splitlines()[2] == "| 3 | 2+2? | 1.0 | 0 |"
 
 
 def test_a_row_that_wandb_never_takes_is_no_outage(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,17 @@ from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests import waiting
 from tests.slow import slow_after
+from tests.trackers.example import install_example, read_example
+from tests.trackers.places import (
+    Place,
+    hold_mlflow,
+    hold_tensorboard,
+    read_mlflow,
+    read_tensorboard,
+    read_trackio,
+    trackio_query,
+)
+from tests.trackers.programs import MlflowServer, TrackioServer
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import WandbServer
 
@@ -32,44 +43,85 @@ DEADLINE_S = 90.0
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 
-@dataclass(frozen=True)
-class Place:
-    """A tracker, set up to write somewhere, and a way to read what it wrote."""
-
-    name: str
-    tracker: str
-    run: RunInfo
-    history: Callable[[RunInfo], list[Row]]
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[WandbServer]:
     with WandbServer() as server:
         yield server
 
 
-PLACES = ("jsonl", "wandb-offline", "wandb-online")
-WANDB_PLACES = PLACES[1:]
-ONLINE_FIRST = ("jsonl", "wandb-online", "wandb-offline")
-OFFLINE_PLACES = PLACES[:2]  # for what does not depend on a server
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with MlflowServer(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def trackio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackioServer]:
+    with TrackioServer(tmp_path_factory.mktemp("trackio")) as server:
+        yield server
+
+
+WANDB_PLACES = ("wandb-offline", "wandb-online")
+OTHER_PLACES = (
+    *("mlflow-server", "trackio-server", "tensorboard", "example"),
+    *("trackio-local", "mlflow-sqlite"),
+)
+PLACES = ("jsonl", *WANDB_PLACES, *OTHER_PLACES)
+# Those that confirm rows and can be continued; one of each is enough for the fast tests.
+KEPT_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:4])
+ALL_KEPT_FIRST = (*KEPT_PLACES, "wandb-offline", "trackio-local", "mlflow-sqlite")
+OFFLINE_PLACES = ("jsonl", "wandb-offline")  # for what does not depend on a server
 
 
 def _place(
-    name: str, directory: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, key: str
+    name: str,
+    directory: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
 ) -> Place:
-    for variable in [name for name in os.environ if name.startswith(("WANDB_", "NETRC"))]:
+    own = ("WANDB_", "NETRC", "MLFLOW_", "TRACKIO_", "HF_")
+    for variable in [name for name in os.environ if name.startswith(own)]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", str(directory))
     experiment = ExperimentKey(key, KEY.trial)
     run = RunInfo(experiment, run_id(experiment.experiment, experiment.trial), directory)
-    if name == "jsonl":
-        return Place(name, "jsonl", run, read_jsonl)
-    if name == "wandb-offline":
-        return Place(name, "wandb", run, read_offline)
-    for variable, value in server.environment().items():
+    match name:
+        case "jsonl":
+            return Place(name, "jsonl", run, read_jsonl)
+        case "wandb-offline":
+            return Place(name, "wandb", run, read_offline)
+        case "example":
+            monkeypatch.setenv("PYTHONPATH", str(install_example(directory)))
+            monkeypatch.syspath_prepend(str(directory / "site"))
+            return Place(name, "sqlite", run, read_example)
+        case "tensorboard":
+            return Place(name, name, run, read_tensorboard, hold_tensorboard)
+        case "trackio-local":
+            monkeypatch.setenv("TRACKIO_DIR", str(directory / "trackio"))
+            query = trackio_query(directory / "trackio")
+            return Place(name, "trackio", run, partial(read_trackio, query))
+        case "mlflow-sqlite":
+            uri = f"sqlite:///{directory / 'mlflow.db'}"
+            return Place(name, "mlflow", run, partial(read_mlflow, uri), hold_mlflow)
+    server = request.getfixturevalue(
+        {"mlflow-server": "mlflow_server", "trackio-server": "trackio_server"}.get(name, "server")
+    )
+    if isinstance(server, WandbServer):
+        for variable, value in server.environment().items():
+            monkeypatch.setenv(variable, value)
+        options = (("stall_timeout_s", "15"), ("transmit_interval_s", "1"))
+        return Place(
+            name,
+            "wandb",
+            replace(run, attributes=options),
+            lambda run: from_wandb(server.history(run.run_id)),
+        )
+    for variable, value in server.environment.items():
         monkeypatch.setenv(variable, value)
-    run = replace(run, attributes=(("stall_timeout_s", "15"), ("transmit_interval_s", "1")))
-    return Place(name, "wandb", run, lambda run: from_wandb(server.history(run.run_id)))
+    if name == "mlflow-server":
+        return Place(name, "mlflow", run, partial(read_mlflow, server.url), hold_mlflow)
+    return Place(name, "trackio", run, partial(read_trackio, trackio_query(server)))
 
 
 @pytest.fixture
@@ -79,18 +131,18 @@ def place(
     server: WandbServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Place]:
-    yield _place(request.param, tmp_path, server, monkeypatch, f"grpo-{request.node.name}")
+    yield _place(request.param, tmp_path, request, monkeypatch, f"grpo-{request.node.name}")
     server.heal()
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=slow_after(7, PLACES))
 def finished(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: WandbServer
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     """A place with one finished run of ROWS, written by one session, shared by several tests."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         place = _place(
-            request.param, tmp_path_factory.mktemp("tracker"), server, monkeypatch, KEY.experiment
+            request.param, tmp_path_factory.mktemp("tracker"), request, monkeypatch, KEY.experiment
         )
         session(place, ROWS, exit_code=3)
         yield place
@@ -203,13 +255,13 @@ def test_every_row_is_in_the_run_once_and_in_order(finished: Place) -> None:
 def test_values_step_attempt_and_policy_version_arrive_as_they_were(finished: Place) -> None:
     written = finished.history(finished.run)[:40]
     assert [(r.values, r.step, r.attempt, r.policy_version) for r in written] == [
-        (r.values, r.step, r.attempt, r.policy_version) for r in ROWS[:40]
+        (r.values, r.step, r.attempt, r.policy_version) for r in finished.held(ROWS[:40])
     ]
 
 
 def test_nan_infinities_and_odd_names_survive(finished: Place) -> None:
     assert repr(sorted(finished.history(finished.run)[-1].values.items())) == repr(
-        sorted(ODD.items())
+        sorted(finished.held(ROWS)[-1].values.items())
     )
 
 
@@ -217,14 +269,14 @@ def test_the_time_of_a_row_is_its_event_time(finished: Place) -> None:
     assert [r.time_ns for r in finished.history(finished.run)] == [r.time_ns for r in ROWS]
 
 
-@pytest.mark.parametrize("place", slow_after(2, ONLINE_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_closed_run_is_continued(place: Place) -> None:
     assert session(place, rows(0, 10)) == 0
     session(place, rows(0, 25))
-    assert place.history(place.run) == rows(0, 25)
+    assert place.history(place.run) == place.held(rows(0, 25))
 
 
-@pytest.mark.parametrize("place", slow_after(2, ONLINE_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         start = writer.open(place.run)
@@ -235,7 +287,7 @@ def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
             writer.write(rows(300, 301))
     wait_until(lambda: all(is_gone(pid) for pid in helpers), "the tracker's helpers end")
     session(place, rows(0, 310))
-    assert place.history(place.run) == rows(0, 310)
+    assert place.history(place.run) == place.held(rows(0, 310))
 
 
 @pytest.mark.slow
@@ -249,7 +301,7 @@ def test_a_run_whose_wandb_core_was_killed_is_continued_by_another_writer(place:
         with pytest.raises(TrackerUnavailable):
             write_one_by_one(writer, rows(200, 100_000))
     session(place, rows(0, 210))
-    assert place.history(place.run) == rows(0, 210)
+    assert place.history(place.run) == place.held(rows(0, 210))
 
 
 @pytest.mark.parametrize("place", ["jsonl"], indirect=True)
@@ -268,7 +320,7 @@ def test_a_writer_ignores_the_terminal_and_the_supervisor(place: Place) -> None:
         os.kill(pid_of(writer), signal.SIGTERM)
         writer.write(rows(0, 5))
         writer.close(exit_code=0)
-    assert place.history(place.run) == rows(0, 5)
+    assert place.history(place.run) == place.held(rows(0, 5))
 
 
 @pytest.mark.parametrize("place", OFFLINE_PLACES, indirect=True)
@@ -306,7 +358,7 @@ def test_a_writer_ends_when_its_parent_is_gone(place: Place) -> None:
     assert parent.returncode == -signal.SIGKILL, parent.stderr.decode()
     wait_until(lambda: is_gone(int(parent.stdout)), "the orphaned writer ends")
     session(place, rows(0, 3))
-    assert place.history(place.run) == rows(0, 3)
+    assert place.history(place.run) == place.held(rows(0, 3))
 
 
 @pytest.mark.parametrize("place", ["jsonl"], indirect=True)
@@ -329,7 +381,7 @@ def test_a_name_that_wandb_cannot_take_costs_no_row(place: Place) -> None:
     assert others == rows(1, 3)
 
 
-@pytest.mark.parametrize("place", ["jsonl", "wandb-online"], indirect=True)
+@pytest.mark.parametrize("place", KEPT_PLACES, indirect=True)
 def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_written(
     place: Place,
 ) -> None:
@@ -339,17 +391,17 @@ def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_writte
         writer.open(other)
     assert "another journal" in str(caught.value)
     assert "another name" in caught.value.hint
-    assert place.history(place.run) == rows(0, 10)
+    assert place.history(place.run) == place.held(rows(0, 10))
 
 
-@pytest.mark.parametrize("place", slow_after(1, ["jsonl", "wandb-online"]), indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, KEPT_PLACES), indirect=True)
 def test_a_run_is_continued_from_its_own_journal(place: Place) -> None:
     place = replace(place, run=replace(place.run, journal="one"))
     session(place, rows(0, 10))
     assert session(place, rows(0, 12)) == 10
 
 
-@pytest.mark.parametrize("place", slow_after(1, ["jsonl", "wandb-online"]), indirect=True)
+@pytest.mark.parametrize("place", slow_after(1, KEPT_PLACES), indirect=True)
 def test_a_run_without_rows_belongs_to_whoever_writes_the_first(place: Place) -> None:
     session(replace(place, run=replace(place.run, journal="one")), [])
     other = replace(place, run=replace(place.run, journal="other"))
@@ -411,14 +463,12 @@ def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
     assert {path.split("/")[1] for path in server.paths()} <= {"graphql", "files", "upload"}
 
 
-def test_rows_in_a_file_of_lines_are_safe_after_a_flush(
-    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = _place("jsonl", tmp_path, server, monkeypatch, "safe")
+@pytest.mark.parametrize("place", ["jsonl", *OTHER_PLACES[:4]], indirect=True)
+def test_rows_that_are_read_back_are_safe_after_a_flush(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)
         writer.write(rows(0, 7))
-        assert writer.flush(timeout_s=1) == 7
+        assert writer.flush(timeout_s=DEADLINE_S) == 7
 
 
 @pytest.mark.parametrize("place", ["wandb-offline"], indirect=True)
@@ -504,7 +554,7 @@ def test_a_late_line_count_overwrites_rows_only_with_themselves(
         server.heal()
         writer.write(rows(20, 40))
         writer.close(exit_code=0)
-    assert place.history(place.run) == rows(0, 40)
+    assert place.history(place.run) == place.held(rows(0, 40))
 
 
 @pytest.mark.slow  # the SDK asks every 15 s
@@ -518,7 +568,7 @@ def test_stop_in_the_ui_changes_nothing(place: Place, server: WandbServer) -> No
         wait_until(lambda: "Stop was pressed" in log.read_text(), "the SDK hears of it")
         writer.write(rows(5, 10))
         writer.close(exit_code=0)
-    assert place.history(place.run) == rows(0, 10)
+    assert place.history(place.run) == place.held(rows(0, 10))
 
 
 @pytest.mark.parametrize("place", ["wandb-online"], indirect=True)
@@ -553,7 +603,7 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
         with pytest.raises(TrackerUnavailable, match="taken no row"):
             writer.flush(timeout_s=DEADLINE_S)
     session(place, rows(0, 8))
-    assert place.history(place.run) == rows(0, 8)
+    assert place.history(place.run) == place.held(rows(0, 8))
 
 
 def test_no_line_of_any_online_run_was_overwritten_by_another(server: WandbServer) -> None:

@@ -5,11 +5,11 @@ import importlib.util
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
 from otel_rl.errors import ConfigError, MissingExtra, TrackerError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 __all__ = [
-    "CheckResult",
     "check_jsonl",
     "check_wandb",
     "check_writable",
@@ -28,23 +27,6 @@ __all__ = [
 
 _CONNECT_TIMEOUT_S = 3.0
 _INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Result of one check.
-
-    Attributes:
-        name: Subject of the check.
-        message: The finding, as one sentence.
-        ok: Whether rows can be written as far as this check goes.
-        hint: Remedy if it is not ok.
-    """
-
-    name: str
-    message: str
-    ok: bool = True
-    hint: str = ""
 
 
 def validate_wandb(attributes: Mapping[str, str]) -> None:

@@ -3,17 +3,26 @@
 A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
 own: the delivery loop owns those. It runs in a writer process, one per live run, so that a tracker
 library that hangs, exits or dies harms only its own run.
+
+``TrackerKind`` is what another package registers under the entry-point group ``otel_rl.trackers``.
 """
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from otel_rl.records import Description, ExperimentKey, Row
 
-__all__ = ["RunInfo", "Tracker", "writer_file"]
+__all__ = [
+    "CheckResult",
+    "RunInfo",
+    "Tracker",
+    "TrackerKind",
+    "WriterTimeouts",
+    "writer_file",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +123,65 @@ class Tracker(Protocol):
             TrackerUnavailable: It lacks a part. The loop reopens the run.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check.
+
+    Attributes:
+        name: Subject of the check.
+        message: The finding, as one sentence.
+        ok: Whether rows can be written as far as this check goes.
+        hint: Remedy if it is not ok.
+    """
+
+    name: str
+    message: str
+    ok: bool = True
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterTimeouts:
+    """Timeouts after which a silent writer counts as hanging.
+
+    Each is well beyond the tracker's own timeouts, so that the tracker's more precise error comes
+    first.
+
+    Attributes:
+        open_s: For opening a run.
+        close_s: For finishing a run.
+    """
+
+    open_s: float = 180.0
+    close_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerKind:
+    """Kind of tracker.
+
+    Attributes:
+        name: Its name in the settings.
+        create: Makes the tracker of a run. Called in the writer process; may load heavy libraries.
+        validate: Raises ConfigError if a run with these attributes cannot work here.
+        check: Runs further checks for a user. Takes at most a few seconds.
+        environment: Makes the environment of a writer process from that of the bridge and the run's
+            attributes.
+        patience: Timeouts of a run with these attributes.
+        home: Returns, from the environment, the directory where the users of the tracker expect its
+            files; None for the bridge's data directory. Only for a bridge inside a command.
+        lacks: What it cannot hold, as a list; said once when a bridge starts.
+    """
+
+    name: str
+    create: Callable[[RunInfo], Tracker]
+    validate: Callable[[Mapping[str, str]], None] = lambda _: None
+    check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]] = lambda *_: ()
+    environment: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]] = (
+        lambda environ, _: dict(environ)
+    )
+    patience: Callable[[Mapping[str, str]], WriterTimeouts] = lambda _: WriterTimeouts()
+    home: Callable[[Mapping[str, str]], Path | None] = lambda _: None
+    lacks: str = ""

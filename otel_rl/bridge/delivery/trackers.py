@@ -1,19 +1,26 @@
 """Table of trackers: name, factory and checks of each."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
+from otel_rl.bridge.delivery.kinds.plugins import installed, load
+from otel_rl.bridge.delivery.mlflow.kind import MLFLOW
+from otel_rl.bridge.delivery.tensorboard.kind import TENSORBOARD
 from otel_rl.bridge.delivery.tracker_checks import (
-    CheckResult,
     check_jsonl,
     check_wandb,
     validate_jsonl,
     validate_wandb,
 )
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, Tracker
+from otel_rl.bridge.delivery.tracker_interface import (
+    RunInfo,
+    Tracker,
+    TrackerKind,
+    WriterTimeouts,
+)
+from otel_rl.bridge.delivery.trackio.kind import TRACKIO
 from otel_rl.bridge.delivery.wandb.account import (
     WandbSettings,
     find_account,
@@ -24,59 +31,24 @@ from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.errors import ConfigError
 
-__all__ = ["BACKENDS", "TrackerKind", "WriterTimeouts", "backend"]
-
-
-@dataclass(frozen=True, slots=True)
-class WriterTimeouts:
-    """Timeouts after which a silent writer counts as hanging.
-
-    Each is well beyond the tracker's own timeouts, so that the tracker's more precise error comes
-    first.
-
-    Attributes:
-        open_s: For opening a run.
-        close_s: For finishing a run.
-    """
-
-    open_s: float = 180.0
-    close_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerKind:
-    """Kind of tracker.
-
-    Attributes:
-        name: Its name in the settings.
-        create: Makes the tracker of a run. Called in the writer process; may load heavy libraries.
-        validate: Raises ConfigError if a run with these attributes cannot work here.
-        check: Runs further checks for a user. Takes at most a few seconds.
-        environment: Makes the environment of a writer process from that of the bridge and the run's
-            attributes.
-        patience: Timeouts of a run with these attributes.
-    """
-
-    name: str
-    create: Callable[[RunInfo], Tracker]
-    validate: Callable[[Mapping[str, str]], None]
-    check: Callable[[Mapping[str, str], Path], Sequence[CheckResult]]
-    environment: Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
-    patience: Callable[[Mapping[str, str]], WriterTimeouts]
+__all__ = ["BACKENDS", "backend"]
 
 
 def backend(name: str) -> TrackerKind:
-    """Look up a backend.
+    """Look up a backend: one of these, else one that another package has registered.
 
     Raises:
-        ConfigError: The name is unknown.
+        ConfigError: The name is unknown, or its package cannot be loaded.
     """
-    try:
+    if name in BACKENDS:
         return BACKENDS[name]
-    except KeyError:
+    kind = load(name)
+    if kind is None:
+        known = ", ".join((*BACKENDS, *installed()))
         raise ConfigError(
-            f'tracker: unknown name (got "{name}").', hint=f"Known trackers: {', '.join(BACKENDS)}."
-        ) from None
+            f'tracker: unknown name (got "{name}").', hint=f"Known trackers: {known}."
+        )
+    return kind
 
 
 def _wandb_tracker(run: RunInfo) -> Tracker:
@@ -112,6 +84,7 @@ BACKENDS: Mapping[str, TrackerKind] = {
         check_wandb,
         _environment_of_wandb,
         _patience_with_wandb,
+        home=lambda environ: Path(environ.get("WANDB_DIR") or "."),
     ),
     "jsonl": TrackerKind(
         "jsonl",
@@ -119,7 +92,9 @@ BACKENDS: Mapping[str, TrackerKind] = {
         validate_jsonl,
         check_jsonl,
         lambda environ, _: without_key(environ),
-        lambda _: WriterTimeouts(),
     ),
+    "mlflow": MLFLOW,
+    "trackio": TRACKIO,
+    "tensorboard": TENSORBOARD,
 }
 """By name."""

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self, TypeVar
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
-from otel_rl.bridge.delivery.trackers import WriterTimeouts, backend
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, WriterTimeouts, writer_file
+from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_messages import (
     Close,
     Closed,

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.tracker_checks import CheckResult, check_writable
+from otel_rl.bridge.delivery.tracker_checks import check_writable
+from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.ingest import Tokens, load_tls
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview

@@ -1,0 +1,1 @@
+"""What kinds of trackers share: options, and kinds of other packages."""

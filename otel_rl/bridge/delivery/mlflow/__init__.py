@@ -1,0 +1,1 @@
+"""MLflow: a tracking server, or a database file."""

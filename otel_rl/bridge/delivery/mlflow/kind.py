@@ -1,0 +1,90 @@
+"""The kind MLflow: what can be checked before a run, and a writer's environment."""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
+from otel_rl.bridge.delivery.tracker_checks import check_writable
+from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
+from otel_rl.bridge.delivery.wandb.account import without_key
+from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.redaction import redacted
+
+__all__ = ["MLFLOW"]
+
+_CONNECT_TIMEOUT_S: Final = 3.0
+
+
+def _validate(attributes: Mapping[str, str]) -> None:
+    settings = MlflowSettings.parse(attributes)
+    if importlib.util.find_spec("mlflow") is None:
+        raise MissingExtra("tracker: mlflow", "the package mlflow", "mlflow")
+    if not settings.is_server(os.environ) and importlib.util.find_spec("sqlalchemy") is None:
+        raise MissingExtra("tracker: mlflow in a database", "sqlalchemy", "mlflow")
+
+
+def _check(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    try:
+        _validate(attributes)
+    except ConfigError as exc:
+        return [CheckResult("mlflow settings", exc.args[0], ok=False, hint=exc.hint)]
+    results = [check_writable("tracker directory", directory)]
+    uri = MlflowSettings.parse(attributes).uri(os.environ)
+    if urlsplit(uri).scheme in ("http", "https"):
+        results.append(_check_server(uri))
+    return results
+
+
+def _check_server(uri: str) -> CheckResult:
+    parts = urlsplit(uri)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    shown = redacted(uri)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as exc:
+        return CheckResult(
+            "mlflow server",
+            f"{shown} cannot be reached ({exc}).",
+            ok=False,
+            hint="Rows are kept until it can be.",
+        )
+    return CheckResult("mlflow server", f"{shown} can be reached.")
+
+
+def _environment(environ: Mapping[str, str], _: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a writer: no run of the user's own, no telemetry, no retries.
+
+    The delivery loop retries. MLflow would also repeat the creation of a run, and hang for minutes.
+    """
+    own = {"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_CONTEXT"}
+    return {
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+        **{name: value for name, value in without_key(environ).items() if name not in own},
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+
+
+def _create(_: RunInfo) -> Tracker:
+    from otel_rl.bridge.delivery.mlflow.tracker import MlflowTracker
+
+    return MlflowTracker()
+
+
+MLFLOW: Final = TrackerKind(
+    "mlflow",
+    _create,
+    _validate,
+    _check,
+    _environment,
+    home=lambda _: Path(),
+    lacks="texts about steps, consoles, infinities (they are the largest numbers)",
+)
+"""The kind, for the table of trackers."""

@@ -1,0 +1,53 @@
+"""Names and texts as MLflow takes them.
+
+MLflow refuses a whole batch with one name that it does not take: a metric, a parameter or a tag may
+have letters, digits, ``_ - . : /`` and spaces, at most 250 of them, and may not read as another
+path (``a//b``, ``../a``).
+"""
+
+import json
+import posixpath
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from otel_rl.records import Value
+
+__all__ = ["MARK", "flat", "mlflow_name", "mlflow_text"]
+
+MARK: Final = "otel_rl/row"
+"""Metric whose value and step are the number of the row; the last one written of each row."""
+
+_MAX_NAME: Final = 250
+_FORBIDDEN: Final = re.compile(r"[^0-9A-Za-z_\-.: /]")
+_DIGEST: Final = 9  # an underscore and eight digits
+
+
+@lru_cache(maxsize=16_384)
+def mlflow_name(name: str) -> str:
+    """Return a name that MLflow takes; one that had to be changed ends with a digest of itself."""
+    changed = _FORBIDDEN.sub("_", name)
+    if changed != posixpath.normpath(changed) or changed.startswith(("/", "..")) or changed == ".":
+        changed = "/".join(part for part in changed.split("/") if part.strip("."))
+    if changed == name and len(name) <= _MAX_NAME:
+        return name
+    digest = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+    return f"{changed[: _MAX_NAME - _DIGEST]}_{digest:08x}"
+
+
+def flat(config: Mapping[str, Value], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of a config as names and texts: ``model/layers``, ``[1, 2]``."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}/")
+        else:
+            yield mlflow_name(name), mlflow_text(value)
+
+
+def mlflow_text(value: Value, limit: int = 6_000) -> str:
+    """Return a value as a text that MLflow stores, cut to its limit."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode()[:limit]

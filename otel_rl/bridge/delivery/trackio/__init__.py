@@ -1,0 +1,1 @@
+"""Trackio: its database on this machine, a server or a Space."""

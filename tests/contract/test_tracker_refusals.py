@@ -1,0 +1,149 @@
+"""A tracker that is away or refuses a run says so in one line with a hint, and takes no rows."""
+
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import ExperimentKey, Row
+from otel_rl.run_id import run_id
+from tests.ports import free_ports
+from tests.trackers.programs import MlflowServer, TrackioServer
+
+pytestmark = pytest.mark.process
+
+KEY = ExperimentKey("grpo", "refused")
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in [name for name in os.environ if name.startswith(("MLFLOW_", "TRACKIO_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+
+
+@pytest.fixture(scope="module")
+def trackio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackioServer]:
+    with TrackioServer(tmp_path_factory.mktemp("trackio")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    with MlflowServer(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
+def opened(tracker: str, directory: Path, **attributes: str) -> TrackerError:
+    """The error of the opening, which must be one line."""
+    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), directory, tuple(attributes.items()))
+    with WriterProcess(tracker) as writer, pytest.raises(TrackerError) as caught:
+        writer.open(run)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("tracker", "option"), [("mlflow", "tracking_uri"), ("trackio", "server_url")]
+)
+def test_a_server_that_is_away_is_unavailable(tracker: str, option: str, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    error = opened(tracker, tmp_path, **{option: f"http://user:secret@127.0.0.1:{port}"})
+    assert isinstance(error, TrackerUnavailable)
+    assert "cannot be reached" in str(error)
+    assert "secret" not in str(error)
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    def _refuse(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST = _refuse  # noqa: N815  # the names of the standard library
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_refused_credentials_of_mlflow_are_rejected_with_a_hint(tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        error = opened("mlflow", tmp_path, tracking_uri=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert isinstance(error, TrackerRejected)
+    assert "MLFLOW_TRACKING_USERNAME" in error.hint
+
+
+def test_a_wrong_token_of_trackio_is_rejected_with_a_hint(
+    tmp_path: Path, trackio_server: TrackioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "another")
+    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), tmp_path)
+    run = replace(run, attributes=(("server_url", trackio_server.url),))
+    with WriterProcess("trackio") as writer:
+        writer.open(run)
+        with pytest.raises(TrackerRejected) as caught:
+            writer.write([_row()])
+    assert "TRACKIO_WRITE_TOKEN" in caught.value.hint
+    assert "another" not in str(caught.value).replace("another project", "")
+
+
+def test_a_project_that_trackio_refuses_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    error = opened("trackio", tmp_path, project="registry-of-runs")
+    assert isinstance(error, TrackerRejected)
+    assert "reserved" in str(error)
+    assert "another project" in error.hint
+
+
+def test_a_deleted_experiment_of_mlflow_is_rejected_with_a_hint(
+    tmp_path: Path, mlflow_server: MlflowServer
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(mlflow_server.url)
+    client.delete_experiment(client.create_experiment(KEY.experiment))
+    error = opened("mlflow", tmp_path, tracking_uri=mlflow_server.url)
+    assert isinstance(error, TrackerRejected)
+    assert "mlflow experiments restore" in error.hint
+
+
+def test_a_directory_that_tensorboard_cannot_have_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").touch()
+    error = opened("tensorboard", tmp_path)
+    assert isinstance(error, TrackerRejected)
+    assert "directory" in error.hint
+
+
+def test_a_server_that_comes_back_has_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TrackioServer(tmp_path / "server") as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), tmp_path)
+        with WriterProcess("trackio") as writer:
+            writer.open(run)
+            writer.write([_row(0)])
+            server.kill()
+            with pytest.raises(TrackerUnavailable, match="cannot be reached"):
+                writer.write([_row(1)])
+        server.start()
+        with WriterProcess("trackio") as writer:
+            assert writer.open(run) == 1
+            writer.write([_row(1)])
+            assert writer.close(exit_code=0) == 2
+
+
+def _row(number: int = 0) -> Row:
+    return Row(number, number, 1_700_000_000_000_000_000 + number, {"trainer/loss": 0.5})

@@ -1,0 +1,190 @@
+"""Where each tracker of the contract suite writes, and how its own reader shows what is there."""
+
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from otel_rl.bridge.delivery.mlflow.names import MARK, mlflow_name
+from otel_rl.bridge.delivery.mlflow.tracker import RUN_TAG
+from otel_rl.bridge.delivery.tensorboard.tracker import run_directory
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.records import Row
+from tests.trackers.programs import TrackioServer
+
+__all__ = [
+    "Place",
+    "hold_mlflow",
+    "hold_tensorboard",
+    "read_mlflow",
+    "read_tensorboard",
+    "read_trackio",
+    "trackio_query",
+]
+
+_AXES = {"attempt", "policy_version", "otel_rl/time", MARK}
+_FLOAT_MAX = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tracker, set up to write somewhere, and a way to read what it wrote.
+
+    Attributes:
+        history: Reads the run's rows in the order in which the tracker has them.
+        hold: A value as the tracker has it.
+    """
+
+    name: str
+    tracker: str
+    run: RunInfo
+    history: Callable[[RunInfo], list[Row]]
+    hold: Callable[[str, float], tuple[str, float]] = lambda key, value: (key, value)
+
+    def held(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows as the tracker should have them."""
+        return [
+            replace(row, values=dict(self.hold(key, value) for key, value in row.values.items()))
+            for row in rows
+        ]
+
+
+def hold_mlflow(key: str, value: float) -> tuple[str, float]:
+    finite = math.copysign(_FLOAT_MAX, value) if math.isinf(value) else value
+    return mlflow_name(key), finite
+
+
+def hold_tensorboard(key: str, value: float) -> tuple[str, float]:
+    (single,) = struct.unpack("f", struct.pack("f", value))
+    return key, single
+
+
+def read_mlflow(uri: str, run: RunInfo) -> list[Row]:
+    """From every value of the run's metrics, each as often as MLflow has it."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name(run.key.experiment)
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run.run_id}'")
+    by_time: dict[int, list[tuple[str, float, int]]] = defaultdict(list)
+    for key in found.data.metrics:
+        for metric in client.get_metric_history(found.info.run_id, key):
+            by_time[metric.timestamp].append((key, metric.value, metric.step))
+    return sorted(
+        (_row_of(values, time_ms * 1_000_000) for time_ms, values in by_time.items()),
+        key=lambda row: row.number,
+    )
+
+
+def _row_of(values: Sequence[tuple[str, float, int]], time_ns: int) -> Row:
+    assert len({key for key, *_ in values}) == len(values), "a value is there twice"
+    found = {key: value for key, value, _ in values}
+    (step,) = {step for key, _, step in values if key != MARK}
+    return Row(
+        number=int(found[MARK]),
+        step=step,
+        time_ns=time_ns,
+        values={key: value for key, value in found.items() if key not in _AXES},
+        policy_version=int(found["policy_version"]) if "policy_version" in found else None,
+        attempt=int(found["attempt"]),
+    )
+
+
+def read_trackio(query: Callable[[str], Sequence[Mapping[str, Any]]], run: RunInfo) -> list[Row]:
+    """From the table of entries, in the order of their insertion."""
+    entries = query(
+        "SELECT log_id, step, timestamp, run_name, metrics FROM metrics"
+        f" WHERE run_id = '{run.run_id}' ORDER BY id"
+    )
+    return [_row_of_entry(entry) for entry in entries]
+
+
+def _row_of_entry(entry: Mapping[str, Any]) -> Row:
+    metrics = json.loads(entry["metrics"])
+    return Row(
+        number=int(entry["log_id"].partition(":")[2]),
+        step=entry["step"],
+        time_ns=round(metrics["otel_rl/time"] * 1e3) * 1_000_000,
+        values={key: float(value) for key, value in metrics.items() if key not in _AXES},
+        policy_version=metrics.get("policy_version"),
+        attempt=metrics["attempt"],
+    )
+
+
+_LOCAL_QUERY = """
+import json, sys
+from trackio.sqlite_storage import SQLiteStorage
+print(json.dumps(SQLiteStorage.query_project("otel_rl", sys.argv[1])["rows"]))
+"""
+
+
+def trackio_query(
+    place: TrackioServer | Path, project: str = "otel_rl"
+) -> Callable[[str], Sequence[Mapping[str, Any]]]:
+    """A query of a server's project, or of the database in a directory."""
+
+    def remote(sql: str) -> Sequence[Mapping[str, Any]]:
+        assert isinstance(place, TrackioServer)
+        answer = httpx.post(
+            f"{place.url}/api/query_project",
+            json={"args": [], "kwargs": {"project": project, "query": sql}},
+            timeout=60,
+        )
+        found: list[dict[str, Any]] = answer.raise_for_status().json()["data"]["rows"]
+        return found
+
+    def local(sql: str) -> Sequence[Mapping[str, Any]]:
+        printed = subprocess.run(
+            [sys.executable, "-c", _LOCAL_QUERY, sql],
+            env={**os.environ, "TRACKIO_DIR": str(place)},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        found: list[dict[str, Any]] = json.loads(printed.splitlines()[-1])
+        return found
+
+    return remote if isinstance(place, TrackioServer) else local
+
+
+def read_tensorboard(run: RunInfo) -> list[Row]:
+    """From the scalars of TensorBoard's own reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(run_directory(run)), size_guidance={"scalars": 0})
+    reader.Reload()
+    by_time: dict[int, list[tuple[str, float, int]]] = defaultdict(list)
+    for tag in reader.Tags()["scalars"]:
+        for event in reader.Scalars(tag):
+            by_time[round(event.wall_time * 1e3)].append((tag, event.value, event.step))
+    numbers = {round(when * 1e3): number for number, when in _event_numbers(run)}
+    return sorted(
+        (
+            _row_of([*values, (MARK, numbers[time_ms], 0)], time_ms * 1_000_000)
+            for time_ms, values in by_time.items()
+        ),
+        key=lambda row: row.number,
+    )
+
+
+def _event_numbers(run: RunInfo) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    (path,) = run_directory(run).glob("*tfevents*")
+    events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
+    return [
+        (int(writer.rpartition(" ")[2]), event.wall_time)
+        for event in events
+        if (writer := event.source_metadata.writer).startswith("otel_rl row")
+    ]
