@@ -1,7 +1,7 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
     python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
-                    [sparse] [tracing]
+                    [sparse] [view] [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure.
 """
@@ -28,6 +28,7 @@ PARTS = {
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
     "sparse": "What many workers cost the bridge, each with one measurement of a series a second",
+    "view": "What a reader of the page costs those who send",
     "tracing": "What spans cost the demo",
 }
 

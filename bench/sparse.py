@@ -201,11 +201,11 @@ def _way(
         run = directory / "bridge" / "data" / f"{run_id(EXPERIMENT, 'default')}.jsonl"
         warm = 3
         requests = traffic(workers, warm + seconds, series)
-        _send(door, requests[:warm], directory)
-        _wait(run, warm - 1)  # the newest step waits for its workers
+        sent_anew(door, requests[:warm], directory)
+        wait_for(run, warm - 1)  # the newest step waits for its workers
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
-        _send(door, requests[warm:], directory, pace_s)
-        _wait(run, warm + seconds - 1)
+        sent_anew(door, requests[warm:], directory, pace_s)
+        wait_for(run, warm + seconds - 1)
         samples = workers * series * seconds
         return {
             name: (family_cpu_s(one.pid) - before[name]) / samples * 1e6
@@ -213,20 +213,25 @@ def _way(
         }
 
 
-def _send(
+def sent_anew(
     door: str, requests: Sequence[Sequence[bytes]], directory: Path, pace_s: float = 0.0
-) -> None:
-    """Send each worker's requests in order, the workers concurrently."""
+) -> Sequence[float]:
+    """Send each worker's requests in order, the workers concurrently.
+
+    Returns:
+        Milliseconds from each request to its answer.
+    """
     for second, bodies in enumerate(requests):
         for worker, body in enumerate(bodies):
             (directory / f"{worker}-{second}").write_bytes(body)
     numbers = map(str, (len(requests[0]), len(requests), pace_s))
     address = door.removeprefix("http://")
     command = [sys.executable, "-m", "bench.sparse_sender", address, str(directory), *numbers]
-    subprocess.run(command, check=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    return [float(line) for line in done.stdout.split()]
 
 
-def _wait(run: Path, steps: int) -> None:
+def wait_for(run: Path, steps: int) -> None:
     """Wait until this many steps are in the run."""
     deadline = time.monotonic() + _TIMEOUT_S
     while _last_step(run) < steps - 1:

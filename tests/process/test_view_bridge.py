@@ -6,6 +6,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Where
 from otel_rl.view.process import BridgePage
+from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.view_runs import LookedAt, write_run
 from tests.waiting import wait_until
 
@@ -21,12 +23,15 @@ pytestmark = pytest.mark.process
 
 TOKEN = "a-token-that-nobody-guesses"
 DEADLINE_S = 120.0
+READERS = 8
+SENT = 20
 
 
 class Served:
     """A bridge with the page, on a journal with one run."""
 
     def __init__(self, data: Path, **settings: object) -> None:
+        self.data = data
         write_run(data, LookedAt())
         listen = {"host": "127.0.0.1", "port": 0}
         given = {
@@ -49,6 +54,25 @@ class Served:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
+
+    def post(self, step: int) -> int:
+        """Export a value of a step. Returns the status."""
+        one = point(float(step))
+        one.attributes.extend(key_values({"rl.loop.iteration": step}))
+        body = metrics_request(gauge(one)).SerializeToString()
+        headers = {"content-type": "application/x-protobuf"}
+        url = f"http://{self.bridge.http}/v1/metrics"
+        request = urllib.request.Request(url, body, headers)
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            return int(answer.status)
+
+    def steps(self) -> set[int | None]:
+        """Return the steps of the rows that are in the run."""
+        return {
+            json.loads(line).get("step")
+            for path in self.data.rglob("*.jsonl")
+            for line in path.read_text().splitlines()
+        }
 
     def reader(self) -> int:
         process = self.page._process
@@ -88,6 +112,24 @@ def test_a_killed_reader_is_counted_and_started_again(served: Served) -> None:
     assert served.reader() != before
     failed = served.bridge.counters.value(Counter.EXCEPTIONS, reason=Where.VIEW)
     assert failed == (1 if 503 in statuses else 0)
+
+
+def test_readers_that_wait_hold_up_no_sender(served: Served) -> None:
+    assert served.get("/api/runs")[0] == 200
+    reader = served.reader()
+    os.kill(reader, signal.SIGSTOP)
+    with ThreadPoolExecutor(READERS) as readers:
+        waiting = [readers.submit(served.get, "/api/runs") for _ in range(READERS)]
+        try:
+            for step in range(SENT):
+                assert served.post(step) == 200
+                if step == 0:
+                    assert not any(one.done() for one in waiting)
+            wait_until(lambda: SENT - 2 in served.steps(), "rows", timeout_s=DEADLINE_S)
+        finally:
+            os.kill(reader, signal.SIGCONT)
+        # A reader that does not answer within a minute is ended.
+        assert {one.result()[0] for one in waiting} <= {200, 503}
 
 
 def test_the_reader_ends_with_the_bridge(served: Served) -> None:
