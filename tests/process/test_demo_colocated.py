@@ -9,6 +9,7 @@ from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
@@ -55,7 +56,6 @@ def last(rows: Sequence[Row]) -> Mapping[str, float]:
     return {key: value for row in rows for key, value in row.values.items()}
 
 
-@pytest.mark.slow
 def test_every_turn_is_told_once(rows: Sequence[Row]) -> None:
     for key in ("trainer/loss", "generator/reward/mean"):
         assert [row.step for row in rows if key in row.values] == list(range(1, STEPS + 1)), key

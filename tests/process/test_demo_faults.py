@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc"),
 ]
@@ -81,7 +82,6 @@ def of(sink: Sink, name: str, role: str, **attributes: object) -> list[Measureme
     ]
 
 
-@pytest.mark.slow
 def test_a_nan_is_in_the_own_gradient_of_the_rank_that_has_it(faulty: Sink) -> None:
     found = {
         measured.resource[names.RL_WORKER_INDEX]: measured.value
@@ -176,7 +176,6 @@ def test_no_telemetry_says_that_anything_is_done_on_purpose(faulty: Sink) -> Non
         assert telling.search(request.SerializeToString().lower()) is None
 
 
-@pytest.mark.slow
 def test_replicas_crash_again_caches_thrash_and_policies_go_stale(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

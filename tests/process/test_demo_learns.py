@@ -221,6 +221,7 @@ def small(steps: int, kill_share: float | None = None) -> DemoSettings:
 Start = Callable[..., Running]
 
 
+@pytest.mark.slow
 def test_a_run_without_any_bridge_makes_its_steps_and_leaves_no_process(start: Start) -> None:
     running = start(small(steps=4))
     result = running.future.result(DEADLINE_S)
@@ -229,6 +230,7 @@ def test_a_run_without_any_bridge_makes_its_steps_and_leaves_no_process(start: S
     assert running.pids() == []
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_killed_orchestrator(start: Start) -> None:
     running = start(small(steps=100_000))
     wait_until(lambda: running.pids("trainer", 1))

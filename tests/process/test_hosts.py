@@ -127,6 +127,7 @@ def test_each_host_is_in_the_system_panels_and_in_the_rows(running: Running) -> 
     )
 
 
+@pytest.mark.slow
 def test_when_the_reporter_of_a_host_is_killed_another_worker_goes_on(running: Running) -> None:
     for role in ("trainer", "generator"):
         file = running.directory / f"node1.{role}"

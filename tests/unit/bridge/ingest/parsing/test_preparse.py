@@ -69,6 +69,7 @@ def test_numbers_are_skipped_however_many_they_are_and_wherever_they_stand(field
             check(payload + b"\x0a\x00" * 2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a busy machine gives little of its time; the assertion is of CPU
 def test_the_worst_of_64_mib_take_seconds_not_minutes() -> None:
     size = 64 << 20
@@ -206,6 +207,7 @@ def test_rows_of_fields_are_counted_one_by_one(rows: list[tuple[int, int]], repe
     assert counted == messages * 200 + strings * 64 + len(payload)
 
 
+@pytest.mark.slow
 def test_counting_costs_time_in_proportion_to_the_bytes() -> None:
     for content in (b"", b"\x12\x00", b"\x7a\x00\x7a\x01x"):
 
