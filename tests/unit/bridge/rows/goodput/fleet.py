@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import (
+    Covered,
     Decoded,
     Departure,
     Export,
@@ -74,7 +75,9 @@ class Fleet:
             if classes and phase in classes:
                 attributes.append(("rl.phase_class", classes[phase]))
             series = Series(of, "rl.phase.duration", "s", tuple(attributes))
-            points.append(Measurements(series, [ns(at_s) + place], [seconds], [step]))
+            at_ns = ns(at_s) + place
+            covers = Covered(at_ns - 1, at_ns)
+            points.append(Measurements(series, [at_ns], [seconds], [step], covers))
         for name, growth, outcome in counted:
             total = self.totals.get((name, outcome), 0) + growth
             self.totals[name, outcome] = total

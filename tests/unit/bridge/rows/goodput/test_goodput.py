@@ -5,7 +5,7 @@ import pytest
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
-from otel_rl.records import Attempt, Decoded, Measurements, Series
+from otel_rl.records import Attempt, Covered, Decoded, Export, Measurements, Series
 from otel_rl.semconv.spec import Reduction
 from tests.unit.bridge.rows.goodput.fleet import PARTS, T0, Fleet, S, ns, worker
 
@@ -126,10 +126,12 @@ def test_threads_are_at_most_the_time_of_their_process() -> None:
     assert parts(fleet.end(11.0)) == approx(7.5, 2.5, 0, 0)
 
 
-def test_a_role_without_phases_has_no_goodput() -> None:
+def test_a_role_without_phases_of_work_has_no_goodput() -> None:
     fleet = Fleet()
     buffer = worker("replay_buffer")
-    fleet.export(buffer, 0.0, {"unaccounted": 1.0}, step=1)
+    # Such as a framework's that logs its waits and not its work.
+    others = {"unaccounted": 1.0, "collector_wait": 2.0, "weight_sync": 3.0}
+    fleet.export(buffer, 0.0, others, step=1)
     fleet.export(buffer, 10.0, counted=[("rl.replay_buffer.writes", 5, "")])
     assert fleet.end(11.0) == {}
 
@@ -159,6 +161,17 @@ def test_a_phase_of_no_length_is_left_out(seconds: float) -> None:
     fleet.export(TRAINER, 10.0, {"train": 10.0}, step=1)
     fleet.export(TRAINER, 20.0, {"train": seconds}, step=2)
     assert parts(fleet.end(21.0)) == approx(10, 0, 10, 0)
+
+
+def test_what_a_stock_sdk_repeats_in_every_export_is_no_time() -> None:
+    """A gauge without a step: its last value comes again, at the time of the export."""
+    fleet = Fleet()
+    for at_s in (10.0, 20.0, 30.0):
+        series = Series(GENERATOR, "rl.phase.duration", "s", (("rl.phase", "generate"),))
+        covers = Covered(0, ns(at_s))
+        last = Measurements(series, [ns(at_s)], [5.0], [None], covers)
+        fleet.add(Decoded([last], [Export(GENERATOR, ns(at_s))]), at_s)
+    assert fleet.end(31.0) == {}
 
 
 class TestWaste:
