@@ -54,8 +54,8 @@ class _Role:
 
     Attributes:
         places: Of its workers.
-        has_work: Whether a phase of work was reported, and not only steps and waits: some frameworks
-            report no more.
+        has_work: Whether a phase of work was reported, and not only steps and waits: there are
+            frameworks that report no more.
         worked_s: Productive seconds by kind of work.
         rolled_back_s: Productive seconds of repeated steps.
         over_time: Productive seconds by time, without these.

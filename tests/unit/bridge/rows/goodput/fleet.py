@@ -44,7 +44,7 @@ class Fleet:
 
     restarts: bool = False
     rows: list[Row] = field(default_factory=list)
-    totals: dict[tuple[str, str], float] = field(default_factory=dict)
+    totals: dict[tuple[Worker, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.aligner = Aligner(AlignSettings())
@@ -79,8 +79,8 @@ class Fleet:
             covers = Covered(at_ns - 1, at_ns)
             points.append(Measurements(series, [at_ns], [seconds], [step], covers))
         for name, growth, outcome in counted:
-            total = self.totals.get((name, outcome), 0) + growth
-            self.totals[name, outcome] = total
+            total = self.totals.get((of, name, outcome), 0) + growth
+            self.totals[of, name, outcome] = total
             series = Series(
                 of,
                 name,

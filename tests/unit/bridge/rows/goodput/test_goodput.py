@@ -248,6 +248,40 @@ class TestWaste:
         assert goodput.spent()["trainer"] == approx(80 - 50, 0, 0, 10 + 20 + 20)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_run_with_everything_that_can_go_wrong_adds_up(restarts: bool) -> None:
+    """A crash and a resume, a killed generator, evicted samples, aborted requests."""
+    fleet = Fleet(restarts=restarts)
+    generators = [worker("generator", index, count=2) for index in range(2)]
+    buffer, at_s = worker("replay_buffer"), 0.0
+    for one in (worker("trainer", life="a"), *generators, buffer):
+        fleet.export(one, at_s)
+    for life, steps in (("a", range(1, 31)), ("b", range(21, 41))):
+        for step in steps:
+            at_s += 10
+            phases = {"train": 5.0, "weight_sync": 1.0, "collector_wait": 4.0}
+            fleet.export(worker("trainer", life=life), at_s, phases, step=step)
+            for one in generators if at_s != 100 else generators[1:]:
+                outcome = "cancelled" if step % 4 == 0 else "success"
+                made = [("rl.sample.samples", 8, ""), ("rl.generator.requests", 2, outcome)]
+                fleet.export(one, at_s - 1, {"generate": 9.0, "idle": 1.0}, counted=made)
+            fleet.export(buffer, at_s, counted=[("rl.replay_buffer.evictions", 1, "")])
+        at_s += 60
+    found = fleet.end(at_s)
+    assert sum(parts(found, "goodput/trainer")) == pytest.approx(560)
+    assert sum(parts(found, "goodput/generator")) == pytest.approx(2 * 559)
+    assert sum(parts(found)) == pytest.approx(560 + 2 * 559)
+    assert parts(found, "goodput/trainer") == approx(200, 50, 260, 50)
+    productive, overhead, idle, wasted = parts(found, "goodput/generator")
+    assert (overhead, idle) == approx(0, 2 * 559 - 99 * 9)
+    # From the report of step 21 to the crash: nine rounds of each.
+    rolled_back, samples, requests = 2 * 9 * 9, 50 / 792, 48 / 198
+    kept = 99 * 9 - rolled_back
+    thrown_away = 1 - (1 - samples) * (1 - requests)
+    assert wasted == pytest.approx(rolled_back + kept * thrown_away)
+    assert productive + wasted == pytest.approx(99 * 9)
+
+
 class TestRows:
     def test_values_are_in_a_row_every_ten_seconds_and_at_the_end(self) -> None:
         fleet = Fleet()
