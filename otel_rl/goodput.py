@@ -38,7 +38,7 @@ def in_words(spent: Mapping[str, Spent]) -> str:
     """Return the goodput of a run as one line; empty if none is known.
 
     Args:
-        spent: Time of each role with phases, and of the run, whose role is empty.
+        spent: Time of each role with work, and of the run, whose role is empty.
     """
     run = spent.get("")
     if run is None or run.ratio is None:

@@ -662,7 +662,7 @@ class GoodputOfRole(_Array, frozen=True, gc=False):
     """What the workers of a role did; ``parts`` are seconds of work by time, in 2**shift ns."""
 
     places: GoodputPlaces
-    has_phases: bool
+    has_work: bool
     worked: tuple[float, float, float]
     rolled_back: float
     shift: Count

@@ -22,7 +22,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey
 from otel_rl.goodput import Spent
 from otel_rl.records import Attempt
 from otel_rl.semconv import names
-from otel_rl.semconv.names import RlGoodputPartValues, RlPhaseValues
+from otel_rl.semconv.names import RlGoodputPartValues
 
 __all__ = ["TIMED", "Goodput"]
 
@@ -36,7 +36,8 @@ _LONGEST_S: Final = 30 * 86_400.0
 
 _MAX_ROLES: Final = 256
 
-# Kinds of productive work, by what may be thrown away with it; and what is none.
+# Kinds of productive work, by what may be thrown away with it; and what is none: a whole step only
+# shows since when its worker lives.
 _GENERATED, _SCORED, _LEARNED, _OVERHEAD, _IDLE, _STEP = range(6)
 _KINDS: Final = {Work.GENERATION: _GENERATED, Work.REWARD: _SCORED}
 
@@ -47,33 +48,21 @@ _EVERY_NS: Final = 10 * _NS_PER_S
 """Interval of values in rows."""
 
 
-class _Use(NamedTuple):
-    """What a phase of a role is.
-
-    Attributes:
-        kind: Of its work, or what it is instead. A whole step only shows since when its worker
-            lives.
-        is_named: Whether it is a phase, and not a step or its rest.
-    """
-
-    kind: int
-    is_named: bool
-
-
 @dataclass(slots=True)
 class _Role:
     """Account of a role.
 
     Attributes:
         places: Of its workers.
-        has_phases: Whether a phase was reported, and not only steps.
+        has_work: Whether a phase of work was reported, and not only steps and waits: there are
+            frameworks that report no more.
         worked_s: Productive seconds by kind of work.
         rolled_back_s: Productive seconds of repeated steps.
         over_time: Productive seconds by time, without these.
     """
 
     places: Places = field(default_factory=Places)
-    has_phases: bool = False
+    has_work: bool = False
     worked_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     rolled_back_s: float = 0.0
     over_time: WorkOverTime = field(default_factory=WorkOverTime)
@@ -102,7 +91,7 @@ class _Role:
         generated_s, scored_s, learned_s = self.worked_s
         return wire.GoodputOfRole(
             self.places.to_wire(),
-            self.has_phases,
+            self.has_work,
             (generated_s, scored_s, learned_s),
             self.rolled_back_s,
             *self.over_time.to_wire(),
@@ -112,7 +101,7 @@ class _Role:
     def from_wire(cls, kept: wire.GoodputOfRole) -> "_Role":
         return cls(
             Places.from_wire(kept.places),
-            kept.has_phases,
+            kept.has_work,
             [*kept.worked],
             kept.rolled_back,
             WorkOverTime.from_wire(kept.shift, kept.parts),
@@ -156,7 +145,7 @@ class Goodput:
         self._told_ns = 0
         self._told: Mapping[str, Spent] = {}
         # By number of the group: groups are never forgotten. None for phases within others.
-        self._uses: dict[int, _Use | None] = {}
+        self._kinds: dict[int, int | None] = {}
         # By number of the stream, of places that are known.
         self._clocks: dict[int, _Clock] = {}
 
@@ -220,11 +209,11 @@ class Goodput:
                     role.roll_back(from_ns, attempt.since_ns)
 
     def spent(self) -> Mapping[str, Spent]:
-        """Return the time of each role with phases, and of the run, whose role is empty."""
+        """Return the time of each role with work, and of the run, whose role is empty."""
         of_roles = {
             name: role.spent(self._away)
             for name, role in sorted(self._roles.items())
-            if role.has_phases
+            if role.has_work
         }
         if not of_roles:
             return {}
@@ -251,21 +240,21 @@ class Goodput:
 
     def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
         """Return what a series adds to; None for a phase within another."""
-        use = self._use(stream.group)
-        found = None if use is None else self._found(stream.worker, time_ns)
-        if use is None or found is None:
+        kind = self._kind(stream.group)
+        found = None if kind is None else self._found(stream.worker, time_ns)
+        if kind is None or found is None:
             return None
         role, place = found
-        role.has_phases |= use.is_named
+        role.has_work |= kind < _OVERHEAD
         if len(self._clocks) >= _MAX_CLOCKS:
             self._clocks.clear()
-        clock = self._clocks[stream.number] = _Clock(use.kind, role, place)
+        clock = self._clocks[stream.number] = _Clock(kind, role, place)
         return clock
 
-    def _use(self, group: Group) -> _Use | None:
-        if group.number not in self._uses:
-            self._uses[group.number] = _use_of(group)
-        return self._uses[group.number]
+    def _kind(self, group: Group) -> int | None:
+        if group.number not in self._kinds:
+            self._kinds[group.number] = _kind_of(group)
+        return self._kinds[group.number]
 
     def _found(self, worker: WorkerState, time_ns: int) -> tuple[_Role, Place] | None:
         role = self._roles.get(worker.role)
@@ -302,20 +291,19 @@ class Goodput:
         return goodput
 
 
-def _use_of(group: Group) -> _Use | None:
+def _kind_of(group: Group) -> int | None:
     if group.name == names.RL_ITERATION_DURATION:
-        return _Use(_STEP, is_named=False)
+        return _STEP
     attributes = dict(group.attributes)
     place = PhaseKey(group.role, attributes.get(names.RL_PHASE, ""))
-    is_named = place.phase != RlPhaseValues.UNACCOUNTED
     match goodput_part_of(place, attributes.get(names.RL_PHASE_CLASS, "")):
         case None:
             return None
         case RlGoodputPartValues.PRODUCTIVE:
-            return _Use(_KINDS.get(work_of(place), _LEARNED), is_named)
+            return _KINDS.get(work_of(place), _LEARNED)
         case RlGoodputPartValues.OVERHEAD:
-            return _Use(_OVERHEAD, is_named)
-    return _Use(_IDLE, is_named)
+            return _OVERHEAD
+    return _IDLE
 
 
 def _begin_of(attempt: Attempt, steps: ValueTimeline) -> int:

@@ -179,7 +179,7 @@ class PointIntake:
         if self.archived is not None:
             self.archived.measured(stream.number, measured)
         self.history.measured(stream, measured.values, _steps_of(measured))
-        if stream.group.name in TIMED:
+        if stream.group.name in TIMED and _is_told_once(measured):
             self.goodput.measured(stream, measured.values, measured.times_ns)
         self._fold(stream, measured, received_ns)
 
@@ -377,6 +377,15 @@ class PointIntake:
 
 def _steps_of(measured: Measurements) -> Sequence[int | None]:
     return () if measured.steps[0] is None else measured.steps
+
+
+def _is_told_once(measured: Measurements) -> bool:
+    """Return whether the sender does not repeat a measurement in every export.
+
+    A stock SDK does, with the time of the export, unless the measurement has a step.
+    """
+    covers = measured.covers
+    return measured.steps[0] is not None or (covers is not None and covers.start_ns != 0)
 
 
 def _part(measured: Measurements, selected: Iterable[bool]) -> Measurements:

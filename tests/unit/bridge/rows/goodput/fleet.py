@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import (
+    Covered,
     Decoded,
     Departure,
     Export,
@@ -43,7 +44,7 @@ class Fleet:
 
     restarts: bool = False
     rows: list[Row] = field(default_factory=list)
-    totals: dict[tuple[str, str], float] = field(default_factory=dict)
+    totals: dict[tuple[Worker, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.aligner = Aligner(AlignSettings())
@@ -74,10 +75,12 @@ class Fleet:
             if classes and phase in classes:
                 attributes.append(("rl.phase_class", classes[phase]))
             series = Series(of, "rl.phase.duration", "s", tuple(attributes))
-            points.append(Measurements(series, [ns(at_s) + place], [seconds], [step]))
+            at_ns = ns(at_s) + place
+            covers = Covered(at_ns - 1, at_ns)
+            points.append(Measurements(series, [at_ns], [seconds], [step], covers))
         for name, growth, outcome in counted:
-            total = self.totals.get((name, outcome), 0) + growth
-            self.totals[name, outcome] = total
+            total = self.totals.get((of, name, outcome), 0) + growth
+            self.totals[of, name, outcome] = total
             series = Series(
                 of,
                 name,

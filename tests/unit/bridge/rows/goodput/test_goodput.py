@@ -5,7 +5,7 @@ import pytest
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
-from otel_rl.records import Attempt, Decoded, Measurements, Series
+from otel_rl.records import Attempt, Covered, Decoded, Export, Measurements, Series
 from otel_rl.semconv.spec import Reduction
 from tests.unit.bridge.rows.goodput.fleet import PARTS, T0, Fleet, S, ns, worker
 
@@ -126,10 +126,12 @@ def test_threads_are_at_most_the_time_of_their_process() -> None:
     assert parts(fleet.end(11.0)) == approx(7.5, 2.5, 0, 0)
 
 
-def test_a_role_without_phases_has_no_goodput() -> None:
+def test_a_role_without_phases_of_work_has_no_goodput() -> None:
     fleet = Fleet()
     buffer = worker("replay_buffer")
-    fleet.export(buffer, 0.0, {"unaccounted": 1.0}, step=1)
+    # Such as a framework's that logs its waits and not its work.
+    others = {"unaccounted": 1.0, "collector_wait": 2.0, "weight_sync": 3.0}
+    fleet.export(buffer, 0.0, others, step=1)
     fleet.export(buffer, 10.0, counted=[("rl.replay_buffer.writes", 5, "")])
     assert fleet.end(11.0) == {}
 
@@ -159,6 +161,17 @@ def test_a_phase_of_no_length_is_left_out(seconds: float) -> None:
     fleet.export(TRAINER, 10.0, {"train": 10.0}, step=1)
     fleet.export(TRAINER, 20.0, {"train": seconds}, step=2)
     assert parts(fleet.end(21.0)) == approx(10, 0, 10, 0)
+
+
+def test_what_a_stock_sdk_repeats_in_every_export_is_no_time() -> None:
+    """A gauge without a step: its last value comes again, at the time of the export."""
+    fleet = Fleet()
+    for at_s in (10.0, 20.0, 30.0):
+        series = Series(GENERATOR, "rl.phase.duration", "s", (("rl.phase", "generate"),))
+        covers = Covered(0, ns(at_s))
+        last = Measurements(series, [ns(at_s)], [5.0], [None], covers)
+        fleet.add(Decoded([last], [Export(GENERATOR, ns(at_s))]), at_s)
+    assert fleet.end(31.0) == {}
 
 
 class TestWaste:
@@ -233,6 +246,40 @@ class TestWaste:
         goodput.follow(attempts[:2], steps)
         # 41 to 50 of the first; 21 to 40 of the first, and all of the second.
         assert goodput.spent()["trainer"] == approx(80 - 50, 0, 0, 10 + 20 + 20)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_run_with_everything_that_can_go_wrong_adds_up(restarts: bool) -> None:
+    """A crash and a resume, a killed generator, evicted samples, aborted requests."""
+    fleet = Fleet(restarts=restarts)
+    generators = [worker("generator", index, count=2) for index in range(2)]
+    buffer, at_s = worker("replay_buffer"), 0.0
+    for one in (worker("trainer", life="a"), *generators, buffer):
+        fleet.export(one, at_s)
+    for life, steps in (("a", range(1, 31)), ("b", range(21, 41))):
+        for step in steps:
+            at_s += 10
+            phases = {"train": 5.0, "weight_sync": 1.0, "collector_wait": 4.0}
+            fleet.export(worker("trainer", life=life), at_s, phases, step=step)
+            for one in generators if at_s != 100 else generators[1:]:
+                outcome = "cancelled" if step % 4 == 0 else "success"
+                made = [("rl.sample.samples", 8, ""), ("rl.generator.requests", 2, outcome)]
+                fleet.export(one, at_s - 1, {"generate": 9.0, "idle": 1.0}, counted=made)
+            fleet.export(buffer, at_s, counted=[("rl.replay_buffer.evictions", 1, "")])
+        at_s += 60
+    found = fleet.end(at_s)
+    assert sum(parts(found, "goodput/trainer")) == pytest.approx(560)
+    assert sum(parts(found, "goodput/generator")) == pytest.approx(2 * 559)
+    assert sum(parts(found)) == pytest.approx(560 + 2 * 559)
+    assert parts(found, "goodput/trainer") == approx(200, 50, 260, 50)
+    productive, overhead, idle, wasted = parts(found, "goodput/generator")
+    assert (overhead, idle) == approx(0, 2 * 559 - 99 * 9)
+    # From the report of step 21 to the crash: nine rounds of each.
+    rolled_back, samples, requests = 2 * 9 * 9, 50 / 792, 48 / 198
+    kept = 99 * 9 - rolled_back
+    thrown_away = 1 - (1 - samples) * (1 - requests)
+    assert wasted == pytest.approx(rolled_back + kept * thrown_away)
+    assert productive + wasted == pytest.approx(99 * 9)
 
 
 class TestRows:
