@@ -198,11 +198,12 @@ class Covered(NamedTuple):
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measurements:
     """Measurements of one gauge series, in the order in which they were made.
 
-    The three sequences have one length, n >= 1.
+    The three sequences have one length, n >= 1. Nobody changes them: not frozen only because there
+    is one for each measurement of a run with many workers, and a frozen one takes thrice as long.
 
     Attributes:
         series: Identity.

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -43,9 +44,10 @@ exports = st.lists(st.lists(points(), max_size=8), max_size=8)
 
 
 @given(exports)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_points_are_the_same_together_as_one_by_one(sent: list[list[Measurements]]) -> None:
     together, single = PointIntake(SETTINGS), PointIntake(SETTINGS)
+    together.archived, single.archived = ArchivedPoints(), ArchivedPoints()
     for number, export in enumerate(sent):
         add_points(together, export, number * S)
         for point in export:
@@ -66,5 +68,6 @@ def _state(intake: PointIntake) -> str:
             ),
             intake.warnings,
             intake.dropped,
+            intake.archived and intake.archived.take(),
         )
     )

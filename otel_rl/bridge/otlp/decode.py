@@ -31,7 +31,7 @@ from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
-from otel_rl.bridge.otlp.known_points import learned, read_known
+from otel_rl.bridge.otlp.known_points import KnownPoints, learned, read_known
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView, exemplars_of
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate
@@ -106,6 +106,10 @@ def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     size = 0
     for sender, of_resource, beat_ns in _resources(batch):
         latest_ns: int | None = None
+        if isinstance(of_resource, KnownPoints) and size + len(of_resource) < most:
+            points += of_resource  # one value each
+            size += len(of_resource)
+            of_resource = ()
         for point in of_resource:
             points.append(point)
             if not sender.exact:

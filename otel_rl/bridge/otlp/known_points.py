@@ -13,13 +13,17 @@ from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.shapes import BodyShape, Columns, ShapeCache
 from otel_rl.records import Covered, Measurements, Point, Series
 
-__all__ = ["learned", "read_known"]
+__all__ = ["KnownPoints", "learned", "read_known"]
 
 _MAX_BYTES: Final = 64 << 20
 """Memory of the known series: those of 4,000 workers with 40 each."""
 
 _SERIES_BYTES: Final = 300
 """Of a series without its texts, which are in the body."""
+
+
+class KnownPoints(list[Measurements]):
+    """Points with one value each, of a sender of otel_rl."""
 
 
 class _KnownSeries:
@@ -55,7 +59,7 @@ _shapes = ShapeCache()
 _series = _KnownSeries()
 
 
-def read_known(sender: Sender, body: bytes, now_ns: int) -> tuple[Sequence[Point], int] | None:
+def read_known(sender: Sender, body: bytes, now_ns: int) -> tuple[KnownPoints, int] | None:
     """Return the points of a body, and the latest time of its points without a value.
 
     None unless its shape is known, and its sender has sent it before.
@@ -100,8 +104,8 @@ def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -
     return points
 
 
-def _points(series: Sequence[Series], columns: Columns, now_ns: int) -> list[Measurements]:
-    return [
+def _points(series: Sequence[Series], columns: Columns, now_ns: int) -> KnownPoints:
+    return KnownPoints(
         Measurements(
             one,
             (time_ns or now_ns,),
@@ -110,7 +114,7 @@ def _points(series: Sequence[Series], columns: Columns, now_ns: int) -> list[Mea
             Covered(start_ns if start_ns < end_ns else 0, end_ns) if end_ns else None,
         )
         for one, start_ns, end_ns, time_ns, value, step in zip(series, *columns, strict=True)
-    ]
+    )
 
 
 def _spelled(point: Point) -> object:

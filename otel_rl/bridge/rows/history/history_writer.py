@@ -118,6 +118,18 @@ class HistoryWriter:
             _put(cell, values)
         self._cells += len(of) - before
 
+    def measured_once(self, stream: Stream, value: float, step: int) -> None:
+        """Record one measurement of a step, as ``measured`` does."""
+        of = self._measured.get(stream.group.key)
+        cell = None if of is None else of.get((stream.worker, step))
+        if cell is None:
+            self.measured(stream, (value,), (step,))
+        elif value - value == 0:  # finite
+            cell[0] += 1
+            cell[1] += value
+        else:
+            cell[2] += 1
+
     def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
         """Record ended spans.
 

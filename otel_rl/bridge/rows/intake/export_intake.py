@@ -10,6 +10,7 @@ from typing import cast
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.series.streams import WorkerState
+from otel_rl.bridge.rows.steps.step_rows import OpenStep
 from otel_rl.records import Measurements, Point
 from otel_rl.semconv import names
 
@@ -18,15 +19,14 @@ __all__ = ["add_points"]
 
 def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -> None:
     """Add points in their order, which arrived at ``received_ns`` by the bridge's clock."""
-    if intake.archived is not None:
-        for point in points:
-            intake.add(point, received_ns)
-        return
-    counts, settings = intake.sample_counts, intake.settings
-    find, measured, add = intake.series.stream, intake.history.measured, intake.steps.add
+    counts, settings, archived = intake.sample_counts, intake.settings, intake.archived
+    find, measured, steps = intake.series.stream, intake.history.measured_once, intake.steps
     # The worker of the last point, and whether it leads the axis: asked once in an export.
     worker: WorkerState | None = None
-    leads = False
+    leads: bool | None = None
+    # The open step of the last point, asked for once, too.
+    opened: OpenStep | None = None
+    opened_step = 0
     for point in points:
         stream = find(point.series, settings) if _is_single(point) else None
         if stream is None:
@@ -35,8 +35,7 @@ def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -
             continue
         assert isinstance(point, Measurements)
         assert point.covers is not None
-        steps = cast("Sequence[int]", point.steps)
-        values, times_ns = point.values, point.times_ns
+        value, time_ns = point.values[0], point.times_ns[0]
         start_ns, end_ns = point.covers
         counts.taken += 1
         if end_ns <= stream.unknown_through_ns:
@@ -45,15 +44,26 @@ def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -
         if not stream.seen.take_interval(start_ns, end_ns):
             counts.drop_as_duplicate(1)
             continue
-        measured(stream, values, steps)
-        if stream.group.name in TIMED:
-            intake.goodput.measured(stream, values, times_ns)
-        counts.late += add(stream, steps, values, times_ns, received_ns, settings)
+        if archived is not None:
+            archived.measured(stream.number, point)
         if stream.worker is not worker:
-            worker = stream.worker
+            worker, leads, opened = stream.worker, None, None
+        step = cast("int", point.steps[0])
+        measured(stream, value, step)
+        if stream.group.name in TIMED:
+            intake.goodput.measured(stream, (value,), (time_ns,))
+        is_next = stream.last_step is None or step >= stream.last_step
+        if is_next and (opened is None or step != opened_step):
+            opened, opened_step = steps.open_for(worker, step, received_ns), step
+        if is_next and opened is not None:
+            steps.add_to(opened, stream, step, value, time_ns, settings)
+        else:
+            opened = None
+            counts.late += steps.add(stream, (step,), (value,), (time_ns,), received_ns, settings)
+        if leads is None:
             leads = intake.axis.leads(worker, received_ns, is_step=True)
         if leads:
-            intake.axis.steps.observe(((times_ns[0], steps[0]),))
+            intake.axis.steps.observe(((time_ns, step),))
 
 
 def _is_single(point: Point) -> bool:

@@ -45,7 +45,7 @@ from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["ClosedStep", "OpenSteps"]
+__all__ = ["ClosedStep", "OpenStep", "OpenSteps"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -79,7 +79,7 @@ class ClosedStep:
 
 
 @dataclass(slots=True)
-class _OpenStep:
+class OpenStep:
     """Samples of one step so far, by the number of their group.
 
     Attributes:
@@ -100,7 +100,7 @@ class _OpenStep:
     export: tuple[str, int] | None = None
     counts: StepCounts | None = None
 
-    def join(self, other: "_OpenStep") -> None:
+    def join(self, other: "OpenStep") -> None:
         """Fold in another part of the same step."""
         self.time_ns = max(self.time_ns, other.time_ns)
         self.received_ns = max(self.received_ns, other.received_ns)
@@ -132,7 +132,7 @@ class _OpenStep:
         )
 
     @classmethod
-    def from_wire(cls, kept: wire.OpenStep, groups: int) -> "_OpenStep":
+    def from_wire(cls, kept: wire.OpenStep, groups: int) -> "OpenStep":
         """Undo ``to_wire``, with so many groups."""
         wire.check_places(groups, kept.cells, kept.single)
         return cls(
@@ -145,7 +145,7 @@ class _OpenStep:
         )
 
 
-_Steps = dict[int, _OpenStep]
+_Steps = dict[int, OpenStep]
 
 _Part = tuple[_Steps, Sequence[int], Sequence[float], Sequence[int]]
 
@@ -213,7 +213,7 @@ def _to_wire(steps: _Steps) -> dict[int, wire.OpenStep]:
 
 
 def _from_wire(kept: Mapping[int, wire.OpenStep], groups: int) -> _Steps:
-    return {number: _OpenStep.from_wire(step, groups) for number, step in kept.items()}
+    return {number: OpenStep.from_wire(step, groups) for number, step in kept.items()}
 
 
 class OpenSteps:
@@ -249,7 +249,7 @@ class OpenSteps:
             for step, value, time_ns in zip(own_steps, own_values, own_times_ns, strict=True):
                 opened = opened_steps.get(step)
                 if opened is None:
-                    opened = opened_steps[step] = _OpenStep()
+                    opened = opened_steps[step] = OpenStep()
                 if opened.export is not export:  # once in a step, of all series of an export
                     opened.export = export
                     opened.workers.add(label)
@@ -265,13 +265,62 @@ class OpenSteps:
                     put(opened.cells, own.number, value, time_ns, reduction)
         return late
 
+    def open_for(self, worker: WorkerState, step: int, received_ns: int) -> OpenStep | None:
+        """Return the open step for samples of an export that ``add_to`` may fold in.
+
+        None where ``add`` has to look where they belong. It holds until the next other call, and
+        for the streams of the worker that have reported no later step.
+        """
+        role = self._roles.get(worker.role)
+        if role is None or worker.newest_step is None:
+            return None
+        if role.passes.returned or role.passes.before:
+            return None
+        if role.closed_through is not None and step <= role.closed_through:
+            return None
+        opened = role.open.get(step)
+        if opened is None:
+            opened = role.open[step] = OpenStep()
+        if role.export != (worker.label, received_ns):
+            role.export = worker.label, received_ns
+        if opened.export is not role.export:
+            opened.export = role.export
+            opened.workers.add(worker.label)
+            opened.received_ns = max(received_ns, opened.received_ns)
+        return opened
+
+    def add_to(
+        self,
+        opened: OpenStep,
+        stream: Stream,
+        step: int,
+        value: float,
+        time_ns: int,
+        settings: AlignSettings,
+    ) -> None:
+        """Fold one sample into the step of ``open_for``."""
+        worker = stream.worker
+        if worker.newest_step is None or step >= worker.newest_step:
+            self._roles[worker.role].passes.newest[worker.label] = step, time_ns
+        stream.reported(step)
+        if time_ns > opened.time_ns:
+            opened.time_ns = time_ns
+        group, own = stream.group, stream.own
+        put(opened.cells, group.number, value, time_ns, group.reduction)
+        if own is None:
+            return
+        if settings.per_worker:
+            opened.single.setdefault(own.number, []).append((time_ns, value))
+        else:
+            put(opened.cells, own.number, value, time_ns, group.reduction)
+
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
     ) -> int:
         """Fold in a worker's share of a step. Returns the number of late ones, see ``add``."""
         role, parts, late = self._placed(stream, (step,), (0,), (point.time_ns,), received_ns)
         for opened_steps, *_ in parts:
-            opened = opened_steps.setdefault(step, _OpenStep())
+            opened = opened_steps.setdefault(step, OpenStep())
             opened.export = role.export
             opened.workers.add(stream.worker.label)
             opened.received_ns = max(received_ns, opened.received_ns)
@@ -479,7 +528,7 @@ class _Closing:
             rows += self._rows(step, opened, role.size, late=role.again_samples.pop(step, 0))
         return rows
 
-    def _has_room(self, opened: _OpenStep) -> bool:
+    def _has_room(self, opened: OpenStep) -> bool:
         return self.room.take(opened.size())
 
     def _due(
@@ -489,7 +538,7 @@ class _Closing:
         enough: float = math.inf,
         *,
         everything: bool,
-    ) -> list[tuple[int, _OpenStep]]:
+    ) -> list[tuple[int, OpenStep]]:
         """Return the steps that are complete or have waited long enough, ascending.
 
         Args:
@@ -506,7 +555,7 @@ class _Closing:
         complete_below = _complete_below(waiting_for)
         newest = max(steps)
         surplus = len(steps) - settings.max_open_steps
-        due: list[tuple[int, _OpenStep]] = []
+        due: list[tuple[int, OpenStep]] = []
         for place, step in enumerate(sorted(steps)):
             opened = steps[step]
             opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
@@ -627,7 +676,7 @@ class _Closing:
             return None
         return stepping
 
-    def _expected(self, standing: RoleStanding | None) -> Callable[[_OpenStep], int]:
+    def _expected(self, standing: RoleStanding | None) -> Callable[[OpenStep], int]:
         """Return the number of workers expected in a row that was not closed before.
 
         As many as were in one before, without those that have reported their end since. While the
@@ -638,7 +687,7 @@ class _Closing:
         announced = self._missing_count()
         alive = role.size if standing is None else standing.expected
 
-        def expected(opened: _OpenStep) -> int:
+        def expected(opened: OpenStep) -> int:
             there = alive + len(left & opened.workers) if left else alive
             return max(min(role.size, there), announced)
 
@@ -653,7 +702,7 @@ class _Closing:
         return max((worker.count or 0 for worker in self.workers), default=0)
 
     def _rows(
-        self, step: int, opened: _OpenStep, expected: int, *, late: int = 0, is_late: bool = False
+        self, step: int, opened: OpenStep, expected: int, *, late: int = 0, is_late: bool = False
     ) -> list[ClosedStep]:
         attempt = None if is_late or self.leader is None else self.attempts.newest
         rows = _reduce(self.name, step, opened, self.table, late, attempt)
@@ -709,7 +758,7 @@ def _later(step: int, other: int | None) -> int:
 def _reduce(
     role: str,
     step: int,
-    opened: _OpenStep,
+    opened: OpenStep,
     table: StreamTable,
     late: int,
     attempt: int | None,

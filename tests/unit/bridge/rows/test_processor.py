@@ -289,6 +289,7 @@ def test_batches_without_a_row_are_committed_after_a_while(sparing: Bench) -> No
     sparing.run(0.74)
     assert sparing.spool.pending() == 0
     assert sparing.counters.value(Counter.SAMPLES_TAKEN) == 5
+    assert sparing.counters.value(Counter.SAMPLES_DUPLICATE) == 0
     sparing.drain.finish(sparing.now_ns)
     assert sparing.steps(A) == [0, 1, 2, 3]
 
@@ -328,8 +329,10 @@ def test_uncommitted_batches_are_made_into_rows_once_after_a_restart(sparing: Be
 
 
 def test_a_stopping_bridge_commits_what_it_has_taken(sparing: Bench) -> None:
-    sparing.spool.append([batch(A, 1)])
+    sparing.drain.finish(sparing.now_ns)
+    sparing.spool.append([Batch(A, Signal.METRICS, b"\x78\x01", T0)])  # without a point
     sparing.run()
+    assert sparing.spool.pending() == 1
     sparing.drain.finish(sparing.now_ns)
     assert sparing.spool.pending() == 0
 
