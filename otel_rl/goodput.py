@@ -1,6 +1,7 @@
 """Time of an allocation, divided by what it was worth. ADR 23."""
 
 from collections.abc import Mapping
+from math import fsum
 from typing import Final, NamedTuple
 
 __all__ = ["Spent", "as_json", "in_words"]
@@ -26,7 +27,7 @@ class Spent(NamedTuple):
     @property
     def wall_s(self) -> float:
         """Return all of it."""
-        return sum(self)
+        return fsum(self)
 
     @property
     def ratio(self) -> float | None:

@@ -22,6 +22,18 @@ _MISSING = (
 _DEADLINE_S = 120.0
 _LOOK_S = 0.05
 
+# What JavaScript makes of a value that is missing.
+_NO_TEXTS = """(() => {
+  const page = document.querySelector('main') ?? document.body;
+  const walker = document.createTreeWalker(page, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode.data.trim();
+    if (['null', 'undefined', 'NaN', '[object Object]'].includes(text)) found.push(text);
+  }
+  return found;
+})()"""
+
 
 class Browser:
     """One browser with one window. Skips the test that asks where none is installed.
@@ -103,8 +115,9 @@ class Browser:
         assert self._driver.save_screenshot(str(path))
 
     def complaints(self) -> list[str]:
-        """Return errors of scripts, and what the page's policy has forbidden."""
-        return list(self.get("[...(otelRl.errors ?? []), ...(otelRl.violations ?? [])]"))
+        """Return errors of scripts, what the page's policy has forbidden, and texts that are none."""
+        found = self.get("[...(otelRl.errors ?? []), ...(otelRl.violations ?? [])]")
+        return [*found, *self.get(_NO_TEXTS)]
 
     def hosts(self) -> set[str]:
         """Return the hosts of all requests since the last call.

@@ -87,7 +87,9 @@ def test_the_lane_of_a_killed_worker_ends_and_is_marked(tmp_path: Path) -> None:
     run = run_id("grpo-demo", "killed")
     data = tmp_path / ".otel_rl" / run
     demo = ("demo", "--trial", "killed", "--tracker", "jsonl", "--steps", "24")
-    done = otel_rl(*demo, cwd=tmp_path)
+    # On a slow machine the demo outlasts the minute for which spans are kept.
+    kept = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALIGN__SPANS_HORIZON_S="3600")
+    done = otel_rl(*demo, cwd=tmp_path, env=kept)
     assert done.status == 0, done.err
     with served(data) as url, Browser(tmp_path / "profile") as browser:
         seen = {}
@@ -108,4 +110,7 @@ def test_the_lane_of_a_killed_worker_ends_and_is_marked(tmp_path: Path) -> None:
                 break
         else:
             raise AssertionError(f"no lane ends: {seen}")
+        browser.open(f"{url}#/run/{run}/overview", "overview")
+        gone = "generator/1 ended without an exit report"
+        browser.wait(f"document.querySelector('#verdict').textContent.includes('{gone}')")
         assert browser.complaints() == []

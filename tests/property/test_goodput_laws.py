@@ -134,7 +134,7 @@ def test_the_parts_add_up_to_the_wall_time_of_the_allocation(
             assert math.isclose(of.wall_s, walls[role] / S, rel_tol=1e-9, abs_tol=1e-6)
     if spent:
         of_roles = [of for role, of in spent.items() if role]
-        assert spent[""] == Spent(*(sum(part) for part in zip(*of_roles, strict=True)))
+        assert spent[""] == Spent(*(math.fsum(part) for part in zip(*of_roles, strict=True)))
     assert again(world.goodput).spent() == spent
 
 

@@ -11,7 +11,12 @@ const otelRl = {
       else if (value === true) element.setAttribute(name, "");
       else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
     }
-    element.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined));
+    return otelRl.fill(element, ...children);
+  },
+
+  // Instead of `replaceChildren`, which makes text of null.
+  fill(element, ...children) {
+    element.replaceChildren(...children.flat(Infinity).filter((one) => one !== null && one !== undefined));
     return element;
   },
 

@@ -14,7 +14,7 @@ otelRl.pages.health = class {
       ["rows without confirmation", found.unconfirmed.toLocaleString("en")], ["requests that wait", bytes(found.waiting_bytes)],
     ];
     const link = /^https?:\/\//.test(found.location) ? h("a", { href: found.location, rel: "noreferrer", target: "_blank" }, found.location) : h("code", {}, found.location || "not opened yet");
-    this.root.replaceChildren(
+    otelRl.fill(this.root,
       found.error ? h("p", { class: "notice" }, `${found.error} (for ${duration(found.error_s)})`) : "",
       h("div", { class: "facts" }, facts.map(([name, value]) => h("div", { class: "card fact" }, h("b", { title: value }, value), h("span", {}, name)))),
       h("p", { class: "quiet" }, "Run at the tracker: ", link),

@@ -41,9 +41,9 @@
       header = h("div");
       const tabs = h("nav", { class: "tabs", "aria-label": "Pages" }, names.map((name) =>
         h("a", { href: `#/run/${to.run}/${name}`, "aria-current": name === to.name ? "page" : null }, name[0].toUpperCase() + name.slice(1))));
-      content.replaceChildren(header, tabs, body);
+      otelRl.fill(content, header, tabs, body);
     } else {
-      content.replaceChildren(body);
+      otelRl.fill(content, body);
     }
     document.getElementById("crumbs").textContent = "";
     page = new otelRl.pages[to.name](body, to.run, to.more);
@@ -82,7 +82,7 @@
     ];
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
     document.title = `${found.experiment} – otel_rl`;
-    header.replaceChildren(
+    otelRl.fill(header,
       h("div", { class: "row" }, h("h1", {}, h("bdi", {}, found.experiment)), otelRl.badge(found.state), h("span", { class: "quiet cut" }, h("bdi", {}, found.trial))),
       found.crash ? h("p", { class: "notice" }, found.crash) : "",
       found.read < 1 ? h("p", { class: "notice" }, `Reading the history: ${Math.round(100 * found.read)} %`) : "",

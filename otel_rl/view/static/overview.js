@@ -26,7 +26,7 @@ otelRl.pages.overview = class {
       this.goodput = h("div", { class: "card quiet", id: "goodput" });
       this.controls = h("div", { class: "row controls" });
       this.body = h("div");
-      this.root.replaceChildren(this.top, this.goodput, this.controls, this.body);
+      otelRl.fill(this.root, this.top, this.goodput, this.controls, this.body);
       this.fillControls();
     }
     this.goodput.hidden = !this.found.goodput;
@@ -42,17 +42,17 @@ otelRl.pages.overview = class {
     const shape = JSON.stringify(sections.map(([title, panels]) => [title, panels.map((panel) => panel.id)]));
     if (shape === this.shape) return;
     this.shape = shape;
-    this.body.replaceChildren(...sections.map(([title, panels]) => h("section", {}, h("h2", {}, title),
+    otelRl.fill(this.body, ...sections.map(([title, panels]) => h("section", {}, h("h2", {}, title),
       h("div", { class: "charts" }, panels.map((panel) => this.card(panel, title).element)))));
     if (!sections.length) {
-      this.body.replaceChildren(h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
+      otelRl.fill(this.body, h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
     }
   }
 
   fillControls() {
     const { h } = otelRl;
     const again = (change) => { change(); this.fillControls(); this.cards.forEach((card) => { card.range = null; card.version = null; }); this.refresh(); };
-    this.controls.replaceChildren(h("span", { class: "grow" }), ...(otelRl.report ? [] : [
+    otelRl.fill(this.controls, h("span", { class: "grow" }), ...(otelRl.report ? [] : [
       otelRl.toggle([["step", "by step"], ["time", "by time"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
       otelRl.toggle([["basic", "basic"], ["full", "full"]], this.detail, (detail) => again(() => { this.detail = detail; }), "detail")]),
     h("input", { type: "search", id: "search", placeholder: "Find a chart", "aria-label": "Find a chart", value: this.search,
@@ -84,7 +84,7 @@ otelRl.pages.overview = class {
       card.lines = found.lines;
       this.plot(card);
     } catch (error) {
-      card.plot.replaceChildren(otelRl.h("p", { class: "empty" }, error.message));
+      otelRl.fill(card.plot, otelRl.h("p", { class: "empty" }, error.message));
     } finally {
       card.busy = false;
     }
@@ -104,16 +104,16 @@ otelRl.pages.overview = class {
 
   verdict() {
     const { h } = otelRl;
-    const { verdict, words, causes, symptoms, bound } = this.diagnosis;
+    const { verdict, words, causes, symptoms, bound, failures } = this.diagnosis;
     const kind = { "no clear cause": "unclear" }[verdict] || verdict;
     this.top.className = `card verdict ${kind}`;
-    this.top.replaceChildren(
+    otelRl.fill(this.top,
       h("div", { class: "row" }, otelRl.badge(verdict), h("b", {}, words),
         bound ? h("span", { class: "quiet" }, `most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %`) : null),
       causes.length > 0 ? h("ol", {}, causes.map((cause) => h("li", {}, h("b", {}, cause.kind), ` ${cause.words}`,
         cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
           [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
-      ...(symptoms || []).map((one) => h("div", { class: "evidence" }, one)));
+      [...(symptoms || []), ...(failures || [])].map((one) => h("div", { class: "evidence" }, one)));
     for (const card of this.cards.values()) if (card.lines && card.section === "Step time") this.plot(card);
   }
 

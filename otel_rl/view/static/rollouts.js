@@ -18,7 +18,7 @@ otelRl.pages.rollouts = class {
     const { tables, table, columns, samples, matching, all, rewards } = this.found;
     if (!all && !this.search) {
       this.made = false;
-      this.root.replaceChildren(h("p", { class: "empty" }, "The journal has no rollouts of this run: a program reports them with otel_rl.log_samples(), and they stay for ten minutes after the tracker has them."));
+      otelRl.fill(this.root, h("p", { class: "empty" }, "The journal has no rollouts of this run: a program reports them with otel_rl.log_samples(), and they stay for ten minutes after the tracker has them."));
       return;
     }
     if (!this.made) {
@@ -29,15 +29,15 @@ otelRl.pages.rollouts = class {
       this.count = h("span", { class: "quiet", role: "status" });
       this.plot = h("div", { class: "plot", id: "rewards" });
       this.lines = h("div", { class: "card scroll", id: "samples" });
-      this.root.replaceChildren(h("div", { class: "row controls" }, h("h2", { class: "grow" }, "Rollouts"), this.choice, this.count, ...(otelRl.report ? [] : [this.input])),
+      otelRl.fill(this.root, h("div", { class: "row controls" }, h("h2", { class: "grow" }, "Rollouts"), this.choice, this.count, ...(otelRl.report ? [] : [this.input])),
         h("div", { class: "card" }, h("h3", {}, "Rewards"), this.plot), h("p", {}), this.lines);
     }
-    this.choice.replaceChildren(tables.length > 1 ? otelRl.select("table", tables.map((one) => [one, one]), table, (chosen) => { this.table = chosen; this.refresh(); }) : "");
+    otelRl.fill(this.choice, tables.length > 1 ? otelRl.select("table", tables.map((one) => [one, one]), table, (chosen) => { this.table = chosen; this.refresh(); }) : "");
     this.count.textContent = this.search ? `${matching} of ${all}` : `${all}`;
     this.rewards = rewards;
     this.redraw();
     const isText = (column) => samples.some((sample) => typeof sample[column] === "string" && sample[column].length > 12);
-    this.lines.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col" }, column)))),
+    otelRl.fill(this.lines, h("table", {}, h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col" }, column)))),
       h("tbody", {}, samples.map((sample) => h("tr", {}, sample.map((value, column) =>
         h("td", { class: isText(column) ? "text" : null, dir: "auto" }, typeof value === "number" ? otelRl.number(value) : value === null ? "–" : String(value))))))));
   }

@@ -19,18 +19,18 @@ otelRl.pages.runs = class {
       this.plot = h("div", { class: "plot", id: "compare" });
       this.compare = h("section", {}, h("h2", {}, "Compare"), h("div", { class: "card" }, this.plot));
       this.notes = h("div");
-      this.root.replaceChildren(h("h1", {}, "Runs"), h("p", {}), this.notes, this.table, this.compare);
+      otelRl.fill(this.root, h("h1", {}, "Runs"), h("p", {}), this.notes, this.table, this.compare);
     }
-    this.notes.replaceChildren(...faults.map((fault) => h("p", { class: "notice" }, fault)));
+    otelRl.fill(this.notes, ...faults.map((fault) => h("p", { class: "notice" }, fault)));
     if (!runs.length) {
-      this.table.replaceChildren(h("p", { class: "empty" }, "There is no run here yet. Start one with ",
+      otelRl.fill(this.table, h("p", { class: "empty" }, "There is no run here yet. Start one with ",
         h("code", {}, "otel-rl demo"), " or ", h("code", {}, "otel-rl run -- python train.py"), "."));
       this.compare.hidden = true;
       return;
     }
     const comparable = runs.filter((run) => run.shown);
     const chosen = this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id));
-    this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {},
+    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {},
       ["", "Run", "State", "Step", "Reward", "", "Verdict", "Workers", "Age", "Active"].map((text, place) =>
         h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, text)))),
     h("tbody", {}, runs.map((run) => this.line(run, chosen)))));

@@ -42,7 +42,7 @@ otelRl.pages.timeline = class {
   draw() {
     const { h } = otelRl;
     if (!this.found.steps.length) {
-      this.root.replaceChildren(h("p", { class: "empty" }, "There is no span of a step: programs report them by phases or by the OpenTelemetry tracing API, with the attribute rl.loop.iteration."));
+      otelRl.fill(this.root, h("p", { class: "empty" }, "There is no span of a step: programs report them by phases or by the OpenTelemetry tracing API, with the attribute rl.loop.iteration."));
       return;
     }
     if (!this.made) {
@@ -51,12 +51,12 @@ otelRl.pages.timeline = class {
       this.plot = h("div", { id: "timeline", role: "img" });
       this.legend = h("p", { class: "quiet" });
       this.details = h("div", { class: "card", id: "span", "aria-live": "polite" }, h("span", { class: "quiet" }, "Click a span to see what it used and what used it. Drag to zoom, double-click to see all."));
-      this.root.replaceChildren(this.controls, h("div", { class: "card" }, this.plot), this.legend, this.details);
+      otelRl.fill(this.root, this.controls, h("div", { class: "card" }, this.plot), this.legend, this.details);
     }
     const { steps, known, left_out: leftOut } = this.found;
     const first = steps[0].step, last = steps[steps.length - 1].step;
     const count = (value) => { this.count = Number(value); this.last ??= last; this.load(); };
-    this.controls.replaceChildren(
+    otelRl.fill(this.controls,
       h("h2", { class: "grow" }, first === last ? `Step ${first}` : `Steps ${first} to ${last}`),
       h("button", { type: "button", onclick: () => this.only(this.found.slowest) }, `slowest: ${this.found.slowest}`),
       h("button", { type: "button", onclick: () => this.only(this.found.median) }, `median: ${this.found.median}`),
@@ -137,7 +137,7 @@ otelRl.pages.timeline = class {
     Plotly.restyle(this.plot, { x: [xs], y: [ys] }, [this.plot.data.length - 1]);
     const names = (some) => [...new Set(some.map((one) => `${one.name} of ${lanes[one.lane].name}`))].slice(0, 12).join(", ");
     const url = /^https?:\/\//.test(traceUrl || "") ? traceUrl.replace("{trace_id}", span.trace) : null;
-    this.details.replaceChildren(
+    otelRl.fill(this.details,
       h("div", { class: "row" }, h("b", {}, span.name), span.phase ? h("span", { class: "badge" }, span.phase) : null, h("span", { class: "quiet" }, `${lanes[span.lane].name}, ${otelRl.duration(span.seconds)}${span.step === null ? "" : `, step ${span.step}`}`), span.failed ? otelRl.badge("failed") : null),
       h("div", { class: "evidence" }, "trace ", url ? h("a", { href: url, rel: "noreferrer", target: "_blank" }, span.trace) : span.trace),
       uses.length ? h("div", {}, `uses ${uses.length}: `, h("span", { class: "quiet" }, names(uses))) : null,

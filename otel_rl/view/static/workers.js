@@ -20,18 +20,18 @@ otelRl.pages.workers = class {
       this.plot = h("div", { id: "heatmap", role: "img", "aria-label": "Seconds of a phase by worker and step" });
       this.note = h("p", { class: "quiet" });
       this.table = h("div", { class: "card scroll" });
-      this.root.replaceChildren(this.controls, h("div", { class: "card" }, this.plot), this.note, h("h2", {}, "Processes"), this.table);
+      otelRl.fill(this.root, this.controls, h("div", { class: "card" }, this.plot), this.note, h("h2", {}, "Processes"), this.table);
     }
-    this.controls.replaceChildren(h("h2", { class: "grow" }, "Time of a phase by worker and step"),
+    otelRl.fill(this.controls, h("h2", { class: "grow" }, "Time of a phase by worker and step"),
       otelRl.select("phase", (otelRl.report ? phases.filter((one) => one.id === chosen) : phases).map((one) => [one.id, `${one.role}/${one.phase}${one.waits ? " (waits)" : ""}`]), chosen, (phase) => { this.phase = phase; this.refresh(); }));
-    if (heatmap) this.plotCells(heatmap); else this.plot.replaceChildren(h("p", { class: "empty" }, "No phase was reported yet."));
+    if (heatmap) this.plotCells(heatmap); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet."));
     this.note.textContent = !heatmap ? "" : [
       "A slow worker is a row, a slow step a column. Of each step the 32 outstanding workers of a phase are kept.",
       heatmap.width > 1 ? `${heatmap.width} steps share a column, which shows the longest.` : "",
       heatmap.left_out ? `${heatmap.left_out} workers with less time are not drawn.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
     ].filter(Boolean).join(" ");
-    this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "ended before", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
+    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "ended before", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, workers.map((one) => h("tr", {}, h("td", {}, h("bdi", { class: "cut" }, one.worker)), h("td", {}, otelRl.badge(one.standing)), h("td", {}, one.step ?? "–"),
         h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, otelRl.duration(one.phase_s)), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
   }

@@ -9,6 +9,7 @@ wasted when its result is thrown away:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
@@ -78,7 +79,7 @@ class _Role:
 
     def _wasted(self, away: ThrownAway) -> float:
         """Return the share of productive time whose result was thrown away."""
-        worked_s = sum(self.worked_s)
+        worked_s = fsum(self.worked_s)
         if worked_s <= 0:
             return 0.0
         kept = max(0.0, 1 - self.rolled_back_s / worked_s)
@@ -217,7 +218,7 @@ class Goodput:
         }
         if not of_roles:
             return {}
-        return {"": Spent(*map(sum, zip(*of_roles.values(), strict=True))), **of_roles}
+        return {"": Spent(*map(fsum, zip(*of_roles.values(), strict=True))), **of_roles}
 
     def take(self, now_ns: int, *, is_over: bool) -> Mapping[str, Spent]:
         """Return the time for a row that is written now; nothing if it was told a while ago.

@@ -182,7 +182,7 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     ]
     assert "\\x1b" in line
     assert "secret" not in line
-    assert line.split()[1:7] == ["crashed", "3", "-", "2", "h", "2"]
+    assert line.split()[1:8] == ["crashed", "3", "-", "2", "h", "2", "h"]
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
 
 
