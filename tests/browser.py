@@ -115,7 +115,7 @@ class Browser:
         assert self._driver.save_screenshot(str(path))
 
     def complaints(self) -> list[str]:
-        """Return errors of scripts, what the page's policy has forbidden, and texts that are none."""
+        """Return errors of scripts, what the policy has forbidden, and texts that are none."""
         found = self.get("[...(otelRl.errors ?? []), ...(otelRl.violations ?? [])]")
         return [*found, *self.get(_NO_TEXTS)]
 
