@@ -40,19 +40,31 @@ def points(draw: st.DrawFn) -> Measurements:
     )
 
 
-exports = st.lists(st.lists(points(), max_size=8), max_size=8)
+# With each export, whether open steps are closed behind it.
+exports = st.lists(
+    st.tuples(st.lists(points(), max_size=8), st.sampled_from([False, False, True])), max_size=10
+)
 
 
 @given(exports)
 @settings(max_examples=300, deadline=None)
-def test_points_are_the_same_together_as_one_by_one(sent: list[list[Measurements]]) -> None:
+def test_points_are_the_same_together_as_one_by_one(
+    sent: list[tuple[list[Measurements], bool]],
+) -> None:
     together, single = PointIntake(SETTINGS), PointIntake(SETTINGS)
     together.archived, single.archived = ArchivedPoints(), ArchivedPoints()
-    for number, export in enumerate(sent):
+    for number, (export, closes) in enumerate(sent):
         add_points(together, export, number * S)
         for point in export:
             single.add(point, number * S)
         assert _state(together) == _state(single)
+        if closes:
+            assert _closed(together, number) == _closed(single, number)
+
+
+def _closed(intake: PointIntake, number: int) -> str:
+    closed = intake.steps.close(intake.series, SETTINGS, number * S, everything=True)
+    return repr(closed)
 
 
 def _state(intake: PointIntake) -> str:
