@@ -143,6 +143,11 @@ class DeliveryManager:
             runs = [*self._runs.values()]
         return [run.key for run in runs if run.is_over()]
 
+    def known(self) -> set[ExperimentKey]:
+        """Return the runs that were begun and not forgotten."""
+        with self._lock:
+            return set(self._runs)
+
     def let_go(self, keys: Iterable[ExperimentKey]) -> None:
         """Forget those of the runs that are over; one that has new rows is begun again."""
         with self._lock:

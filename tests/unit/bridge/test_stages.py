@@ -22,17 +22,17 @@ def test_only_a_tracker_with_rate_limits_has_a_budget_of_values(
     tmp_path: Path, tracker: str, most: int
 ) -> None:
     given = settings(tmp_path, tracker={"name": tracker, "max_values_per_minute": 7})
-    assert stages.delivery_settings(given).max_values_per_minute == most
+    assert stages.delivery_settings(given, tracker).max_values_per_minute == most
 
 
 def test_bridges_that_share_a_journal_share_the_trackers_locks(tmp_path: Path) -> None:
     shared = {"url": "postgresql://localhost/x"}
     alone, several = settings(tmp_path), settings(tmp_path, journal=shared)
-    assert stages.delivery_settings(alone).scratch == tmp_path
-    assert stages.delivery_settings(several).scratch is None
+    assert stages.delivery_settings(alone, "jsonl").scratch == tmp_path
+    assert stages.delivery_settings(several, "jsonl").scratch is None
     elsewhere = {"name": "jsonl", "directory": tmp_path / "runs"}
     given = settings(tmp_path, journal=shared, tracker=elsewhere)
-    assert stages.delivery_settings(given).scratch == tmp_path / "runs"
+    assert stages.delivery_settings(given, "jsonl").scratch == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("enabled", [None, True, False])
