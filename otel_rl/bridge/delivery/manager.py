@@ -130,6 +130,13 @@ class DeliveryManager:
             run.join(_KILL_JOIN_S)
         return self.status()
 
+    def abandon(self) -> None:
+        """End all writers at once; ``stop`` returns soon."""
+        with self._lock:
+            runs = [*self._runs.values()]
+        for run in runs:
+            run.kill()
+
     def drop(self, keys: Iterable[ExperimentKey]) -> None:
         """Stop delivering these runs, which another bridge owns now: end their writers at once."""
         with self._lock:
