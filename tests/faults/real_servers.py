@@ -160,7 +160,7 @@ class _Stage:
             for sender in senders:
                 sender.start()
             while self.story.kills.total() < kills:
-                time.sleep(self._dice.uniform(0.1, 1.2))
+                time.sleep(self._dice.uniform(0.2, 2.0))
                 self._strike(bridge)
             self._join_restarts()
             gateway.calm()
@@ -177,7 +177,7 @@ class _Stage:
 
     def _strike(self, bridge: BridgeKeeper) -> None:
         victims: Mapping[str, Callable[[], bool]] = {
-            "bridge": lambda: bridge.signal(signal.SIGKILL),
+            "bridge": lambda: bridge.is_up() and bridge.signal(signal.SIGKILL),
             "writer": lambda: self._kill_writer(bridge),
             "mlflow server": lambda: self._kill_server(self._mlflow),
             "trackio server": lambda: self._kill_server(self._trackio),
