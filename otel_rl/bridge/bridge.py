@@ -15,7 +15,7 @@ from otel_rl.bridge import stages
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters, Gauge
-from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
+from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches
 from otel_rl.bridge.ingest import (
     Experiments,
@@ -58,7 +58,7 @@ class Left(NamedTuple):
 
     Attributes:
         requests: Accepted requests of which no rows are made.
-        rows: Rows that the tracker has not been given.
+        rows: Rows that trackers have not been given, of all trackers.
     """
 
     requests: int
@@ -156,8 +156,9 @@ class Bridge:
         stores, telemetry = self._stores, self.settings.telemetry
         if stores.leases is None:
             self.cleanup.prune()
-            for key in stores.deliveries.unfinished():
-                self._delivery.notify(key)
+            for tracker in self.settings.tracker.trackers:
+                for key in stores.deliveries.of(tracker).unfinished():
+                    self._delivery.notify(key, tracker=tracker)
         else:
             stores.leases.start()
         self.cleanup.start()
@@ -254,11 +255,10 @@ class Bridge:
     def _make_stages(self) -> None:
         settings, stores = self.settings, self._stores
         self._archive = stages.archiver(settings, stores, self.counters, self._clock_ns)
-        self._delivery = DeliveryManager(
-            stores.run_store,
-            stores.deliveries,
-            stages.delivery_settings(settings),
-            self.counters.add,
+        self._delivery = stages.delivery(
+            settings,
+            stores,
+            self.counters,
             tenant=lambda key: self._experiments.owner_of(key),
             tenants=self._shares.tokens,
             opened=self._opened,

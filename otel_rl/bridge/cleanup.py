@@ -12,7 +12,8 @@ from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
-from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
+from otel_rl.bridge.delivery.group import DeliveryGroup
+from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.run_store import RunStore
@@ -44,7 +45,7 @@ class Cleanup:
         run_store: The runs.
         deliveries: Record of what is finished.
         retention: Chooses and removes ended runs.
-        delivery: Tells which runs the tracker has.
+        delivery: Tells which runs the trackers have.
         rows: Tells which runs are in use.
         leases: Gives back runs with which there is nothing to do; None without other bridges.
         counters: Of the bridge.
@@ -59,7 +60,7 @@ class Cleanup:
         deliveries: DeliveryStore,
         retention: Retention,
         *,
-        delivery: DeliveryManager,
+        delivery: DeliveryGroup,
         rows: RowProcessor,
         leases: BridgeLeases | None,
         counters: Counters,
@@ -89,21 +90,22 @@ class Cleanup:
             self._thread.join(_SETTLE_S)
 
     def note_finished(self, statuses: Sequence[RunStatus]) -> None:
-        """Store durably which runs the tracker has finished.
+        """Store durably which runs a tracker has finished.
 
         Raises:
             JournalError: The journal is unreachable or full.
         """
         for status in statuses:
+            deliveries = self._deliveries.of(status.tracker)
             if (
                 status.state is RunState.FINISHED
                 and self._run_store.is_ours(status.key)
-                and self._deliveries.finished(status.key) != status.next_row
+                and deliveries.finished(status.key) != status.next_row
             ):
-                self._deliveries.finish(status.key, status.next_row)
+                deliveries.finish(status.key, status.next_row)
 
     def prune(self) -> None:
-        """Remove rows that the tracker has had for long enough.
+        """Remove rows that all trackers have had for long enough.
 
         Raises:
             JournalError: The journal is unreachable or full.
@@ -166,3 +168,4 @@ class Cleanup:
         self._rows.let_go(keys)
         for key in keys:
             self._run_store.forget(key)
+            self._deliveries.forget(key)

@@ -7,11 +7,19 @@ place.
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -107,7 +115,8 @@ class TrackerSettings(BaseModel):
     model_config = _MODEL
 
     name: str = "wandb"
-    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, or one of another package."""
+    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, or one of another package;
+    several with commas."""
 
     directory: Path | None = None
     """Tracker's files. Unset: ``data``."""
@@ -122,7 +131,7 @@ class TrackerSettings(BaseModel):
     """Values of a W&B run in a minute of its time; 0: no bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict)
-    """Options of the tracker."""
+    """Options of the tracker; of one among several ``trackio.project``, or a table each."""
 
     max_live_runs: int = Field(32, ge=1)
     """Runs written at once, a process each; others wait in the journal."""
@@ -139,12 +148,53 @@ class TrackerSettings(BaseModel):
     rejected_retry_s: float = Field(60.0, gt=0)
     """Pause after refused settings or credentials."""
 
+    @property
+    def trackers(self) -> Sequence[str]:
+        """Return the names, each once; at least one."""
+        return [*dict.fromkeys(filter(None, (name.strip() for name in self.name.split(","))))]
+
+    def check_options(self) -> None:
+        """Raise ConfigError if an option is of no tracker of this bridge."""
+        for name in self.options:
+            owner = name.rpartition(".")[0]
+            if owner and owner not in self.trackers:
+                raise ConfigError(
+                    f"tracker.options.{name}: {owner} is no tracker of this bridge.",
+                    hint=f"Its trackers are {', '.join(self.trackers)}.",
+                )
+
+    def options_of(self, tracker: str) -> Mapping[str, str]:
+        """Return the options of one tracker. Those without a tracker's name are the first's."""
+        is_first = tracker == self.trackers[0]
+        found: dict[str, str] = {}
+        for name, value in self.options.items():
+            owner, _, rest = name.rpartition(".")
+            if owner == tracker or (not owner and is_first):
+                found[rest] = value
+        return found
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_tracker(cls, value: str) -> str:
+        if not any(name.strip() for name in value.split(",")):
+            raise ValueError("must name a tracker")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _options_are_text(cls, data: Any) -> Any:  # raw input, of any shape
-        if isinstance(data, dict) and isinstance(data.get("options"), dict):
-            texts = {key: str(value) for key, value in data["options"].items()}
-            return {**data, "options": texts}
+        if not isinstance(data, dict):
+            return data
+        if isinstance(data.get("name"), list):
+            data = {**data, "name": ",".join(map(str, data["name"]))}
+        if isinstance(data.get("options"), dict):
+            texts: dict[str, str] = {}
+            for key, value in data["options"].items():
+                if isinstance(value, dict):
+                    texts |= {f"{key}.{name}": str(of) for name, of in value.items()}
+                else:
+                    texts[key] = str(value)
+            data = {**data, "options": texts}
         return data
 
 

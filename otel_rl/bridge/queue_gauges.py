@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from otel_rl.bridge.counters import Gauge
-from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -17,7 +17,7 @@ __all__ = ["queue_gauges"]
 
 
 def queue_gauges(
-    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryManager
+    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryGroup
 ) -> Iterator[GaugeValue]:
     """Yield the present values, of runs of this bridge; fewer while the journal is unreachable."""
     with contextlib.suppress(JournalError):  # the row thread reports it
@@ -26,8 +26,8 @@ def queue_gauges(
             if not run_store.is_ours(key):
                 continue  # its owner reports it
             yield GaugeValue(Gauge.SPOOL_SIZE, size, _named(key))
-        for status in delivery.status():
-            yield GaugeValue(Gauge.ROWS_PENDING, status.pending, _named(status.key))
+        for key in dict.fromkeys(status.key for status in delivery.status()):
+            yield GaugeValue(Gauge.ROWS_PENDING, delivery.pending(key), _named(key))
 
 
 def _named(key: ExperimentKey) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
@@ -73,7 +73,7 @@ class RowThread:
         *,
         journal: Journal,
         spool: Spool,
-        delivery: DeliveryManager,
+        delivery: DeliveryGroup,
         diagnosis: DiagnosisScheduler,
         presence: JournalPresence,
         counters: Counters,

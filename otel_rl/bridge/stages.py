@@ -8,7 +8,8 @@ from starlette.routing import BaseRoute
 from otel_rl.bridge.archive.archiver import Archiver
 from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.delivery.manager import DeliverySettings
+from otel_rl.bridge.delivery.group import DeliveryGroup
+from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
@@ -20,7 +21,7 @@ from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
 
-__all__ = ["archiver", "delivery_settings", "diagnosis", "retention", "servers"]
+__all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
@@ -52,16 +53,16 @@ def archiver(
     )
 
 
-def delivery_settings(settings: BridgeSettings) -> DeliverySettings:
-    """Return the settings of the delivery."""
+def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
+    """Return the settings of the delivery to the tracker of this name."""
     tracker = settings.tracker
     is_shared = settings.journal.url is not None
     return DeliverySettings(
-        tracker=tracker.name,
+        tracker=name,
         directory=tracker.directory or settings.data,
         # Bridges that share the tracker's directory share its locks.
         scratch=tracker.directory if is_shared else settings.data,
-        attributes=tracker.options,
+        attributes=tracker.options_of(name),
         max_writers=tracker.max_live_runs,
         confirm_interval_s=tracker.confirm_interval_s,
         keep_confirmed_s=tracker.keep_confirmed_s,
@@ -71,7 +72,38 @@ def delivery_settings(settings: BridgeSettings) -> DeliverySettings:
         detail=tracker.detail,
         names=tracker.names,
         per_worker=settings.align.per_worker,
-        max_values_per_minute=tracker.max_values_per_minute if tracker.name == "wandb" else 0,
+        max_values_per_minute=tracker.max_values_per_minute if name == "wandb" else 0,
+    )
+
+
+def delivery(
+    settings: BridgeSettings,
+    stores: Stores,
+    counters: Counters,
+    *,
+    tenant: Callable[[ExperimentKey], str],
+    tenants: Collection[str],
+    opened: Callable[[ExperimentKey, str], None],
+) -> DeliveryGroup:
+    """Return the deliveries to all trackers.
+
+    Raises:
+        ConfigError: A tracker is unknown, or cannot work with its settings.
+    """
+    settings.tracker.check_options()
+    return DeliveryGroup(
+        {
+            name: DeliveryManager(
+                stores.run_store,
+                stores.deliveries.of(name),
+                delivery_settings(settings, name),
+                counters.add,
+                tenant=tenant,
+                tenants=tenants,
+                opened=opened,
+            )
+            for name in settings.tracker.trackers
+        }
     )
 
 
@@ -93,7 +125,7 @@ def retention(
 
     return Retention(
         stores.journal,
-        tracker=settings.tracker.name,
+        trackers=settings.tracker.trackers,
         keep_ns=int(journal.keep_ended_days * _DAY_NS),
         share_of=share_of,
         late_ns=int(settings.receive.max_future_s * 1e9),

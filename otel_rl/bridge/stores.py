@@ -36,7 +36,7 @@ class Stores:
         spool: Accepted batches.
         room: Holds tenants to their shares.
         run_store: Rows and states.
-        deliveries: What the tracker has.
+        deliveries: What the first tracker has; ``of`` for the others.
 
     Raises:
         ConfigError: The journal cannot be used.
@@ -65,7 +65,7 @@ class Stores:
             self.leases = BridgeLeases(
                 self._lease_journal,
                 owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
-                tracker=settings.tracker.name,
+                trackers=settings.tracker.trackers,
                 lease_s=journal.lease_s,
                 gained=gained,
                 lost=lost,
@@ -83,7 +83,8 @@ class Stores:
         )
         self.deliveries = DeliveryStore(
             self.journal,
-            settings.tracker.name,
+            settings.tracker.trackers[0],
+            others=settings.tracker.trackers[1:],
             owners=self.owners,
             has_room=self.run_store.has_room,
         )

@@ -92,9 +92,9 @@ def started(settings: BridgeSettings) -> Bridge:
         page=_page(settings),
     )
     bridge.start()
-    lacks = backend(settings.tracker.name).lacks
-    if lacks:
-        say(f"{settings.tracker.name} cannot hold: {lacks}")
+    for name in settings.tracker.trackers:
+        if lacks := backend(name).lacks:
+            say(f"{name} cannot hold: {lacks}")
     return bridge
 
 
@@ -137,7 +137,8 @@ def embedded(settings: BridgeSettings) -> Bridge:
             f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
             hint="Remove the setting, or start `otel-rl bridge`.",
         )
-    home = backend(settings.tracker.name).home(os.environ)
+    homes = (backend(name).home(os.environ) for name in settings.tracker.trackers)
+    home = next((home for home in homes if home is not None), None)
     if home is not None and settings.tracker.directory is None:
         tracker = settings.tracker.model_copy(update={"directory": home})
         settings = settings.model_copy(update={"tracker": tracker})
@@ -145,10 +146,11 @@ def embedded(settings: BridgeSettings) -> Bridge:
 
 
 def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:
-    """Return the bridge's W&B account, for one run or any; None with another tracker."""
-    if settings.tracker.name != "wandb":
+    """Return the bridge's W&B account, for one run or any; None without this tracker."""
+    if "wandb" not in settings.tracker.trackers:
         return None
-    return find_account(WandbSettings.parse(settings.tracker.options), os.environ, key)
+    options = settings.tracker.options_of("wandb")
+    return find_account(WandbSettings.parse(options), os.environ, key)
 
 
 def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
@@ -212,12 +214,14 @@ def _many(count: int, noun: str) -> str:
 
 def recovery_command(settings: BridgeSettings) -> str:
     """Return the shell command that writes the remaining rows to the same place."""
-    words = ["otel-rl", "bridge", "--data", str(settings.data), "--tracker", settings.tracker.name]
+    words = ["otel-rl", "bridge", "--data", str(settings.data)]
+    for name in settings.tracker.trackers:
+        words += ["--tracker", name]
     account = wandb_account(settings)
     if account is not None and account.attached_run:
         words += ["--attach", account.attached_path]
-    elif "project" in settings.tracker.options:
-        words += ["--project", settings.tracker.options["project"]]
+    elif project := next(_projects(settings), ""):
+        words += ["--project", project]
     if settings.align.per_worker:
         words.append("--per-worker")
     if settings.tracker.detail is not Tier.BASIC:
@@ -229,6 +233,11 @@ def recovery_command(settings: BridgeSettings) -> str:
         directory = shlex.quote(str(settings.tracker.directory))
         command = f"{ENV_PREFIX}TRACKER__DIRECTORY={directory} {command}"
     return command
+
+
+def _projects(settings: BridgeSettings) -> Iterator[str]:
+    for name in settings.tracker.trackers:
+        yield from filter(None, [settings.tracker.options_of(name).get("project")])
 
 
 def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:

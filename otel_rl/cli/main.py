@@ -46,6 +46,7 @@ _COMMANDS: Final = {
         "diagnose a run: find its faults, and the worker and phase at fault", "bridge"
     ),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
+    "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
     "archive": _Command("show where the values of each run are, as Parquet files", "archive"),
     "runs": _Command("list runs: state, newest step, size, and where their tracker is", "bridge"),
     "top": _Command("show runs and their workers in the terminal, kept up to date", "bridge"),

@@ -3,7 +3,7 @@
 import argparse
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
@@ -24,7 +24,9 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tracker",
         metavar="NAME",
-        help="wandb (default), mlflow, trackio, tensorboard, jsonl, or one of another package",
+        action="append",
+        help="wandb (default), mlflow, trackio, tensorboard, jsonl, or one of another package; may "
+        "be repeated",
     )
     group.add_argument(
         "--detail",
@@ -75,18 +77,33 @@ def settings_of(
         ConfigError: Names the setting at fault.
     """
     tracker: dict[str, object] = {}
-    if arguments.tracker:
-        tracker["name"] = arguments.tracker
+    names = [name for given in arguments.tracker or () for name in given.split(",")]
+    if names:
+        tracker["name"] = ",".join(names)
     chosen = {"detail": arguments.detail, "names": arguments.names}
     tracker |= {name: value for name, value in chosen.items() if value}
-    options = {"project": arguments.project, "attach": arguments.attach}
-    tracker["options"] = {name: value for name, value in options.items() if value}
+    tracker["options"] = {
+        name: value
+        for option, value, takers in (
+            ("project", arguments.project, ("wandb", "trackio")),
+            ("attach", arguments.attach, ("wandb",)),
+        )
+        if value
+        for name in _qualified(option, takers, names)
+    }
     given: dict[str, object] = {"tracker": tracker, **(overrides or {})}
     if arguments.data:
         given["data"] = arguments.data
     if arguments.per_worker:
         given["align"] = {"per_worker": True}
     return load_settings(arguments.config, given, defaults=defaults)
+
+
+def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> Sequence[str]:
+    """Return the names of an option: with several trackers, those of the ones that have it."""
+    if len(trackers) < 2:
+        return [option]
+    return [f"{tracker}.{option}" for tracker in trackers if tracker in takers]
 
 
 def experiment_key(arguments: argparse.Namespace, *, default_experiment: str) -> ExperimentKey:

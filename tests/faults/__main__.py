@@ -6,7 +6,10 @@ FAULT_SEED    this one alone, with its timeline
 FAULT_JOBS    how many at a time (default: one more than cores)
 FAULT_MUTANT  a safety layer to take out, such as layers.trusted_cursor, see ``tests/mutants``
 
-Unless it is one alone, a bridge lives through a full disk for each tracker that writes files.
+FAULT_KILLS   how many of a bridge, its writers and real servers of MLflow and Trackio (default 200)
+
+Unless it is one alone, a bridge lives through a full disk for each tracker that writes files, and
+through the deaths of real servers.
 
 Ctrl-C or SIGTERM begins no further scenario and leaves no process of those that run.
 """
@@ -27,6 +30,7 @@ from types import FrameType
 from tests.faults.crew import Crew
 from tests.faults.full_disk import TRACKERS, run_story
 from tests.faults.outcome import Outcome
+from tests.faults.real_servers import run_real_servers
 from tests.faults.scarce import SCARCE
 from tests.faults.scenario import STOP_TIMEOUT_S
 
@@ -60,6 +64,10 @@ def main() -> int:
                 for kind in SCARCE
             ]
         )
+        kills = 0 if alone or mutant else int(os.environ.get("FAULT_KILLS") or 200)
+        real = kills and others.submit(
+            run_real_servers, Path(tempfile.mkdtemp(dir=scratch)), kills=kills, seed=first
+        )
         begun = [crew.run(first + n, mutant=mutant, stop_timeout_s=timeout_s) for n in range(runs)]
         for future in as_completed(begun):
             outcome = future.result()
@@ -68,18 +76,26 @@ def main() -> int:
             if alone or not outcome.verdict.is_sound:
                 _say(outcome.report())
         told = [story.result() for story in stories]
+        served = real.result() if real else None
     for story in told:
         _say(f"{story.tracker}, {story.scarce}: {'FAILED' if story.problems else 'ok'}")
         if story.problems:
             _say(story.report())
+    if served is not None:
+        _say(f"real servers: {'ok' if served.is_sound else 'FAILED'}")
+        if not served.is_sound:
+            _say(served.report())
     figures = _figures(outcomes, time.monotonic() - begin)
     figures["full_disk"] = [story.figures() for story in told]
+    if served is not None:
+        figures["real_servers"] = served.figures()
     _REPORT.parent.mkdir(exist_ok=True)
     _REPORT.write_text(json.dumps(figures, indent=2) + "\n")
     _say(json.dumps(figures, indent=2))
     return int(
         any(not outcome.verdict.is_sound for outcome in outcomes)
         or any(story.problems for story in told)
+        or (served is not None and not served.is_sound)
     )
 
 

@@ -114,7 +114,7 @@ class BridgeKeeper:
 
     def writers(self) -> Sequence[int]:
         """The processes that write to the tracker."""
-        return self._children("track.writer")
+        return self._children("delivery.writer_main")
 
     def cores(self) -> Sequence[int]:
         """The helpers of the tracker's library."""

@@ -16,8 +16,8 @@ from tests.process.commands import clean_environment
 FILES = {"agent": COLLECTOR, "gateway": COLLECTOR, "scale": COLLECTOR, "jaeger": JAEGER}
 WITH_QUEUE = ["agent", "gateway"]
 
-# Beside the gateway's; test_sampling.py and test_grafana.py start the two.
-OVERLAYS = ["sampling", "prometheus"]
+# Beside the gateway's; test_sampling.py, test_grafana.py and test_gen_ai.py start them.
+OVERLAYS = ["sampling", "prometheus", "gen_ai"]
 
 # Every setting that a component has of its own, under the word of the manifest's module.
 KINDS = ("extensions", "receivers", "processors", "exporters")

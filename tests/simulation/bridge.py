@@ -141,7 +141,7 @@ class Bridge:
             self.leases = BridgeLeases(
                 journal,
                 owner=owner,
-                tracker=knobs.delivery.tracker,
+                trackers=[knobs.delivery.tracker],
                 lease_s=knobs.lease_s,
                 gained=self._gain,
                 lost=self._drop,

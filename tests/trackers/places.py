@@ -25,6 +25,7 @@ __all__ = [
     "Place",
     "hold_mlflow",
     "hold_tensorboard",
+    "mlflow_values",
     "read_mlflow",
     "read_tensorboard",
     "read_trackio",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _AXES = {"attempt", "policy_version", "otel_rl/time", MARK}
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _FLOAT_MAX = sys.float_info.max
 
 
@@ -69,21 +71,29 @@ def hold_tensorboard(key: str, value: float) -> tuple[str, float]:
 
 
 def read_mlflow(uri: str, run: RunInfo) -> list[Row]:
-    """From every value of the run's metrics, each as often as MLflow has it."""
+    """From every value of the run's metrics. The rows must have times of their own."""
+    by_time: dict[int, list[tuple[str, float, int]]] = defaultdict(list)
+    for key, value, step, time_ms in mlflow_values(uri, run):
+        by_time[time_ms].append((key, value, step))
+    return sorted(
+        (_row_of(values, time_ms * 1_000_000) for time_ms, values in by_time.items()),
+        key=lambda row: row.number,
+    )
+
+
+def mlflow_values(uri: str, run: RunInfo) -> list[tuple[str, float, int, int]]:
+    """Every metric, value, step and time (ms) of the run, as often as MLflow has it."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(run.key.experiment)
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run.run_id}'")
-    by_time: dict[int, list[tuple[str, float, int]]] = defaultdict(list)
-    for key in found.data.metrics:
-        for metric in client.get_metric_history(found.info.run_id, key):
-            by_time[metric.timestamp].append((key, metric.value, metric.step))
-    return sorted(
-        (_row_of(values, time_ms * 1_000_000) for time_ms, values in by_time.items()),
-        key=lambda row: row.number,
-    )
+    return [
+        (key, metric.value, metric.step, metric.timestamp)
+        for key in found.data.metrics
+        for metric in client.get_metric_history(found.info.run_id, key)
+    ]
 
 
 def _row_of(values: Sequence[tuple[str, float, int]], time_ns: int) -> Row:
@@ -115,7 +125,11 @@ def _row_of_entry(entry: Mapping[str, Any]) -> Row:
         number=int(entry["log_id"].partition(":")[2]),
         step=entry["step"],
         time_ns=round(metrics["otel_rl/time"] * 1e3) * 1_000_000,
-        values={key: float(value) for key, value in metrics.items() if key not in _AXES},
+        values={
+            key: float(value)
+            for key, value in metrics.items()
+            if key not in _AXES and (isinstance(value, int | float) or value in _NOT_FINITE)
+        },
         policy_version=metrics.get("policy_version"),
         attempt=metrics["attempt"],
     )
@@ -158,33 +172,37 @@ def trackio_query(
 
 
 def read_tensorboard(run: RunInfo) -> list[Row]:
-    """From the scalars of TensorBoard's own reader."""
+    """From the events as TensorBoard loads them; its reader of scalars must show as many."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    reader = EventAccumulator(str(run_directory(run)), size_guidance={"scalars": 0})
-    reader.Reload()
-    by_time: dict[int, list[tuple[str, float, int]]] = defaultdict(list)
-    for tag in reader.Tags()["scalars"]:
-        for event in reader.Scalars(tag):
-            by_time[round(event.wall_time * 1e3)].append((tag, event.value, event.step))
-    numbers = {round(when * 1e3): number for number, when in _event_numbers(run)}
-    return sorted(
-        (
-            _row_of([*values, (MARK, numbers[time_ms], 0)], time_ms * 1_000_000)
-            for time_ms, values in by_time.items()
-        ),
-        key=lambda row: row.number,
-    )
-
-
-def _event_numbers(run: RunInfo) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 
     (path,) = run_directory(run).glob("*tfevents*")
     events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
-    return [
-        (int(writer.rpartition(" ")[2]), event.wall_time)
+    rows = [
+        (int(writer.rpartition(" ")[2]), event)
         for event in events
         if (writer := event.source_metadata.writer).startswith("otel_rl row")
     ]
+    reader = EventAccumulator(str(path.parent), size_guidance={"scalars": 0})
+    reader.Reload()
+    shown = sum(len(reader.Scalars(tag)) for tag in reader.Tags()["scalars"])
+    assert shown == sum(len(_scalars(event)) for _, event in rows)
+    return [_row_of_event(number, event) for number, event in rows]
+
+
+def _scalars(event: Any) -> dict[str, float]:  # a protobuf message
+    values = event.summary.value
+    return {one.tag: one.simple_value for one in values if one.HasField("simple_value")}
+
+
+def _row_of_event(number: int, event: Any) -> Row:
+    found = _scalars(event)
+    return Row(
+        number=number,
+        step=event.step,
+        time_ns=round(event.wall_time * 1e3) * 1_000_000,
+        values={key: value for key, value in found.items() if key not in _AXES},
+        policy_version=int(found["policy_version"]) if "policy_version" in found else None,
+        attempt=int(found["attempt"]),
+    )

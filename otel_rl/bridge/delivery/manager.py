@@ -130,6 +130,13 @@ class DeliveryManager:
             run.join(_KILL_JOIN_S)
         return self.status()
 
+    def abandon(self) -> None:
+        """End all writers at once; ``stop`` returns soon."""
+        with self._lock:
+            runs = [*self._runs.values()]
+        for run in runs:
+            run.kill()
+
     def drop(self, keys: Iterable[ExperimentKey]) -> None:
         """Stop delivering these runs, which another bridge owns now: end their writers at once."""
         with self._lock:
@@ -142,6 +149,11 @@ class DeliveryManager:
         with self._lock:
             runs = [*self._runs.values()]
         return [run.key for run in runs if run.is_over()]
+
+    def known(self) -> set[ExperimentKey]:
+        """Return the runs that were begun and not forgotten."""
+        with self._lock:
+            return set(self._runs)
 
     def let_go(self, keys: Iterable[ExperimentKey]) -> None:
         """Forget those of the runs that are over; one that has new rows is begun again."""

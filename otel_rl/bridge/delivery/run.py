@@ -100,6 +100,7 @@ class RunDelivery:
             tuple(sorted(self._settings.attributes.items())),
             self._settings.scratch,
             shared.source.identity,
+            tracker=shared.settings.tracker,
         )
         # Used by the run's own thread only.
         self._retries = Retries(
@@ -193,7 +194,7 @@ class RunDelivery:
         if self._thread is None and not self._killed:
             self._thread = threading.Thread(
                 target=self._deliver,
-                name=f"otel-rl-delivery-{self._info.run_id}",
+                name=f"otel-rl-delivery-{self._settings.tracker}-{self._info.run_id}",
                 daemon=True,  # a tracker that hangs does not keep a stopped bridge alive
             )
             self._thread.start()

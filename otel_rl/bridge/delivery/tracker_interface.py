@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from otel_rl.records import Description, ExperimentKey, Row
 
@@ -23,6 +23,8 @@ __all__ = [
     "WriterTimeouts",
     "writer_file",
 ]
+
+_FIRST_TRACKER: Final = "wandb"  # whose files had no name in theirs when there was one tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class RunInfo:
         journal: Identity of the journal of the rows. The tracker stores it with the run, and
             refuses a run with rows of another one. Empty for no comparison.
         description: Run metadata at the time of the opening.
+        tracker: Name of the tracker, which writes the run beside others.
     """
 
     key: ExperimentKey
@@ -47,6 +50,7 @@ class RunInfo:
     scratch: Path | None = None
     journal: str = ""
     description: Description = field(default_factory=Description)
+    tracker: str = ""
 
 
 def writer_file(run: RunInfo, suffix: str, /) -> Path:
@@ -55,7 +59,8 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if stat.S_IMODE(directory.stat().st_mode) & ~stat.S_IRWXU:
         directory.chmod(stat.S_IRWXU)  # set even for an old directory: logs may hold anything
-    return directory / f"{run.run_id}.{suffix}"
+    owner = "" if run.tracker in ("", _FIRST_TRACKER) else f".{run.tracker}"
+    return directory / f"{run.run_id}{owner}.{suffix}"
 
 
 class Tracker(Protocol):

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
-from otel_rl.bridge.delivery.kinds.plugins import installed, load
-from otel_rl.bridge.delivery.mlflow.kind import MLFLOW
-from otel_rl.bridge.delivery.tensorboard.kind import TENSORBOARD
-from otel_rl.bridge.delivery.tracker_checks import (
+from otel_rl.bridge.delivery.kinds.checks import (
     check_jsonl,
     check_wandb,
     validate_jsonl,
     validate_wandb,
 )
+from otel_rl.bridge.delivery.kinds.plugins import installed, load
+from otel_rl.bridge.delivery.mlflow.kind import MLFLOW
+from otel_rl.bridge.delivery.tensorboard.kind import TENSORBOARD
 from otel_rl.bridge.delivery.tracker_interface import (
     RunInfo,
     Tracker,

@@ -1,13 +1,17 @@
-"""Delivery store: which rows of each run the tracker has, and what keeps it from taking more.
+"""Delivery store: which rows of each run a tracker has, and what keeps it from taking more.
 
-Rows are removed only below the number that the tracker has confirmed.
+Rows are removed only below the number that every tracker of the bridge has confirmed, and that each
+allows to remove: a tracker that is away holds rows, but no other tracker.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
+from otel_rl.bridge.journal.formats.delivered import all_closed, all_confirmed
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
 from otel_rl.records import ExperimentKey
@@ -20,12 +24,26 @@ _T = TypeVar("_T")
 _PRUNED_AT_ONCE: Final = 2_000
 
 
+@dataclass(slots=True)
+class _Allowed:
+    """Rows that each tracker allows to remove, shared by the stores of a bridge.
+
+    Attributes:
+        below: By run and tracker; without an entry the tracker allows none.
+        lock: Guards ``below``.
+    """
+
+    below: dict[tuple[ExperimentKey, str], int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class DeliveryStore:
     """Deliveries of the runs of one journal to one tracker. Any thread may call any method.
 
     Args:
         journal: Where the runs are.
         tracker: Name of the tracker.
+        others: Names of the bridge's other trackers, which hold rows too. See ``of``.
         owners: Says which runs this bridge may write.
         has_room: Whether a run may get more rows while its present ones are stored.
         clock_ns: Nanoseconds since the epoch.
@@ -36,15 +54,33 @@ class DeliveryStore:
         journal: Journal,
         tracker: str,
         *,
+        others: Sequence[str] = (),
         owners: Ownership | None = None,
         has_room: Callable[[ExperimentKey], bool] = lambda _: True,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._journal = journal
         self._tracker = tracker
+        self._all = (tracker, *others)
+        self._allowed = _Allowed()
         self._owners = owners or SoleOwner()
         self._has_room = has_room
         self._clock_ns = clock_ns
+
+    def of(self, tracker: str) -> "DeliveryStore":
+        """Return the store of one of the trackers; that of this one is this."""
+        if tracker == self._tracker:
+            return self
+        store = DeliveryStore(
+            self._journal,
+            tracker,
+            others=[name for name in self._all if name != tracker],
+            owners=self._owners,
+            has_room=self._has_room,
+            clock_ns=self._clock_ns,
+        )
+        store._allowed = self._allowed  # of the same class
+        return store
 
     def unfinished(self) -> Sequence[ExperimentKey]:
         """The runs with rows that the tracker's run was not closed with."""
@@ -75,51 +111,65 @@ class DeliveryStore:
         )
 
     def prune(self, key: ExperimentKey, below: int) -> None:
-        """Remove the rows before ``below``, but none that the tracker has not confirmed.
+        """Allow the removal of the rows before ``below``, and remove what all trackers allow.
 
         Raises:
             JournalFull: No room even for that. Some may be removed.
         """
+        with self._allowed.lock:
+            self._allowed.below[key, self._tracker] = below
+            below = min(self._allowed.below.get((key, name), 0) for name in self._all)
+        self._remove(key, below)
+
+    def forget(self, key: ExperimentKey) -> None:
+        """Forget what was allowed for a run that is over."""
+        with self._allowed.lock:
+            for name in self._all:
+                self._allowed.below.pop((key, name), None)
+
+    def _remove(self, key: ExperimentKey, below: int) -> None:
         run = run_id(key.experiment, key.trial)
-        while self._write(key, partial(_remove_rows, run=run, tracker=self._tracker, below=below)):
+        while below and self._write(
+            key, partial(_remove_rows, run=run, trackers=self._all, below=below)
+        ):
             pass
 
     def settled(self) -> Sequence[ExperimentKey]:
         """Runs with which there is nothing to do until something new comes.
 
-        Nothing waits or is open, everything is archived, the tracker has finished them, and their
-        rows are gone, or will stay for ever because it confirms none.
+        Nothing waits or is open, everything is archived, all trackers have finished them, and their
+        rows are gone, or will stay for ever because one confirms none.
         """
+        n = len(self._all)
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial FROM runs"
-                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
-                " WHERE is_open = 0 AND archive_bytes = 0 AND finished_row = runs.next_row"
-                " AND (row_bytes = 0 OR d.next_row < runs.next_row) AND NOT EXISTS (SELECT 1"
+                "SELECT experiment, trial FROM runs"  # noqa: S608  # ours
+                f" WHERE is_open = 0 AND archive_bytes = 0 AND {all_closed(n)}"
+                f" AND (row_bytes = 0 OR NOT {all_confirmed(n)}) AND NOT EXISTS (SELECT 1"
                 " FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)",
-                (self._tracker,),
+                (*self._all, *self._all),
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
     def prune_finished(self, *, confirmed_before_ns: int) -> None:
-        """Remove the rows of our runs that the tracker has finished, and had wholly by that time.
+        """Remove the rows of our runs that all trackers have finished, and had by that time.
 
         Those of a run that has no room for more go at once.
         """
+        n = len(self._all)
         with self._journal.read() as connection:
             found = connection.execute(
-                "SELECT experiment, trial, runs.next_row, confirmed_ns FROM runs"
-                " JOIN deliveries AS d ON d.run_id = runs.run_id AND d.tracker = ?"
-                " WHERE row_bytes > 0 AND finished_row = runs.next_row"
-                " AND d.next_row = runs.next_row",
-                (self._tracker,),
+                "SELECT experiment, trial, next_row, (SELECT MAX(confirmed_ns)"  # noqa: S608  # ours
+                " FROM deliveries AS d WHERE d.run_id = runs.run_id) FROM runs"
+                f" WHERE row_bytes > 0 AND {all_closed(n)} AND {all_confirmed(n)}",
+                (*self._all, *self._all),
             ).fetchall()
         for experiment, trial, next_row, confirmed_ns in found:
             key = ExperimentKey(experiment, trial)
             if self._owners.epoch(key) is None:
                 continue
             if confirmed_ns <= confirmed_before_ns or not self._has_room(key):
-                self.prune(key, next_row)
+                self._remove(key, next_row)
 
     def reported(self, key: ExperimentKey, state: str, error: str) -> None:
         """Remember what keeps the tracker from taking rows, and since when; "" for nothing.
@@ -181,17 +231,18 @@ class DeliveryStore:
         return write_owned(self._journal, self._owners, key, function)
 
 
-def _remove_rows(connection: Connection, *, run: str, tracker: str, below: int) -> bool:
+def _remove_rows(connection: Connection, *, run: str, trackers: Sequence[str], below: int) -> bool:
     """Remove some confirmed rows, so few that no writer waits for long. Returns whether it did."""
-    bounds = connection.execute(
-        "SELECT pruned_row, d.next_row FROM runs JOIN deliveries AS d ON d.run_id = runs.run_id"
-        " AND d.tracker = ? WHERE runs.run_id = ?",
-        (tracker, run),
-    ).fetchone()
-    if bounds is None:
+    names = ", ".join("?" * len(trackers))
+    confirmed = connection.execute(
+        f"SELECT next_row FROM deliveries WHERE run_id = ? AND tracker IN ({names})",  # noqa: S608
+        (run, *trackers),
+    ).fetchall()
+    found = connection.execute("SELECT pruned_row FROM runs WHERE run_id = ?", (run,)).fetchone()
+    if found is None or len(confirmed) < len(trackers):
         return False
-    first, confirmed = bounds
-    end = min(below, confirmed, first + _PRUNED_AT_ONCE)
+    (first,) = found
+    end = min(below, first + _PRUNED_AT_ONCE, *(next_row for (next_row,) in confirmed))
     if end <= first:
         return False
     (size,) = connection.execute(

@@ -59,8 +59,9 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
         return 0
     account = None
-    if settings.tracker.name == "wandb":
-        account = find_account(WandbSettings.parse(settings.tracker.options), os.environ)
+    if "wandb" in settings.tracker.trackers:
+        options = settings.tracker.options_of("wandb")
+        account = find_account(WandbSettings.parse(options), os.environ)
     if account is None or not account.online:
         _print(sections)
         return 0

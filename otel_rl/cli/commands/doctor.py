@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.tracker_checks import check_writable
+from otel_rl.bridge.delivery.kinds.checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.ingest import Tokens, load_tls
@@ -213,7 +213,9 @@ def _run_result(run: RunOverview) -> CheckResult:
 def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Check that the tracker can take rows."""
     tracker = settings.tracker
-    yield from backend(tracker.name).check(tracker.options, tracker.directory or settings.data)
+    tracker.check_options()
+    for name in tracker.trackers:
+        yield from backend(name).check(tracker.options_of(name), tracker.directory or settings.data)
 
 
 def _free(name: str, where: str, host: str, port: int) -> CheckResult:

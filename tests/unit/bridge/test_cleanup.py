@@ -6,6 +6,7 @@ from pathlib import Path
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Removal
+from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
@@ -55,13 +56,13 @@ class Rig:
             self.deliveries,
             Retention(
                 journal,
-                tracker=TRACKER,
+                trackers=[TRACKER],
                 keep_ns=20 * DAY_NS,
                 share_of=lambda _: ("", 1 << 30),
                 late_ns=S,
                 busy=set,
             ),
-            delivery=delivery,
+            delivery=DeliveryGroup({TRACKER: delivery}),
             rows=processor,
             leases=None,
             counters=self.counters,

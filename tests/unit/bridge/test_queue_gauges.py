@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counters, Gauge
+from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
@@ -37,7 +38,7 @@ def gauges(journal: SqliteJournal, directory: Path) -> dict[tuple[Gauge, str], f
         DeliverySettings("jsonl", directory, {}),
         Counters().add,
     )
-    found = queue_gauges(journal, Spool(journal), run_store, delivery)
+    found = queue_gauges(journal, Spool(journal), run_store, DeliveryGroup({"jsonl": delivery}))
     return {(one.gauge, one.attributes.get("rl.experiment.name", "")): one.value for one in found}
 
 

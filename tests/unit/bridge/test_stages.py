@@ -10,7 +10,7 @@ from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest import TokenShares
 from otel_rl.bridge.stores import Stores
-from otel_rl.errors import MissingExtra
+from otel_rl.errors import ConfigError, MissingExtra
 
 
 def settings(directory: Path, **more: object) -> BridgeSettings:
@@ -22,17 +22,17 @@ def test_only_a_tracker_with_rate_limits_has_a_budget_of_values(
     tmp_path: Path, tracker: str, most: int
 ) -> None:
     given = settings(tmp_path, tracker={"name": tracker, "max_values_per_minute": 7})
-    assert stages.delivery_settings(given).max_values_per_minute == most
+    assert stages.delivery_settings(given, tracker).max_values_per_minute == most
 
 
 def test_bridges_that_share_a_journal_share_the_trackers_locks(tmp_path: Path) -> None:
     shared = {"url": "postgresql://localhost/x"}
     alone, several = settings(tmp_path), settings(tmp_path, journal=shared)
-    assert stages.delivery_settings(alone).scratch == tmp_path
-    assert stages.delivery_settings(several).scratch is None
+    assert stages.delivery_settings(alone, "jsonl").scratch == tmp_path
+    assert stages.delivery_settings(several, "jsonl").scratch is None
     elsewhere = {"name": "jsonl", "directory": tmp_path / "runs"}
     given = settings(tmp_path, journal=shared, tracker=elsewhere)
-    assert stages.delivery_settings(given).scratch == tmp_path / "runs"
+    assert stages.delivery_settings(given, "jsonl").scratch == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("enabled", [None, True, False])
@@ -57,3 +57,33 @@ def test_an_archive_without_its_library_fails_only_where_it_is_demanded(
                 assert stages.archiver(given, stores, Counters(), lambda: 0) is None
     finally:
         stores.close()
+
+
+def test_several_trackers_have_options_of_their_own(tmp_path: Path) -> None:
+    options = {"mode": "offline", "trackio": {"project": "p"}, "mlflow.experiment": "e"}
+    given = settings(tmp_path, tracker={"name": "wandb, trackio,mlflow", "options": options})
+    attributes = {
+        name: stages.delivery_settings(given, name).attributes for name in given.tracker.trackers
+    }
+    assert attributes == {
+        "wandb": {"mode": "offline"},
+        "trackio": {"project": "p"},
+        "mlflow": {"experiment": "e"},
+    }
+
+
+def test_a_list_names_several_trackers_each_once(tmp_path: Path) -> None:
+    given = settings(tmp_path, tracker={"name": ["jsonl", "trackio", "jsonl"]})
+    assert given.tracker.trackers == ["jsonl", "trackio"]
+
+
+def test_an_option_of_no_tracker_of_the_bridge_is_an_error(tmp_path: Path) -> None:
+    given = settings(tmp_path, tracker={"name": "jsonl", "options": {"trackio.project": "p"}})
+    with pytest.raises(ConfigError, match="trackio is no tracker of this bridge"):
+        given.tracker.check_options()
+
+
+@pytest.mark.parametrize("name", ["", " , "])
+def test_a_bridge_has_at_least_one_tracker(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="must name a tracker"):
+        settings(tmp_path, tracker={"name": name})

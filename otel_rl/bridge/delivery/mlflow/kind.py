@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from otel_rl.bridge.delivery.kinds.checks import check_writable
 from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
-from otel_rl.bridge.delivery.tracker_checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.wandb.account import without_key
 from otel_rl.errors import ConfigError, MissingExtra

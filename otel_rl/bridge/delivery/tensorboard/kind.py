@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_rl.bridge.delivery.kinds.checks import check_writable
 from otel_rl.bridge.delivery.tensorboard.settings import validate
-from otel_rl.bridge.delivery.tracker_checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.wandb.account import without_key
 from otel_rl.errors import ConfigError

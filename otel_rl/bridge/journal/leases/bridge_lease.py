@@ -22,7 +22,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,9 +68,9 @@ class BridgeLeases:
         journal: Shared by the bridges. Its connections, two, should be the leases' alone: while a
             lease waits for one, it runs out.
         owner: Names this bridge, as no other is named, nor was.
-        tracker: Whose deliveries count.
+        trackers: Whose deliveries count.
         lease_s: How long a run has no owner after its bridge was killed.
-        gained: Told of each run that becomes ours, and whether the tracker lacks rows of it.
+        gained: Told of each run that becomes ours, and whether a tracker lacks rows of it.
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
         monotonic: Seconds; goes on while the machine sleeps.
@@ -81,14 +81,14 @@ class BridgeLeases:
         journal: Journal,
         *,
         owner: str,
-        tracker: str,
+        trackers: Sequence[str],
         lease_s: float,
         gained: Callable[[ExperimentKey, bool], None],
         lost: Callable[[Collection[ExperimentKey]], None],
         monotonic: Callable[[], float] = _boot_time,
     ) -> None:
         self._journal = journal
-        self._table = LeaseTable(owner, tracker, lease_ns=int(lease_s * 1e9))
+        self._table = LeaseTable(owner, trackers, lease_ns=int(lease_s * 1e9))
         self._lease_s = lease_s
         self._held_s = lease_s * (1 - _MARGIN)
         self._gained = gained

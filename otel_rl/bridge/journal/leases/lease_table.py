@@ -6,6 +6,7 @@ The database's clock alone says when a lease has ended. PostgreSQL only.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from otel_rl.bridge.journal.formats.delivered import all_confirmed, lacks_rows
 from otel_rl.bridge.journal.formats.schema import APPLICATION
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.records import ExperimentKey
@@ -17,31 +18,26 @@ _NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIG
 FREE: Final = f"expires_ns < {_NOW_NS}"
 """Condition on ``runs``: no bridge works on it."""
 
-_HAS_ROWS: Final = """next_row > COALESCE((SELECT finished_row FROM deliveries AS d
-                                  WHERE d.run_id = runs.run_id AND d.tracker = ?), 0)"""
-"""Rows that the tracker's run has not been closed with."""
-
-_HAS_WORK: Final = f"""(
+_HAS_WORK: Final = """(
   is_open = 1
   OR archive_bytes > 0
   OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
-  OR {_HAS_ROWS}
-  OR row_bytes > 0 AND EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id
-                               AND d.tracker = ? AND d.next_row = runs.next_row)
-)"""  # noqa: S608  # ours
+  OR {has_rows}
+  OR row_bytes > 0 AND {confirmed}
+)"""
 """Batches that wait, open steps, rows to write or to remove, or values to archive."""
 
 _CLAIM: Final = f"""
 UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
-  SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK}
+  SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {{has_work}}
   ORDER BY number LIMIT ? FOR NO KEY UPDATE SKIP LOCKED
-) RETURNING experiment, trial, epoch, {_HAS_ROWS}
+) RETURNING experiment, trial, epoch, {{has_rows}}
 """  # noqa: S608  # ours
 
 _COUNTS: Final = f"""
 SELECT (SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}),
        (SELECT COUNT(*) FROM runs WHERE expires_ns >= {_NOW_NS}),
-       (SELECT COUNT(*) FROM runs WHERE expires_ns < {_NOW_NS} AND {_HAS_WORK})
+       (SELECT COUNT(*) FROM runs WHERE expires_ns < {_NOW_NS} AND {{has_work}})
 """  # noqa: S608  # ours
 
 # The server's own idle_in_transaction_session_timeout does not look at a transaction whose
@@ -59,13 +55,19 @@ class LeaseTable:
 
     Args:
         owner: Names the bridge, as no other is named, nor was.
-        tracker: Whose deliveries count.
+        trackers: Whose deliveries count.
         lease_ns: How long a lease lasts.
     """
 
-    def __init__(self, owner: str, tracker: str, *, lease_ns: int) -> None:
+    def __init__(self, owner: str, trackers: Sequence[str], *, lease_ns: int) -> None:
         self._owner = owner
-        self._tracker = tracker
+        self._trackers = tuple(trackers)
+        n = len(trackers)
+        # Rows that a tracker's run has not been closed with.
+        has_rows = lacks_rows(n)
+        has_work = _HAS_WORK.format(has_rows=has_rows, confirmed=all_confirmed(n))
+        self._claim = _CLAIM.format(has_work=has_work, has_rows=has_rows)
+        self._counts = _COUNTS.format(has_work=has_work)
         self._lease_ns = lease_ns
 
     def renew(self, connection: Connection) -> Mapping[ExperimentKey, int]:
@@ -100,16 +102,18 @@ class LeaseTable:
             owned: Number of runs that the owner believes to have.
 
         Returns:
-            Each run, its turn, and whether the tracker lacks rows of it.
+            Each run, its turn, and whether a tracker lacks rows of it.
         """
-        bridges, held, free = connection.execute(_COUNTS, (self._tracker,) * 2).fetchone()
+        bridges, held, free = connection.execute(
+            self._counts, (*self._trackers, *self._trackers)
+        ).fetchone()
         share = -(-(held + free) // max(1, bridges))
         limit = min(free, share - owned)
         if limit <= 0:
             return []
+        names = self._trackers
         claimed = connection.execute(
-            _CLAIM,
-            (self._owner, self._lease_ns, self._tracker, self._tracker, limit, self._tracker),
+            self._claim, (self._owner, self._lease_ns, *names, *names, limit, *names)
         ).fetchall()
         return [(ExperimentKey(*key), epoch, has_rows) for *key, epoch, has_rows in claimed]
 

@@ -4,7 +4,7 @@ A run that has ended leaves its state, what was seen, its history, and what else
 of it goes, ``keep_ns`` after the last change, or earlier if the ended runs of its tenant have more
 than their share. What stays is a tombstone: its names, its number of rows and a time.
 
-A run has ended when nothing of it waits, no step is open, and its tracker has every row.
+A run has ended when nothing of it waits, no step is open, and its trackers have every row.
 
 The tombstone is what lets a late sender go on: rows are numbered from where they were, so the
 tracker's run takes them, and points up to the time are dropped and counted, since it is not known
@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_rl.bridge.journal.formats.delivered import all_ended
 from otel_rl.bridge.journal.interface import MADE, Connection, Journal
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -43,11 +44,9 @@ _TABLES: Final = (
 )
 """All that have something of a run."""
 
-_HAS_ENDED: Final = (
+_IS_QUIET: Final = (
     "is_open = 0"
     " AND NOT EXISTS (SELECT 1 FROM waiting AS w WHERE w.run_id = runs.run_id AND w.bytes <> 0)"
-    " AND (next_row = 0 OR EXISTS (SELECT 1 FROM deliveries AS d WHERE d.run_id = runs.run_id"
-    " AND d.tracker = ? AND (d.finished_row = runs.next_row OR d.next_row = runs.next_row)))"
 )
 
 
@@ -91,7 +90,7 @@ class Retention:
 
     Args:
         journal: Where they are.
-        tracker: Whose deliveries count.
+        trackers: Those that must have every row.
         keep_ns: How long an ended run stays.
         share_of: Bytes that the ended runs of the same tenant may take, and that tenant's name.
         late_ns: How far ahead of the bridge's clock a point may be.
@@ -103,7 +102,7 @@ class Retention:
         self,
         journal: Journal,
         *,
-        tracker: str,
+        trackers: Sequence[str],
         keep_ns: int,
         share_of: Callable[[ExperimentKey], tuple[str, int]],
         late_ns: int = 0,
@@ -111,7 +110,8 @@ class Retention:
         free: str = EVERY_RUN,
     ) -> None:
         self._journal = journal
-        self._tracker = tracker
+        self._trackers = tuple(trackers)
+        self._has_ended = f"{_IS_QUIET} AND (next_row = 0 OR {all_ended(len(trackers))})"
         self._keep_ns = keep_ns
         self._share_of = share_of
         self._late_ns = late_ns
@@ -152,9 +152,9 @@ class Retention:
         with self._journal.read() as connection:
             found = connection.execute(
                 f"SELECT experiment, trial, changed_ns, {MADE} FROM runs"  # noqa: S608  # ours
-                f" WHERE changed_ns <= ? AND {_HAS_ENDED} AND {self._free}"
+                f" WHERE changed_ns <= ? AND {self._has_ended} AND {self._free}"
                 " ORDER BY changed_ns, number",
-                (before_ns, self._tracker),
+                (before_ns, *self._trackers),
             ).fetchall()
         return [
             _Ended(ExperimentKey(experiment, trial), int(changed_ns), int(size))
@@ -192,8 +192,8 @@ class Retention:
         ).fetchall()
         found = connection.execute(
             f"SELECT next_row FROM runs WHERE run_id = ? AND changed_ns = ?"  # noqa: S608
-            f" AND {_HAS_ENDED} AND {self._free}",
-            (run, one.changed_ns, self._tracker),
+            f" AND {self._has_ended} AND {self._free}",
+            (run, one.changed_ns, *self._trackers),
         ).fetchone()
         if found is None:
             return None

@@ -183,7 +183,8 @@ class Bench:
     def writer_pid(self, key: ExperimentKey) -> int | None:
         """The process that holds the lock of the run."""
         # The whole path: a test that runs beside this one may write a run of the same name.
-        name = f"{run_id(key.experiment, key.trial)}.lock"
+        owner = "" if self.settings.tracker == "wandb" else f".{self.settings.tracker}"
+        name = f"{run_id(key.experiment, key.trial)}{owner}.lock"
         lock = (self.settings.directory / "writers" / name).resolve()
         for process in Path("/proc").glob("[0-9]*"):
             if _has_open(process / "fd", lock):

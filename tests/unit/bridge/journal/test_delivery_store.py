@@ -114,3 +114,49 @@ def test_a_finished_run_that_was_never_confirmed_is_kept(journal: Journal) -> No
     deliveries.finish(KEY, 10)  # an offline run
     deliveries.prune_finished(confirmed_before_ns=1 << 62)
     assert kept(run_store) == list(range(10))
+
+
+def two(journal: Journal) -> tuple[RunStore, DeliveryStore, DeliveryStore]:
+    """Ten rows, and the stores of two trackers of one bridge."""
+    run_store = RunStore(journal)
+    run_store.commit([commit(*(row(n) for n in range(10)))])
+    first = DeliveryStore(journal, "wandb", others=["trackio"])
+    return run_store, first, first.of("trackio")
+
+
+def test_rows_stay_until_every_tracker_of_the_bridge_allows_their_removal(
+    journal: Journal,
+) -> None:
+    run_store, first, second = two(journal)
+    first.confirmed(KEY, 10)
+    first.prune(KEY, 8)
+    assert kept(run_store) == list(range(10))
+    second.confirmed(KEY, 10)
+    assert kept(run_store) == list(range(10))
+    second.prune(KEY, 5)
+    assert kept(run_store) == list(range(5, 10))
+
+
+def test_a_tracker_that_has_confirmed_nothing_keeps_rows_from_a_bridge_that_was_started_again(
+    journal: Journal,
+) -> None:
+    run_store, first, _ = two(journal)
+    first.confirmed(KEY, 10)
+    first.finish(KEY, 10)
+    again = DeliveryStore(journal, "wandb", others=["trackio"])
+    again.prune_finished(confirmed_before_ns=1 << 62)
+    assert kept(run_store) == list(range(10))
+    assert again.unfinished() == []
+    assert again.of("trackio").unfinished() == [KEY]
+
+
+def test_a_run_is_settled_when_every_tracker_has_finished_it(journal: Journal) -> None:
+    run_store, first, second = two(journal)
+    for store in (first, second):
+        assert first.settled() == []
+        store.confirmed(KEY, 10)
+        store.finish(KEY, 10)
+    assert first.settled() == [], "its rows are still there"
+    first.prune_finished(confirmed_before_ns=1 << 62)
+    assert kept(run_store) == []
+    assert first.settled() == second.settled() == [KEY]

@@ -244,7 +244,7 @@ def test_a_run_that_was_removed_after_its_end_is_named(
     shutil.copy(kept / JOURNAL_FILE, tmp_path)
     journal = SqliteJournal(tmp_path)
     day_ns = 86_400 * 10**9
-    Retention(journal, tracker="jsonl", keep_ns=day_ns, share_of=lambda _: ("", 1 << 40)).turn(
+    Retention(journal, trackers=["jsonl"], keep_ns=day_ns, share_of=lambda _: ("", 1 << 40)).turn(
         time.time_ns() + 40 * day_ns
     )
     journal.close()

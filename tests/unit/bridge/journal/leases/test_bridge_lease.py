@@ -52,7 +52,7 @@ class Bridge:
         self.leases = BridgeLeases(
             self.line,
             owner=name,
-            tracker="jsonl",
+            trackers=["jsonl"],
             lease_s=lease_s,
             gained=lambda key, has_rows: self.gained.append((key, has_rows)),
             lost=self._lose,
@@ -252,7 +252,7 @@ class Hand:
         self.leases = BridgeLeases(
             self.line,
             owner=name,
-            tracker="jsonl",
+            trackers=["jsonl"],
             lease_s=LONG_S,
             gained=lambda key, has_rows: None,
             lost=lambda keys: self.lost.extend(sorted(keys)),

@@ -23,7 +23,7 @@ def journal(postgres: PostgresServer) -> Iterator[PostgresJournal]:
 
 
 def table(owner: str, *, lease_ns: int = LONG_NS) -> LeaseTable:
-    return LeaseTable(owner, "jsonl", lease_ns=lease_ns)
+    return LeaseTable(owner, ["jsonl"], lease_ns=lease_ns)
 
 
 def claimed(journal: PostgresJournal, leases: LeaseTable, owned: int = 0) -> list[ExperimentKey]:

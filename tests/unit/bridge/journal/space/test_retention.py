@@ -88,7 +88,7 @@ class Bench:
     ) -> Removed:
         return Retention(
             self.journal,
-            tracker=TRACKER,
+            trackers=[TRACKER],
             keep_ns=int(days * DAY),
             share_of=lambda key: (tenant(key), share),
             late_ns=600 * S,

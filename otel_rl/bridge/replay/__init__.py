@@ -1,0 +1,1 @@
+"""Stored runs, written to a tracker again."""

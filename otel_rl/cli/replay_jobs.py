@@ -1,0 +1,164 @@
+"""Replays of many runs, some at a time, with news of how far they are."""
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
+from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.replay.replay import Replay
+from otel_rl.bridge.replay.replayed import Replayed
+from otel_rl.bridge.replay.stored_run import ReadOnlyJournal, StoredRun
+from otel_rl.bridge.stages import delivery_settings
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.journal_discovery import shared_journal
+from otel_rl.cli.run_lookup import FoundRun
+from otel_rl.errors import JournalError
+from otel_rl.records import ExperimentKey
+
+__all__ = ["ReplayJob", "ReplayJobs"]
+
+_NEWS_S: Final = 5.0
+_LOOK_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class ReplayJob:
+    """A run on its way to a tracker.
+
+    Attributes:
+        found: The run.
+        tracker: Name of the tracker.
+        key: Name of the run there.
+        replay: None before it begins.
+        is_known: Whether an earlier replay has finished it.
+    """
+
+    found: FoundRun
+    tracker: str
+    key: ExperimentKey
+    replay: Replay | None = None
+    is_known: bool = False
+
+    def __str__(self) -> str:
+        own = "" if self.key == self.found.key else f" as {self.key}"
+        return f"{self.found.key}{own}"
+
+
+@dataclass(slots=True)
+class ReplayJobs:
+    """The jobs of one command.
+
+    Attributes:
+        settings: Of the bridge.
+        jobs: In order.
+        at_once: How many at the same time.
+        replayed: What earlier replays have finished.
+        done: Number of jobs that are over.
+        known: Those of them that an earlier replay had finished.
+        failed: Number of those that lack rows.
+    """
+
+    settings: BridgeSettings
+    jobs: Sequence[ReplayJob]
+    at_once: int
+    replayed: Replayed
+    done: int = 0
+    known: int = 0
+    failed: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Write the runs; after an interruption the writers are ended at once."""
+        waiting = iter(self.jobs)
+        going: dict[Future[RunStatus | None], ReplayJob] = {}
+        news_s = time.monotonic() + _NEWS_S
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="otel-rl-replay") as pool:
+            try:
+                while True:
+                    for job in itertools.islice(waiting, self.at_once - len(going)):
+                        going[pool.submit(self._write, job)] = job
+                    if not going:
+                        return
+                    over, _ = wait(going, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                    for future in over:
+                        self._note(going.pop(future), future)
+                    if time.monotonic() >= news_s:
+                        news_s = time.monotonic() + _NEWS_S
+                        self._tell(going.values())
+            finally:
+                self._stopping.set()
+                for job in going.values():
+                    if job.replay is not None:
+                        job.replay.kill()
+
+    def _write(self, job: ReplayJob) -> RunStatus | None:
+        """Write one run, in a thread of the pool."""
+        if self._stopping.is_set():
+            return None
+        with contextlib.ExitStack() as stack:
+            if job.found.directory is not None:
+                store = RunStore(ReadOnlyJournal(job.found.directory))
+            else:
+                store = RunStore(stack.enter_context(shared_journal(self.settings)))
+            source = StoredRun(store, job.found.key)
+            mark = (source.end, source.description(job.key).status.value)
+            if self.replayed.has(job.found.directory, job.tracker, job.key, mark):
+                job.is_known = True
+                return None
+            job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
+            status = job.replay.run()
+            if status is None or _is_complete(status, source.end):
+                self.replayed.note(job.found.directory, job.tracker, job.key, mark)
+            return status
+
+    def _delivery(self, job: ReplayJob) -> DeliverySettings:
+        """Return the settings: files are where users of the tracker expect them."""
+        settings = self.settings
+        if job.found.directory is not None:  # whose locks keep a bridge and a replay apart
+            settings = settings.model_copy(update={"data": job.found.directory})
+        given = delivery_settings(settings, job.tracker)
+        home = backend(job.tracker).home(os.environ)
+        if home is not None and self.settings.tracker.directory is None:
+            return replace(given, directory=home)
+        return given
+
+    def _note(self, job: ReplayJob, future: "Future[RunStatus | None]") -> None:
+        self.done += 1
+        try:
+            status = future.result()
+        except JournalError as exc:
+            self.failed += 1
+            say(f"run {job}: {exc}")
+            return
+        if job.is_known:
+            self.known += 1
+        elif status is None:
+            say(f"run {job}: has no rows")
+        elif job.replay is not None and _is_complete(status, job.replay.source.end):
+            rows = job.replay.source.end
+            say(f"run {job}: {rows} rows in {job.tracker}: {status.location}")
+        else:
+            self.failed += 1
+            say(f"run {job}: {status.safe_row} rows in {job.tracker}. {status.last_error}")
+
+    def _tell(self, going: Collection[ReplayJob]) -> None:
+        parts = []
+        for job in going:
+            status = None if job.replay is None else job.replay.status()
+            if job.replay is not None and status is not None:
+                why = f" ({status.last_error})" if status.last_error else ""
+                parts.append(f"{job}: {status.next_row} of {job.replay.source.end} rows{why}")
+        say(f"{self.done} of {len(self.jobs)} runs; {'; '.join(parts) or 'opening'}")
+
+
+def _is_complete(status: RunStatus, rows: int) -> bool:
+    return status.state is RunState.FINISHED and status.next_row >= rows

@@ -1,0 +1,150 @@
+"""``otel-rl replay``: stored runs in a tracker, each row once, however often it is called."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+from tests import waiting
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl
+from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
+from tests.trackers.programs import TrackioServer
+
+pytestmark = pytest.mark.process
+
+wait_until = partial(waiting.wait_until, timeout_s=90)
+
+SCRIPT = """
+import sys
+import otel_rl
+from otel_rl import mlogger
+
+otel_rl.init(role="trainer")
+for step in range(int(sys.argv[1])):
+    mlogger.log({"loss": 1 / (step + 1)}, step=step)
+"""
+
+
+def info(directory: Path, experiment: str, trial: str = "default") -> RunInfo:
+    return RunInfo(ExperimentKey(experiment, trial), run_id(experiment, trial), directory)
+
+
+def offline_run(directory: Path, experiment: str, steps: int) -> None:
+    """A run that went to JSON lines on a node without internet."""
+    (directory / "train.py").write_text(SCRIPT)
+    done = otel_rl(
+        *("run", "--tracker", "jsonl", "--experiment", experiment),
+        *("--", sys.executable, "train.py", str(steps)),
+        cwd=directory,
+        env=clean_environment(directory),
+    )
+    assert done.status == 0, done.err
+
+
+def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
+    tmp_path: Path,
+) -> None:
+    offline_run(tmp_path, "grpo", 30)
+    environment = clean_environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    words = ["replay", "grpo", "--tracker", "trackio", "--tracker", "tensorboard", "--again"]
+    for _ in range(2):
+        done = otel_rl(*words, cwd=tmp_path, env=environment)
+        assert done.status == 0, done.err
+        assert "rows in trackio" in done.err
+    rows = jsonl_rows(tmp_path, "grpo")
+    assert len(rows) >= 30
+    in_trackio = read_trackio(trackio_query(tmp_path / "trackio"), info(tmp_path, "grpo"))
+    in_tensorboard = read_tensorboard(info(tmp_path, "grpo"))
+    for found in (in_trackio, in_tensorboard):
+        assert [row.number for row in found] == [row.number for row in rows]
+    assert [row.values for row in in_trackio] == [row.values for row in rows]
+
+
+def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
+    offline_run(tmp_path, "grpo", 5)
+    words = ["replay", "grpo", "--tracker", "tensorboard", "--name", "again/second"]
+    done = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert done.status == 0, done.err
+    assert len(read_tensorboard(info(tmp_path, "again", "second"))) >= 5
+
+
+def test_a_directory_of_runs_goes_in_one_command_and_again_in_no_time(tmp_path: Path) -> None:
+    offline_run(tmp_path, "one", 4)
+    offline_run(tmp_path, "two", 6)
+    shutil.move(tmp_path / ".otel_rl", tmp_path / "copied")
+    words = ["replay", "copied", "--tracker", "tensorboard"]
+    done = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert done.status == 0, done.err
+    for name, n in (("one", 4), ("two", 6)):
+        assert len(read_tensorboard(info(tmp_path, name))) >= n
+    again = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert "2 were written by an earlier replay" in again.err
+    assert "rows in tensorboard" not in again.err
+
+
+def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path) -> None:
+    offline_run(tmp_path, "grpo", 3_000)
+    with TrackioServer(tmp_path / "server") as server:
+        environment = clean_environment(tmp_path, **server.environment)
+        query = trackio_query(server)
+        words = ["replay", "grpo", "--tracker", "trackio"]
+        killed = subprocess.Popen(
+            [*OTEL_RL, *words], cwd=tmp_path, env=environment, start_new_session=True
+        )
+        wait_until(lambda: _count(server) > 0, "the first rows are there")
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        while (done := otel_rl(*words, cwd=tmp_path, env=environment)).status:
+            assert "Another writer" in done.err, done.err  # of the killed one, for a moment
+            time.sleep(1)
+        found = read_trackio(query, info(tmp_path, "grpo"))
+    assert [row.number for row in found] == [row.number for row in jsonl_rows(tmp_path, "grpo")]
+
+
+def _count(server: TrackioServer) -> int:
+    try:
+        return int(trackio_query(server)("SELECT COUNT(*) AS n FROM metrics")[0]["n"])
+    except Exception:  # noqa: BLE001  # there is no project yet
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["grpo"], "--tracker: name the tracker"),
+        (["--tracker", "jsonl"], "Name the run"),
+        (["gone", "--tracker", "jsonl"], "There is no run 'gone'"),
+        ([".", "--tracker", "jsonl"], "There is no run in the journals below"),
+        (["gone", "--tracker", "wanbd"], "unknown name"),
+        (["gone", "--tracker", "jsonl", "--at-once", "0"], "at least one run"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_line(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    done = otel_rl("replay", *words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert done.status == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_tracker_that_is_away_is_given_up_and_what_is_there_stays(tmp_path: Path) -> None:
+    offline_run(tmp_path, "grpo", 5)
+    environment = clean_environment(
+        tmp_path,
+        TRACKIO_SERVER_URL="http://127.0.0.1:9",
+        OTEL_RL_BRIDGE__STOP_TIMEOUT_S="4",
+    )
+    done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
+    assert done.status == 1
+    assert "cannot be reached" in done.err
+    assert "call it again to go on" in done.err
