@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 ARRIVES_S = 90.0
 PROMPT = '[{"role":"user","parts":[{"type":"text","content":"2+2?"}]}]'
-SAMPLE = {
+SAMPLE: Mapping[str, str | int] = {
     "gen_ai.operation.name": "chat",
     "gen_ai.request.model": "qwen",
     "gen_ai.input.messages": PROMPT,

@@ -160,3 +160,13 @@ def test_a_run_is_settled_when_every_tracker_has_finished_it(journal: Journal) -
     first.prune_finished(confirmed_before_ns=1 << 62)
     assert kept(run_store) == []
     assert first.settled() == second.settled() == [KEY]
+
+
+def test_rows_that_one_tracker_has_never_confirmed_are_kept_whatever_is_allowed(
+    journal: Journal,
+) -> None:
+    run_store, first, second = two(journal)
+    first.confirmed(KEY, 10)
+    first.prune(KEY, 10)
+    second.prune(KEY, 10)
+    assert kept(run_store) == list(range(10))
