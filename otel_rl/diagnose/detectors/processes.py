@@ -1,5 +1,6 @@
 """Detectors of process faults: crashes, stalls, thrashing, throttling, clock skew."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -138,20 +139,21 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     Links between spans prove much smaller differences, unless the exports contradict them: a
     message sent long before its span ended proves nothing.
     """
-    least = {
-        worker: min(track.values)
-        for worker, track in history.lags.items()
-        if len(track.values) >= 3
-    }
+    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    for worker, lag_s in sorted(least.items()):
-        others = [other for name, other in least.items() if name != worker]
+    for worker, lags in sorted(measured.items()):
+        # The bridge's clock may be set, or all exports be held up: others count at the same time.
+        others = [
+            min(at_the_time)
+            for name, track in measured.items()
+            if name != worker and len(at_the_time := _meanwhile(track, lags)) >= 3
+        ]
         if len(others) < 2:
             continue
-        ahead_s = median(others) - lag_s
+        ahead_s = median(others) - min(lags.values)
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
@@ -162,6 +164,15 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         ahead_s = median(found)
         if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _meanwhile(track: Track, lags: Track) -> Sequence[float]:
+    """Return the values between the first and the last of another series."""
+    first, end = (
+        bisect_left(track.times_s, lags.times_s[0]),
+        bisect_right(track.times_s, lags.times_s[-1]),
+    )
+    return track.values[first:end]
 
 
 def _skewed(worker: str, ahead_s: float, what: str) -> Cause:

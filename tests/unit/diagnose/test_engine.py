@@ -510,3 +510,18 @@ def test_only_failures_of_the_asked_steps_are_told() -> None:
     history = made(60, after=[(1.0, Facts(0, 0, failures=[KILLED], status="complete"))])
     assert diagnose(history, (0, 11)).failures == []
     assert diagnose(history, (0, 12)).failures == [str(KILLED)]
+
+
+@pytest.mark.parametrize("shift_s", [-24.0, 24.0])
+def test_a_clock_of_the_bridge_that_is_set_is_no_worker_s(shift_s: float) -> None:
+    facts = [
+        one._replace(
+            lags=[
+                (worker, lag_s + shift_s * (one.step >= AT))
+                for worker, lag_s in one.lags
+                if one.step < AT or worker != "judge/1"
+            ]
+        )
+        for one in World().facts()
+    ]
+    assert [cause.words for cause in diagnose(RunHistory(facts)).causes] == []
