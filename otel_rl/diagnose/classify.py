@@ -22,6 +22,7 @@ from otel_rl.semconv.names import (
 __all__ = [
     "Subject",
     "Work",
+    "from_nothing",
     "goodput_part_of",
     "stage_of",
     "tracks_about",
@@ -240,3 +241,19 @@ def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, s
         value = _STATISTIC.sub("", key)
         if value == key or (value not in history.workers and value not in history.rows):
             yield key, None, track
+
+
+def from_nothing(history: RunHistory, counts: Track) -> Track:
+    """Return a counter's series with 0 for the steps before its first report.
+
+    Many counters are first reported when there is something to count.
+    """
+    if not counts.steps:
+        return counts
+    first = counts.steps[0]
+    before = [(step, at_s) for step, at_s in sorted(history.begun_s.items()) if step < first]
+    return Track(
+        [*(step for step, _ in before), *counts.steps],
+        [*(at_s for _, at_s in before), *counts.times_s],
+        [*([0.0] * len(before)), *counts.values],
+    )

@@ -10,15 +10,18 @@ from otel_rl.diagnose.detectors import (
     dataflow,
     learning,
     processes,
+    rare_phases,
+    recurring,
     slow_messages,
     slow_phases,
     stale_policy,
+    stalls,
 )
 from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level, settled
 
 __all__ = ["diagnose"]
 
@@ -28,12 +31,14 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     learning.degeneration,
     processes.crashes,
     processes.crash_loops,
-    processes.stalls,
+    stalls.stalls,
     processes.clock_skew,
     processes.gc_pauses,
     processes.preemptions,
     processes.throttling,
     slow_phases.slow_work,
+    recurring.recurring,
+    rare_phases.rare_phases,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
     dataflow.evictions,
@@ -107,7 +112,7 @@ def diagnose(
         found = (cause for detect in _DETECTORS for cause in detect(part))
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - _SLACK)
-        causes = _ranked(part, found)
+        causes = _ranked(part, (one for one in found if passed or one.until is None))
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
@@ -228,7 +233,7 @@ def _is_before(cause: Cause, effect: Cause) -> bool:
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    steps = level(slow_phases.step_time(history))
+    steps = level(settled(slow_phases.step_time(history)))
     if steps is not None and _is_longer(steps):
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
