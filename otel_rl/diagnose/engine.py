@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
     learning,
@@ -21,7 +22,7 @@ from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
-from otel_rl.diagnose.stats.levels import LevelChange, level, settled
+from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
 
 __all__ = ["diagnose"]
 
@@ -94,7 +95,11 @@ _FEW: Final = 8  # steps in which no change can be detected
 
 
 def diagnose(
-    history: RunHistory, steps: tuple[int, int] | None = None, *, passed: bool = False
+    history: RunHistory,
+    steps: tuple[int, int] | None = None,
+    *,
+    passed: bool = False,
+    silent_s: float = 0.0,
 ) -> Diagnosis:
     """Diagnose a run.
 
@@ -103,6 +108,7 @@ def diagnose(
         steps: First and last step to explain, compared with the steps before them; None for changes
             in the whole run.
         passed: If the end of the run is healthy, report what had made steps longer for a while.
+        silent_s: Time since the last record.
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
@@ -116,9 +122,31 @@ def diagnose(
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
-    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
-    failures = _failures(part, causes)
-    return Diagnosis(first, last, verdict, causes, symptoms, _bound(part, first), failures)
+    found_nothing = not causes and not symptoms
+    why_not = list(doubts(part, silent_s=silent_s, is_part=steps is not None))
+    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
+    if found_nothing:
+        verdict = Verdict.CANNOT_TELL if why_not else Verdict.HEALTHY
+    return Diagnosis(
+        first,
+        last,
+        verdict,
+        causes,
+        symptoms,
+        _bound(part, _since_change(part, causes, first)),
+        _failures(part, causes),
+        str(coverage(part)),
+        why_not if found_nothing else (),
+    )
+
+
+def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
+    """Return the first step of the longer steps, or of the first cause: those are explained."""
+    steps = level(settled(slow_phases.step_time(history)))
+    if steps is not None and _is_longer(steps):
+        return max(first, steps.step)
+    since = causes[0].since if causes and causes[0].until is None else None
+    return first if since is None else max(first, min(since, history.last))
 
 
 def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
@@ -156,7 +184,7 @@ def _is_near(since: int | None, step: int) -> bool:
 
 
 def _is_longer(steps: LevelChange) -> bool:
-    return steps.is_rise(ratio=1.5, order=0.75)
+    return steps.is_rise(ratio=LONGER, order=0.75, size=LONGER_NOISE)
 
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
@@ -176,12 +204,24 @@ def _with_worker(history: RunHistory, cause: Cause) -> Cause:
 def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
     """Remove causes that follow from another one, and duplicates."""
     seen: set[tuple[Kind, str | None, str | None]] = set()
-    for cause in causes:
+    for place, cause in enumerate(causes):
         subject = cause.kind, cause.role, cause.worker
         if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
             continue
+        if any(_is_same_transfer(other, cause) for other in causes[:place]):
+            continue
         seen.add(subject)
         yield cause
+
+
+def _is_same_transfer(cause: Cause, other: Cause) -> bool:
+    """Return whether both are sides of one weight transfer: since then, by as much."""
+    if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
+        return False
+    if cause.role == other.role or cause.since is None or not _is_near(other.since, cause.since):
+        return False
+    (_, longer_s), (_, other_s) = _slower_by(cause), _slower_by(other)
+    return _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
 
 
 def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:

@@ -86,6 +86,7 @@ class RunHistory:
         first: The first of the steps.
         last: The last of the steps.
         ends_s: Time of the last record, since the first one.
+        newest_ns: Time of the last record, by the bridge's clock; 0 without one.
         begun_s: First time of each step, since the first record.
         rows: By tracker key, the values of the rows.
         workers: By tracker key and worker, the mean of its measurements in each snapshot.
@@ -105,6 +106,7 @@ class RunHistory:
 
     def __init__(self, facts: Iterable[Facts]) -> None:
         self.ends_s = 0.0
+        self.newest_ns = 0
         self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
         self.losses: list[Loss] = []
@@ -114,6 +116,7 @@ class RunHistory:
         begun_ns = 0
         for one in facts:
             begun_ns = begun_ns or one.time_ns
+            self.newest_ns = max(self.newest_ns, one.time_ns)
             self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
@@ -199,7 +202,7 @@ class RunHistory:
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
         part = RunHistory(())
-        part.attempt = self.attempt
+        part.attempt, part.newest_ns = self.attempt, self.newest_ns
         part.first, part.last = max(first, self.first), min(last, self.last)
         part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
         part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)

@@ -7,7 +7,23 @@ from statistics import fmean, median
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import Change, find_change
 
-__all__ = ["LevelChange", "common_ratio", "level", "levels", "medians", "settled", "smoothed"]
+__all__ = [
+    "LONGER",
+    "LONGER_NOISE",
+    "LevelChange",
+    "common_ratio",
+    "level",
+    "levels",
+    "medians",
+    "settled",
+    "smoothed",
+]
+
+LONGER = 1.5
+"""Times as long as before, from which on steps are slower."""
+
+LONGER_NOISE = 2.0
+"""The same in units of their noise, above the level before."""
 
 _CHANCE = 0.002
 
