@@ -60,9 +60,22 @@ _SLOW: Final = frozenset(
 _LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
 _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
 
+# A process at fault does not slow the own work of another role.
+_OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
+
 # Consequences of each kind, if they began no earlier.
 _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
-    Kind.NAN: frozenset(Kind) - {Kind.NAN, Kind.CRASH, Kind.CRASH_LOOP, Kind.CLOCK_SKEW},
+    # A policy of NaN writes long nonsense: work on its samples takes longer, in the whole role.
+    Kind.NAN: _LEARNING
+    | _BACKLOG
+    | {
+        Kind.REWARD_BUG,
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.STARVATION,
+        Kind.KV_THRASH,
+    },
     Kind.REWARD_BUG: _LEARNING,
     Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
     Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
@@ -142,9 +155,9 @@ def diagnose(
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
     """Return the first step of the longer steps, or of the first cause: those are explained."""
-    steps = level(settled(slow_phases.step_time(history)))
-    if steps is not None and _is_longer(steps):
-        return max(first, steps.step)
+    longer = level(settled(slow_phases.step_time(history)))
+    if longer is not None and _is_longer(longer):
+        return max(first, longer.step)
     since = causes[0].since if causes and causes[0].until is None else None
     return first if since is None else max(first, min(since, history.last))
 
@@ -234,7 +247,7 @@ def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in _SLOW and cause.since is None and effect.since is not None:
         return False  # a constant state explains no change
     if _is_answer_to(cause, effect):
-        return _is_before(cause, effect)
+        return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
     if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
@@ -242,8 +255,12 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return effect.role not in cause.answered_by and _is_before(cause, effect)
     if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
         return cause.role in effect.answered_by and _is_before(cause, effect)
-    if cause.kind is Kind.GC_PAUSES and effect.kind in _SLOW and effect.role != cause.role:
+    if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
         return False
+    if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
+        return cause.since is None or _are_near(cause.since, effect.since)
+    if cause.kind is Kind.NAN and effect.worker is not None:
+        return False  # the same policy is everywhere
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
@@ -252,14 +269,23 @@ def _explains(cause: Cause, effect: Cause) -> bool:
 def _is_answer_to(answer: Cause, call: Cause) -> bool:
     """Return whether work of one role slows as much as the part of another role's that calls it.
 
-    Not for two weight phases: both wait for the transfer, whichever side starts it.
+    At the same time, and all of its callers: one slow caller has a reason of its own, unless only
+    one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
     """
     kinds = {answer.kind, call.kind}
     if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
         return False
+    if call.worker is not None and answer.worker is None:
+        return False
+    if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
+        return False
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
     return is_as_much and before_s < call_before_s
+
+
+def _are_near(since: int | None, other: int | None) -> bool:
+    return other is not None and _is_near(since, other)
 
 
 def _slower_by(cause: Cause) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.unit.diagnose.made import AT, Series, changed, made
+from tests.unit.diagnose.worlds import World
 
 
 def versions(roles: tuple[str, str], behind: int) -> RunHistory:
@@ -90,3 +91,51 @@ def test_most_of_the_time_of_a_step_is_that_since_it_changed() -> None:
     assert report.bound is not None
     assert report.bound[1] == "rl.loop"
     assert report.bound[2] == pytest.approx(2.5 / 4)
+
+
+def several(*slow: tuple[str, str, int | None, float, int], nan: bool = False) -> World:
+    """A run with each of some workers' work, or that of a whole role, slower from a step on."""
+
+    def slower(role: str, phase: str, index: int, step: int) -> float:
+        factor = 1.0
+        for a_role, a_phase, an_index, by, at in slow:
+            if (role, phase) == (a_role, a_phase) and an_index in {None, index} and step >= at:
+                factor *= by
+        return factor
+
+    def odd(name: str, index: int, step: int) -> bool:
+        return nan and name == "grad_norm" and index == 0 and step >= AT
+
+    sizes = {"actor": 4, "judge": 2, "learner": 4}
+    return World(sizes=sizes, noise=0.1, slower=slower, odd=odd)
+
+
+def found_in(world: World) -> set[tuple[Kind, str | None]]:
+    return {(one.kind, one.worker) for one in diagnose(world.history()).causes}
+
+
+def test_a_nan_does_not_hide_a_straggler() -> None:
+    world = several(("learner", "backward", 1, 3.0, AT + 5), nan=True)
+    assert found_in(world) == {(Kind.NAN, "learner/0"), (Kind.STRAGGLER, "learner/1")}
+
+
+def test_a_nan_explains_samples_that_take_longer_everywhere() -> None:
+    world = several(("actor", "rollout", None, 3.0, AT + 2), nan=True)
+    assert found_in(world) == {(Kind.NAN, "learner/0")}
+
+
+def test_a_slower_reward_does_not_hide_a_straggler_of_the_same_size() -> None:
+    # Both take 0.8 s longer, at the same time.
+    world = several(("judge", "score", None, 17.0, AT), ("learner", "backward", 1, 2.6, AT))
+    assert found_in(world) == {(Kind.SLOW_REWARD, None), (Kind.STRAGGLER, "learner/1")}
+
+
+def test_calls_that_become_slower_much_later_than_answers_have_another_reason() -> None:
+    world = several(("judge", "score", None, 9.0, 25), ("actor", "rollout", None, 2.0, 55))
+    assert {Kind.SLOW_REWARD, Kind.SLOW_GENERATION} <= {kind for kind, _ in found_in(world)}
+
+
+def test_a_wrong_clock_does_not_hide_slow_work_of_another_role() -> None:
+    world = several(("learner", "backward", 1, 3.0, AT))
+    world.ahead_s = {"judge/1": 20.0}
+    assert found_in(world) == {(Kind.CLOCK_SKEW, "judge/1"), (Kind.STRAGGLER, "learner/1")}
