@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from otel_rl.diagnose.history.records import Facts, StepFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
@@ -154,6 +154,7 @@ class RunHistory:
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
         self.steps.extend(one for one in facts.steps if one.attempt == self.attempt)
+        self._go_on(facts, time_s)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None else of_step
@@ -173,6 +174,18 @@ class RunHistory:
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
         self._add_failures(facts.failures)
+
+    def _go_on(self, facts: Facts, time_s: float) -> None:
+        """Go on to later steps of rows and spans.
+
+        Of a run of spans no metric tells a step, and none does after the end of the worker that
+        has told them.
+        """
+        of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
+        for one in of_steps:
+            if one.attempt == self.attempt and one.step > self.last:
+                self.last = one.step
+                self.begun_s.setdefault(one.step, time_s)
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
