@@ -22,6 +22,7 @@ from otel_rl.semconv.names import (
 __all__ = [
     "Subject",
     "Work",
+    "from_nothing",
     "goodput_part_of",
     "stage_of",
     "tracks_about",
@@ -122,11 +123,21 @@ def work_of(place: PhaseKey) -> Work:
         work = _WORK_OF_STAGE.get(_OF_PHASE.get(place.phase, ""))
         if work is not None:
             return work
-    for text in (place.phase, place.role):
-        for work, words in _WORK:
-            if re.search(words, text.lower()):
-                return work
-    return Work.OTHER
+    found = _work_by_words(place.phase)
+    if found is None and not _is_overhead(place.phase):  # a trainer's checkpoint is no training
+        found = _work_by_words(place.role)
+    return found or Work.OTHER
+
+
+def _work_by_words(text: str) -> Work | None:
+    return next((work for work, words in _WORK if re.search(words, text.lower())), None)
+
+
+def _is_overhead(phase: str) -> bool:
+    spec = PHASES.get(phase)
+    if spec is not None:
+        return _PART_OF_CLASS.get(spec.phase_class) is RlGoodputPartValues.OVERHEAD
+    return _part_by_words(phase) is RlGoodputPartValues.OVERHEAD
 
 
 _PART_OF_CLASS: Final[Mapping[str, RlGoodputPartValues]] = {
@@ -168,12 +179,16 @@ def goodput_part_of(place: PhaseKey, phase_class: str = "") -> RlGoodputPartValu
     found = found or _PART_OF_CLASS.get(phase_class if spec is None else spec.phase_class)
     if found is not None:
         return found
-    for part, words in _PART_OF_WORD:
-        if re.search(words, place.phase.lower()):
-            return part
+    if (by_words := _part_by_words(place.phase)) is not None:
+        return by_words
     if work_of(PhaseKey("", place.phase)) is Work.SYNC:
         return RlGoodputPartValues.OVERHEAD
     return RlGoodputPartValues.PRODUCTIVE
+
+
+def _part_by_words(phase: str) -> RlGoodputPartValues | None:
+    found = (part for part, words in _PART_OF_WORD if re.search(words, phase.lower()))
+    return next(found, None)
 
 
 def waits_for_samples(place: PhaseKey) -> bool:
@@ -240,3 +255,19 @@ def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, s
         value = _STATISTIC.sub("", key)
         if value == key or (value not in history.workers and value not in history.rows):
             yield key, None, track
+
+
+def from_nothing(history: RunHistory, counts: Track) -> Track:
+    """Return a counter's series with 0 for the steps before its first report.
+
+    Many counters are first reported when there is something to count.
+    """
+    if not counts.steps:
+        return counts
+    first = counts.steps[0]
+    before = [(step, at_s) for step, at_s in sorted(history.begun_s.items()) if step < first]
+    return Track(
+        [*(step for step, _ in before), *counts.steps],
+        [*(at_s for _, at_s in before), *counts.times_s],
+        [*([0.0] * len(before)), *counts.values],
+    )

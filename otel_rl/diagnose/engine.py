@@ -6,19 +6,23 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
     learning,
     processes,
+    rare_phases,
+    recurring,
     slow_messages,
     slow_phases,
     stale_policy,
+    stalls,
 )
 from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
 
 __all__ = ["diagnose"]
 
@@ -28,12 +32,14 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     learning.degeneration,
     processes.crashes,
     processes.crash_loops,
-    processes.stalls,
+    stalls.stalls,
     processes.clock_skew,
     processes.gc_pauses,
     processes.preemptions,
     processes.throttling,
     slow_phases.slow_work,
+    recurring.recurring,
+    rare_phases.rare_phases,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
     dataflow.evictions,
@@ -54,9 +60,22 @@ _SLOW: Final = frozenset(
 _LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
 _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
 
+# A process at fault does not slow the own work of another role.
+_OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
+
 # Consequences of each kind, if they began no earlier.
 _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
-    Kind.NAN: frozenset(Kind) - {Kind.NAN, Kind.CRASH, Kind.CRASH_LOOP, Kind.CLOCK_SKEW},
+    # A policy of NaN writes long nonsense: work on its samples takes longer, in the whole role.
+    Kind.NAN: _LEARNING
+    | _BACKLOG
+    | {
+        Kind.REWARD_BUG,
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.STARVATION,
+        Kind.KV_THRASH,
+    },
     Kind.REWARD_BUG: _LEARNING,
     Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
     Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
@@ -89,7 +108,11 @@ _FEW: Final = 8  # steps in which no change can be detected
 
 
 def diagnose(
-    history: RunHistory, steps: tuple[int, int] | None = None, *, passed: bool = False
+    history: RunHistory,
+    steps: tuple[int, int] | None = None,
+    *,
+    passed: bool = False,
+    silent_s: float = 0.0,
 ) -> Diagnosis:
     """Diagnose a run.
 
@@ -98,6 +121,7 @@ def diagnose(
         steps: First and last step to explain, compared with the steps before them; None for changes
             in the whole run.
         passed: If the end of the run is healthy, report what had made steps longer for a while.
+        silent_s: Time since the last record.
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
@@ -107,13 +131,35 @@ def diagnose(
         found = (cause for detect in _DETECTORS for cause in detect(part))
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - _SLACK)
-        causes = _ranked(part, found)
+        causes = _ranked(part, (one for one in found if passed or one.until is None))
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
-    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE if symptoms else Verdict.HEALTHY
-    failures = _failures(part, causes)
-    return Diagnosis(first, last, verdict, causes, symptoms, _bound(part, first), failures)
+    found_nothing = not causes and not symptoms
+    why_not = list(doubts(part, silent_s=silent_s, is_part=steps is not None))
+    verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
+    if found_nothing:
+        verdict = Verdict.CANNOT_TELL if why_not else Verdict.HEALTHY
+    return Diagnosis(
+        first,
+        last,
+        verdict,
+        causes,
+        symptoms,
+        _bound(part, _since_change(part, causes, first)),
+        _failures(part, causes),
+        str(coverage(part)),
+        why_not if found_nothing else (),
+    )
+
+
+def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:
+    """Return the first step of the longer steps, or of the first cause: those are explained."""
+    longer = level(settled(slow_phases.step_time(history)))
+    if longer is not None and _is_longer(longer):
+        return max(first, longer.step)
+    since = causes[0].since if causes and causes[0].until is None else None
+    return first if since is None else max(first, min(since, history.last))
 
 
 def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
@@ -151,7 +197,7 @@ def _is_near(since: int | None, step: int) -> bool:
 
 
 def _is_longer(steps: LevelChange) -> bool:
-    return steps.is_rise(ratio=1.5, order=0.75)
+    return steps.is_rise(ratio=LONGER, order=0.75, size=LONGER_NOISE)
 
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
@@ -171,12 +217,24 @@ def _with_worker(history: RunHistory, cause: Cause) -> Cause:
 def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
     """Remove causes that follow from another one, and duplicates."""
     seen: set[tuple[Kind, str | None, str | None]] = set()
-    for cause in causes:
+    for place, cause in enumerate(causes):
         subject = cause.kind, cause.role, cause.worker
         if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
             continue
+        if any(_is_same_transfer(other, cause) for other in causes[:place]):
+            continue
         seen.add(subject)
         yield cause
+
+
+def _is_same_transfer(cause: Cause, other: Cause) -> bool:
+    """Return whether both are sides of one weight transfer: since then, by as much."""
+    if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
+        return False
+    if cause.role == other.role or cause.since is None or not _is_near(other.since, cause.since):
+        return False
+    (_, longer_s), (_, other_s) = _slower_by(cause), _slower_by(other)
+    return _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
 
 
 def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
@@ -189,7 +247,7 @@ def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in _SLOW and cause.since is None and effect.since is not None:
         return False  # a constant state explains no change
     if _is_answer_to(cause, effect):
-        return _is_before(cause, effect)
+        return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
     if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
@@ -197,8 +255,12 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return effect.role not in cause.answered_by and _is_before(cause, effect)
     if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
         return cause.role in effect.answered_by and _is_before(cause, effect)
-    if cause.kind is Kind.GC_PAUSES and effect.kind in _SLOW and effect.role != cause.role:
+    if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
         return False
+    if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
+        return cause.since is None or _are_near(cause.since, effect.since)
+    if cause.kind is Kind.NAN and effect.worker is not None:
+        return False  # the same policy is everywhere
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
@@ -207,14 +269,23 @@ def _explains(cause: Cause, effect: Cause) -> bool:
 def _is_answer_to(answer: Cause, call: Cause) -> bool:
     """Return whether work of one role slows as much as the part of another role's that calls it.
 
-    Not for two weight phases: both wait for the transfer, whichever side starts it.
+    At the same time, and all of its callers: one slow caller has a reason of its own, unless only
+    one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
     """
     kinds = {answer.kind, call.kind}
     if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
         return False
+    if call.worker is not None and answer.worker is None:
+        return False
+    if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
+        return False
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
     return is_as_much and before_s < call_before_s
+
+
+def _are_near(since: int | None, other: int | None) -> bool:
+    return other is not None and _is_near(since, other)
 
 
 def _slower_by(cause: Cause) -> tuple[float, float]:
@@ -228,7 +299,7 @@ def _is_before(cause: Cause, effect: Cause) -> bool:
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    steps = level(slow_phases.step_time(history))
+    steps = level(settled(slow_phases.step_time(history)))
     if steps is not None and _is_longer(steps):
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "

@@ -15,6 +15,8 @@ def summary(report: Diagnosis) -> str:
         return report.causes[0].words
     if report.symptoms:
         return f"{report.symptoms[0]}; no clear cause"
+    if report.verdict is Verdict.CANNOT_TELL:
+        return f"{report.verdict}: {'; '.join(report.doubts)}"
     return "no fault found"
 
 
@@ -25,7 +27,8 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         report: The diagnosis.
         trace_url: URL of a trace, with ``{trace_id}`` in it; empty for ids alone.
     """
-    yield f"steps {report.first} to {report.last}: {report.verdict}"
+    doubts = f": {'; '.join(report.doubts)}" if report.verdict is Verdict.CANNOT_TELL else ""
+    yield f"steps {report.first} to {report.last}: {report.verdict}{doubts}"
     for symptom in report.symptoms:
         yield f"  {symptom}"
     if report.bound is not None:
@@ -41,6 +44,8 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
                 yield f"       trace {trace_url.replace('{trace_id}', trace) or trace}"
     if report.verdict is Verdict.NO_CLEAR_CAUSE:
         yield "No phase, worker or metric stands out enough to be called the cause."
+    if report.seen and not report.causes:
+        yield f"  seen: {report.seen}"
 
 
 def as_json(report: Diagnosis) -> Mapping[str, object]:
@@ -55,6 +60,8 @@ def as_json(report: Diagnosis) -> Mapping[str, object]:
         if bound is None
         else {"role": bound[0], "phase": printable(bound[1]), "share": round(bound[2], 4)},
         "failures": [printable(failure) for failure in report.failures],
+        "seen": printable(report.seen),
+        "doubts": [printable(doubt) for doubt in report.doubts],
         "words": printable(summary(report)),
     }
 

@@ -93,6 +93,7 @@ class Verdict(StrEnum):
     CAUSE = "cause"
     NO_CLEAR_CAUSE = "no clear cause"
     HEALTHY = "healthy"
+    CANNOT_TELL = "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Diagnosis:
         bound: (role, phase, share) of the phase with most of the time of these steps; None if no
             step was explained.
         failures: Of workers, in words, the last ones; those of a cause left out.
+        seen: What the verdict rests on, in words.
+        doubts: Why a run without a finding may still not be healthy, in words.
     """
 
     first: int
@@ -117,3 +120,5 @@ class Diagnosis:
     symptoms: Sequence[str]
     bound: tuple[str, str, float] | None
     failures: Sequence[str] = ()
+    seen: str = ""
+    doubts: Sequence[str] = ()

@@ -135,7 +135,7 @@ class Aligner:
             decoded: Of this experiment. Parts of a batch come one after another.
             received_ns: Arrival of the batch, by the bridge's clock.
         """
-        received_ns = self._clock.at(received_ns)
+        arrived_ns, received_ns = received_ns, self._clock.at(received_ns)
         if self._begun is None:
             self._intake.series.make_room(self.settings, received_ns)
         has_points, is_new = self._begun or (False, False)
@@ -169,7 +169,8 @@ class Aligner:
                 self._intake.goodput.heard(worker, export.time_ns, is_held=is_held)
                 # A repeat shows neither the progress of its worker nor its clock.
                 event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
-                self._intake.history.exported(worker, event_ns, received_ns)
+                # A clock that has stood still is no measure of another.
+                self._intake.history.exported(worker, event_ns, arrived_ns)
                 worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
         for departure in decoded.departures:
             worker = self._intake.series.lease(departure.worker, self.settings)

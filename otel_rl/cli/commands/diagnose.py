@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -127,7 +128,8 @@ def _command(arguments: argparse.Namespace) -> int:
             f"--steps: {key} has come to step {history.last} (got {arguments.steps[0]}).",
             hint="Steps are those of rl.loop.iteration.",
         )
-    report = diagnose(history, arguments.steps, passed=not arguments.now)
+    silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
+    report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
     if arguments.json:
         run = {"experiment": key.experiment, "trial": key.trial, "attempt": history.attempt}
         spent = {printable(role): of for role, of in goodput.as_json(goodput_of(history)).items()}

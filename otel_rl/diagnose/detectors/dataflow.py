@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean, median
 
-from otel_rl.diagnose.classify import Subject, tracks_about, waits_for_samples
+from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about, waits_for_samples
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -84,7 +84,7 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         # Values of a moving mean are correlated, so they are more often ordered by chance.
         rises = (
             one
-            for one in levels(smoothed(track), shortest=6)
+            for one in levels(smoothed(from_nothing(history, track)), shortest=6)
             if one.is_rise(ratio=4.0, order=0.75, size=1.5)
         )
         if (change := next(rises, None)) is not None:

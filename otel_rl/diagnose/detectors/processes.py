@@ -1,17 +1,15 @@
-"""Detectors of process faults: crashes, stalls, thrashing, throttling, clock skew."""
+"""Detectors of process faults: crashes, thrashing, throttling, clock skew."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level
 from otel_rl.records import ExperimentStatus, WorkerFailure
-from otel_rl.semconv import names
-from otel_rl.semconv.spec import AWAITING
 
 __all__ = [
     "clock_skew",
@@ -19,7 +17,6 @@ __all__ = [
     "crashes",
     "gc_pauses",
     "preemptions",
-    "stalls",
     "throttling",
 ]
 
@@ -29,9 +26,6 @@ _AT_ONCE_S = 10.0
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
 _GC_SHARE = 0.05
-_FEWEST_STEPS = 8
-_STALL_S = 60.0
-_STALL = 10  # times the usual duration of a step
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
@@ -75,7 +69,9 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
             continue  # the run was over or was killed, or one failure caused the others
         one = worker if most > failures / 2 else None
-        since = min((loss.step for loss in lost), default=_first_rise(roles.get(role, Track())))
+        since = _first_step(history, role, lost)
+        if since is None:
+            since = _first_rise(roles.get(role, Track()))
         yield Cause(
             Kind.CRASH_LOOP,
             min(0.99, 0.9 + 0.02 * failures),
@@ -95,63 +91,27 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         )
 
 
-def stalls(history: RunHistory) -> Iterator[Cause]:
-    """Find a run that still reports, and makes no step any more."""
-    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    if len(begun_s) < _FEWEST_STEPS:
-        return
-    usual_s = median(later - earlier for earlier, later in pairwise(begun_s))
-    stands_s = history.ends_s - begun_s[-1]
-    if stands_s < max(_STALL_S, _STALL * usual_s):
-        return
-    ages: list[tuple[bool, float, str, str]] = []
-    for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
-        values = track.finite().values
-        if worker is None or not values or history.ends_s - track.times_s[-1] > _STALL_S:
-            continue
-        phase = key.partition("/phase/age/")[2]
-        spec = names.PHASES.get(phase)
-        ages.append((spec is None or spec.phase_class not in AWAITING, values[-1], worker, phase))
-    if not ages:  # no worker is in a phase: the run is over
-        return
-    # A working process holds up the waiting ones.
-    _, age_s, worker, phase = max(ages)
-    yield Cause(
-        Kind.STALL,
-        0.96,
-        f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; {worker} "
-        f"has been in {phase} for {age_s:.3g} s",
-        role=worker.partition("/")[0],
-        worker=worker,
-        phase=phase,
-        since=history.last,
-        evidence=[
-            Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
-            for _, age, by, of in sorted(ages, reverse=True)[:6]
-        ],
-    )
-
-
 def clock_skew(history: RunHistory) -> Iterator[Cause]:
     """Find workers whose clock differs from all others: their exports arrive far too early or late.
 
     Links between spans prove much smaller differences, unless the exports contradict them: a
     message sent long before its span ended proves nothing.
     """
-    least = {
-        worker: min(track.values)
-        for worker, track in history.lags.items()
-        if len(track.values) >= 3
-    }
+    measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    for worker, lag_s in sorted(least.items()):
-        others = [other for name, other in least.items() if name != worker]
+    for worker, lags in sorted(measured.items()):
+        # The bridge's clock may be set, or all exports be held up: others count at the same time.
+        others = [
+            min(at_the_time)
+            for name, track in measured.items()
+            if name != worker and len(at_the_time := _meanwhile(track, lags)) >= 3
+        ]
         if len(others) < 2:
             continue
-        ahead_s = median(others) - lag_s
+        ahead_s = median(others) - min(lags.values)
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
@@ -162,6 +122,15 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         ahead_s = median(found)
         if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _meanwhile(track: Track, lags: Track) -> Sequence[float]:
+    """Return the values between the first and the last of another series."""
+    first, end = (
+        bisect_left(track.times_s, lags.times_s[0]),
+        bisect_right(track.times_s, lags.times_s[-1]),
+    )
+    return track.values[first:end]
 
 
 def _skewed(worker: str, ahead_s: float, what: str) -> Cause:
@@ -206,6 +175,8 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     evidence: list[tuple[float, int, Evidence]] = []
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
+            if subject is Subject.PREEMPTIONS:
+                track = from_nothing(history, track)  # the same with its zeros
             change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -247,6 +218,13 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
                 since=change.step,
                 evidence=[Evidence("throttled", key, worker, change.before, change.after)],
             )
+
+
+def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | None:
+    """Return the step of the first failure, by its last sign: a loss is noticed later."""
+    of_role = [one for one in history.failures if one.worker.rpartition("/")[0] == role]
+    known = [one.step for one in of_role if one.step is not None]
+    return min([*known, *(loss.step for loss in lost)], default=None)
 
 
 def _at_once(lost: Sequence[Loss]) -> bool:

@@ -17,7 +17,9 @@ __all__ = ["slow_messages"]
 _PROTOCOLS = ("http", "rpc")
 _MIN_DELAY_S = 0.01
 _MIN_PART_OF_STEP = 0.02  # by which a call of one worker takes longer, if all others' take as long
+_MIN_PART_OF_CALLS = 0.1  # of all series: fewer are odd by chance, unless steps take longer
 _ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
+_FELT = 0.5
 _IN_ORDER = 0.7
 
 
@@ -31,6 +33,8 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
     late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
     worst = late[0]
     if len(late) == 1 and worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst):
+        return
+    if len(late) < _MIN_PART_OF_CALLS * _comparable(history) and not _is_felt(history, worst):
         return
     since = int(median(one.change.step for one in late))
     roles = {one.key.partition("/")[0] for one in late}
@@ -103,6 +107,17 @@ class _Late(NamedTuple):
     key: str
     worker: str | None
     answered_by: frozenset[str]
+
+
+def _comparable(history: RunHistory) -> int:
+    """Return the number of series of calls that were tested."""
+    return sum(1 for _ in tracks_about(history, Subject.CLIENT_CALLS))
+
+
+def _is_felt(history: RunHistory, late: _Late) -> bool:
+    """Return whether steps take longer by a good part of what the calls do."""
+    found = medians(step_time(history), late.change.step, shortest=3)
+    return found is not None and found[1] - found[0] >= _FELT * late.on_the_way
 
 
 def _step_since(history: RunHistory, late: _Late) -> float:

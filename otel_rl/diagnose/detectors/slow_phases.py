@@ -14,7 +14,7 @@ from typing import NamedTuple
 from otel_rl.diagnose.classify import Work, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import common_ratio, level, medians
+from otel_rl.diagnose.stats.levels import common_ratio, level, medians, settled
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["slow_kind", "slow_work", "step_time", "traces_of"]
@@ -120,7 +120,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = level(pooled[place])
+        found = level(settled(pooled[place]))
         if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.7, size=1.2):
             yield from _always_slower(history, place, tracks, usual_s)
             continue
@@ -140,7 +140,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
 
 def _longer_step(history: RunHistory) -> float:
     """Return by how many seconds a step takes longer than before, if it clearly does."""
-    found = level(step_time(history))
+    found = level(settled(step_time(history)))
     if found is None or not found.is_rise(ratio=1.5, order=0.7):
         return 0.0
     return found.after - found.before

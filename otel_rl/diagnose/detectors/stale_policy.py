@@ -1,6 +1,7 @@
 """Detectors of stale samples: generators that do not take up new weights."""
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -48,7 +49,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
             versions.setdefault(key.partition("/")[0], {})[worker] = track
     if len(versions) < 2:
         return
-    leader = max(versions, key=lambda role: max(max(t.values) for t in versions[role].values()))
+    leader = _leader(versions)
     newest = max(versions[leader].values(), key=lambda track: len(track.values))
     for role, of in versions.items():
         if role == leader:
@@ -80,6 +81,26 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
                 for worker, c in behind[:4]
             ],
         )
+
+
+def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
+    """Return the role that had the newest version first, in most versions.
+
+    The last version alone may be that of several roles: those that follow have it in the end, too.
+    """
+    first: dict[float, dict[str, float]] = defaultdict(dict)
+    for role, of in versions.items():
+        for track in of.values():
+            for value, at_s in zip(track.values, track.times_s, strict=True):
+                first[value][role] = min(first[value].get(role, at_s), at_s)
+    led = Counter(
+        role
+        for at_s in first.values()
+        for role, role_s in at_s.items()
+        if role_s == min(at_s.values())
+    )
+    trains = {role: work_of(PhaseKey(role, "")) is Work.TRAINING for role in versions}
+    return max(versions, key=lambda role: (led[role], trains[role], role))
 
 
 def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, among: int) -> Cause:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from otel_rl.diagnose.history.records import Facts, StepFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
@@ -86,6 +86,7 @@ class RunHistory:
         first: The first of the steps.
         last: The last of the steps.
         ends_s: Time of the last record, since the first one.
+        newest_ns: Time of the last record, by the bridge's clock; 0 without one.
         begun_s: First time of each step, since the first record.
         rows: By tracker key, the values of the rows.
         workers: By tracker key and worker, the mean of its measurements in each snapshot.
@@ -105,6 +106,7 @@ class RunHistory:
 
     def __init__(self, facts: Iterable[Facts]) -> None:
         self.ends_s = 0.0
+        self.newest_ns = 0
         self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
         self.losses: list[Loss] = []
@@ -114,6 +116,7 @@ class RunHistory:
         begun_ns = 0
         for one in facts:
             begun_ns = begun_ns or one.time_ns
+            self.newest_ns = max(self.newest_ns, one.time_ns)
             self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
@@ -151,6 +154,7 @@ class RunHistory:
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
         self.steps.extend(one for one in facts.steps if one.attempt == self.attempt)
+        self._go_on(facts, time_s)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None else of_step
@@ -170,6 +174,18 @@ class RunHistory:
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
         self._add_failures(facts.failures)
+
+    def _go_on(self, facts: Facts, time_s: float) -> None:
+        """Go on to later steps of rows and spans.
+
+        Of a run of spans no metric tells a step, and none does after the end of the worker that
+        has told them.
+        """
+        of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
+        for one in of_steps:
+            if one.attempt == self.attempt and one.step > self.last:
+                self.last = one.step
+                self.begun_s.setdefault(one.step, time_s)
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
@@ -199,7 +215,7 @@ class RunHistory:
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
         part = RunHistory(())
-        part.attempt = self.attempt
+        part.attempt, part.newest_ns = self.attempt, self.newest_ns
         part.first, part.last = max(first, self.first), min(last, self.last)
         part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
         part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)

@@ -67,14 +67,15 @@ class Forest:
         children: dict[bytes, list[SpanRecord]] = defaultdict(list)
         tops: dict[str, list[SpanRecord]] = defaultdict(list)
         collectives: dict[tuple[str, int, str], list[SpanRecord]] = defaultdict(list)
+        self._steps: dict[bytes, int | None] = {}
         for span in self._by_id.values():
             parent = self.parent(span)
             if parent is not None:
                 children[parent.span_id].append(span)
             if parent is None or parent.worker != span.worker or span.start_ns >= parent.end_ns:
                 tops[span.worker].append(span)
-            if _is_collective(span) and span.step is not None:
-                collectives[span.role, span.step, span.phase].append(span)
+            if _is_collective(span) and (step := self.step(span)) is not None:
+                collectives[span.role, step, span.phase].append(span)
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
@@ -93,6 +94,22 @@ class Forest:
     def parent(self, span: SpanRecord) -> SpanRecord | None:
         """Return its parent, or None."""
         return self._by_id.get(span.parent_id) if span.parent_id is not None else None
+
+    def step(self, span: SpanRecord) -> int | None:
+        """Return its step, else that of the nearest span around it in its process, else None."""
+        climbed: list[bytes] = []
+        above: SpanRecord | None = span
+        step = None
+        while above is not None and above.worker == span.worker:
+            step = self._steps.get(above.span_id, above.step)
+            if step is not None or above.span_id in self._steps:
+                break
+            self._steps[above.span_id] = None  # parents may form a cycle
+            climbed.append(above.span_id)
+            above = self.parent(above)
+        for span_id in climbed:
+            self._steps[span_id] = step
+        return step
 
     def children(self, span: SpanRecord, through_ns: int) -> Iterable[SpanRecord]:
         """Return the children that ended within the span by ``through_ns``, last first."""
@@ -205,10 +222,9 @@ class Forest:
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Return the span of the last rank to arrive at a collective, if it was another one."""
-        if span.step is None or not _is_collective(span):
+        if not _is_collective(span) or (step := self.step(span)) is None:
             return None
-        collective = self._collectives[span.role, span.step, span.phase]
-        return collective.last_to_arrive(span, through_ns)
+        return self._collectives[span.role, step, span.phase].last_to_arrive(span, through_ns)
 
 
 def _is_collective(span: SpanRecord) -> bool:

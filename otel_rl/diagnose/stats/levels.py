@@ -7,7 +7,23 @@ from statistics import fmean, median
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.stats.changes import Change, find_change
 
-__all__ = ["LevelChange", "common_ratio", "level", "levels", "medians", "smoothed"]
+__all__ = [
+    "LONGER",
+    "LONGER_NOISE",
+    "LevelChange",
+    "common_ratio",
+    "level",
+    "levels",
+    "medians",
+    "settled",
+    "smoothed",
+]
+
+LONGER = 1.5
+"""Times as long as before, from which on steps are slower."""
+
+LONGER_NOISE = 2.0
+"""The same in units of their noise, above the level before."""
 
 _CHANCE = 0.002
 
@@ -19,6 +35,11 @@ _MANY, _PERFECT_OF_MANY = 8, 0.99
 
 # Fewest series that show a change of the whole machine.
 _ENOUGH = 3
+
+# A run begins slowly: compilation, cold caches, empty queues. That is no level to compare with.
+_START, _START_PART = 5, 0.1  # most values of it: this many, or this part of all
+_SLOW_START = 1.5  # times the values after it
+_AFTER_START = 10
 
 _NEAR = 6  # values on either side of a change that tell a jump from a slope
 
@@ -102,6 +123,17 @@ def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelC
         yield found
         place = found.change.place
         track = Track(track.steps[:place], track.times_s[:place], track.values[:place])
+
+
+def settled(track: Track) -> Track:
+    """Return the series without its first values, if these are far above those after them."""
+    values = track.values
+    most = max(_START, int(_START_PART * len(values)))
+    if len(values) < most + _AFTER_START:
+        return track
+    slow = _SLOW_START * median(values[most : most + _AFTER_START])
+    begun = next((place for place in range(most) if values[place] <= slow), most)
+    return Track(track.steps[begun:], track.times_s[begun:], values[begun:]) if begun else track
 
 
 def smoothed(track: Track, width: int = 3) -> Track:

@@ -154,7 +154,8 @@ def test_one_failure_is_an_accident_and_three_are_a_loop() -> None:
 def test_a_run_whose_workers_are_all_lost_in_its_last_step_has_no_crash_loop() -> None:
     learners = [f"learner/{index}" for index in range(4)]
     report = said(World(sizes={"actor": 4, "judge": 2, "learner": 4}, lost={79: learners}))
-    assert report.verdict is Verdict.HEALTHY
+    assert report.causes == []
+    assert report.doubts == [f"{', '.join(learners)} stopped reporting"]
 
 
 @pytest.mark.parametrize(("by_exports_s", "is_told"), [(-0.3, True), (0.0, False)])
@@ -371,7 +372,7 @@ def test_a_run_that_makes_no_step_any_more_hangs_in_the_worker_that_does_not_wai
 
 
 def test_of_a_run_that_nothing_is_known_of_nothing_is_said() -> None:
-    assert diagnose(World(steps=0).history()).verdict is Verdict.HEALTHY
+    assert diagnose(World(steps=0).history()).verdict is Verdict.CANNOT_TELL
 
 
 RPC = ("rpc/client/call/duration/Score", "rpc/server/call/duration/Score")
@@ -476,7 +477,7 @@ def test_the_error_that_ended_the_run_is_its_first_cause() -> None:
 
 def test_a_killed_worker_ends_no_run_that_goes_on() -> None:
     report = diagnose(ended(WorkerFailure("trainer/1", 10**12, step=29), status="running"))
-    assert report.verdict is Verdict.HEALTHY
+    assert report.verdict is Verdict.CANNOT_TELL
     assert report.failures == ["trainer/1 ended without an exit report after step 29"]
 
 
@@ -488,7 +489,7 @@ def test_an_error_is_a_cause_while_others_live() -> None:
 def test_a_replaced_worker_is_named_in_a_healthy_run() -> None:
     report = diagnose(ended(KILLED, status="complete"))
     assert report.verdict is Verdict.HEALTHY
-    assert [*in_words(report)][2:] == [
+    assert [*in_words(report)][2:3] == [
         "  generator/1 ended without an exit report after step 12; replaced after 1.2 s"
     ]
     assert as_json(report)["failures"] == [str(KILLED)]
@@ -510,3 +511,18 @@ def test_only_failures_of_the_asked_steps_are_told() -> None:
     history = made(60, after=[(1.0, Facts(0, 0, failures=[KILLED], status="complete"))])
     assert diagnose(history, (0, 11)).failures == []
     assert diagnose(history, (0, 12)).failures == [str(KILLED)]
+
+
+@pytest.mark.parametrize("shift_s", [-24.0, 24.0])
+def test_a_clock_of_the_bridge_that_is_set_is_no_worker_s(shift_s: float) -> None:
+    facts = [
+        one._replace(
+            lags=[
+                (worker, lag_s + shift_s * (one.step >= AT))
+                for worker, lag_s in one.lags
+                if one.step < AT or worker != "judge/1"
+            ]
+        )
+        for one in World().facts()
+    ]
+    assert [cause.words for cause in diagnose(RunHistory(facts)).causes] == []

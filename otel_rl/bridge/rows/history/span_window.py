@@ -9,6 +9,7 @@ stored in the transaction of the rows, and read again after a restart, as in ``d
 
 import itertools
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
@@ -154,7 +155,7 @@ class SpanWindow:
         """Explain a bounded number of steps of ``role`` whose spans have had time to arrive.
 
         Args:
-            role: Role of the steps.
+            role: Role of the steps; empty if no metric has told one.
             settings: How long to wait for spans.
             now_ns: The bridge's clock.
             missed: Returns the instances of workers whose last spans may never arrive, and the time
@@ -188,6 +189,7 @@ class SpanWindow:
         ]
         if not due:
             return
+        role = role or _stepping_role(due)
         steps = [number for of, number in due if of == role]
         places = self._known.places
         explained = explain(self._spans, role, steps, places, missed() if steps else {})
@@ -333,6 +335,12 @@ class SpanWindow:
         )
         trail._newest_ns, trail._unnamed_ns = dict(kept.behind_ns), kept.unnamed_ns
         return trail
+
+
+def _stepping_role(steps: Sequence[tuple[str, int]]) -> str:
+    """Return the role of the run's steps where only spans know: trainers, else those with most."""
+    found = Counter(role for role, _ in steps)
+    return max(found, key=lambda role: (role == "trainer", found[role], role))
 
 
 def _size_bytes(span: SpanRecord) -> int:

@@ -19,7 +19,7 @@ class Finding:
     Attributes:
         step: The last step in question.
         time_ns: Time of the diagnosis, by the bridge's clock.
-        verdict: ``cause``, ``no clear cause`` or ``healthy``.
+        verdict: ``cause``, ``no clear cause``, ``healthy`` or ``cannot tell``.
         words: One sentence.
         causes: Ranked, each with the fields of the table.
     """

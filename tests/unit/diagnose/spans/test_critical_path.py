@@ -1,5 +1,7 @@
 """What decided how long a step took."""
 
+import pytest
+
 from otel_rl.diagnose.spans.critical_path import Segment, critical_path
 from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
@@ -141,6 +143,36 @@ def test_an_all_reduce_is_explained_by_the_rank_that_came_last() -> None:
         (85, 90, "trainer-0/param_sync"),
         (90, 100, "trainer-0/optimize"),
     ]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_all_reduce_without_a_step_of_its_own_has_that_of_the_span_around_it(depth: int) -> None:
+    def rank(name: str, worker: str, arrives: int) -> list[SpanRecord]:
+        inside = [f"{name}-in{n}" for n in range(depth)]
+        within = [f"step{name}", *inside]
+        return [
+            span(f"step{name}", 0, 100, worker=worker, step=1),
+            *(
+                span(f"train#{one}", 0, 91, worker=worker, within=around)
+                for one, around in zip(inside, _ids(within), strict=False)
+            ),
+            span(f"forward#{name}", 0, arrives, worker=worker, within=_ids(within)[-1]),
+            span(
+                f"param_sync#{name}",
+                arrives,
+                90,
+                worker=worker,
+                within=_ids(within)[-1],
+                phase_class="sync",
+            ),
+        ]
+
+    found = path(*rank("a", "trainer-0", 40), *rank("b", "trainer-1", 85), of="stepa")
+    assert found[:2] == [(0, 85, "trainer-1/forward"), (85, 90, "trainer-0/param_sync")]
+
+
+def _ids(names: list[str]) -> list[str]:
+    return [names[0], *(f"train#{name}" for name in names[1:])]
 
 
 def test_a_remote_call_is_explained_by_its_server() -> None:

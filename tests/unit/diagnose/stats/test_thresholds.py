@@ -334,15 +334,15 @@ def test_a_device_that_is_throttled_as_much_as_ever_is_how_it_is() -> None:
 @pytest.mark.parametrize(
     ("steps", "step_s", "stands_s", "is_told"),
     [
-        (40, 1.0, 55.0, False),
-        (40, 1.0, 65.0, True),
+        (40, 0.1, 9.0, False),
+        (40, 0.1, 11.0, True),
         (40, 20.0, 190.0, False),
         (40, 20.0, 230.0, True),
         (7, 1.0, 65.0, False),
         (9, 1.0, 65.0, True),
     ],
 )
-def test_a_run_stands_still_after_a_minute_and_ten_steps_if_it_ever_went(
+def test_a_run_stands_still_after_ten_seconds_and_ten_steps_if_it_ever_went(
     steps: int, step_s: float, stands_s: float, is_told: bool
 ) -> None:
     ages = {"trainer/worker/phase/age/train": [WorkerFacts("trainer/0", None, 1, stands_s, 0)]}

@@ -1,0 +1,111 @@
+"""What a diagnosis could see of a run: what "healthy" rests on, and why it cannot be said."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
+from otel_rl.records import ExperimentStatus, WorkerFailure
+from otel_rl.semconv.spec import STEP_SPAN
+
+__all__ = ["Coverage", "coverage", "doubts"]
+
+_FEWEST_STEPS: Final = 8
+_SILENT_S: Final = 60.0
+_SILENT: Final = 10  # times the usual duration of a step
+
+
+class Coverage(NamedTuple):
+    """What was seen of a run.
+
+    Attributes:
+        steps: Number of steps.
+        workers: Number of workers.
+        timed: Number of workers with spans or phases.
+        has_path: Whether the critical path of steps is known.
+        least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
+            duration is unknown.
+    """
+
+    steps: int
+    workers: int
+    timed: int
+    has_path: bool
+    least_ratio: float | None
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        of = f"spans or phases of {self.timed}" if self.timed else "no spans or phases"
+        path = "" if self.has_path else f", no critical path (no span {STEP_SPAN})"
+        least = "how long steps take is unknown"
+        if self.least_ratio is not None:
+            least = f"steps that take {self.least_ratio:.1f} times as long would be seen"
+        return f"{self.steps} steps, {self.workers} workers, {of}{path}; {least}"
+
+
+def coverage(history: RunHistory) -> Coverage:
+    """Return what was seen of a run."""
+    values = settled(step_time(history).finite()).values
+    timed = {worker for of in history.spans.values() for worker in of}
+    workers = {*timed, *history.lags, *(name for of in history.workers.values() for name in of)}
+    least_ratio = None
+    if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
+        least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
+    return Coverage(_steps(history), len(workers), len(timed), bool(history.steps), least_ratio)
+
+
+def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False) -> Iterator[str]:
+    """Yield reasons for which a run without a finding may still not be healthy.
+
+    Args:
+        history: History of the run.
+        silent_s: Time since the last record.
+        is_part: Whether these are steps that were asked for, and may be few.
+    """
+    steps = _steps(history)
+    if not steps:
+        yield "no step was seen"
+    elif steps < _FEWEST_STEPS and not is_part:
+        yield f"{steps} steps are too few to compare"
+    yield from map(str, _dead(history))
+    gone = _gone(history)
+    if gone:
+        yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    usual_s = median([b - a for a, b in pairwise(begun_s)] or [0.0])
+    is_silent = silent_s > max(_SILENT_S, _SILENT * usual_s)
+    if is_silent and history.status == ExperimentStatus.RUNNING:
+        yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"
+
+
+def _steps(history: RunHistory) -> int:
+    # Before the first step, what is in progress is step 0.
+    begun = len(history.begun_s) if history.last > history.first else 0
+    return max(begun, len(step_time(history).values))
+
+
+def _dead(history: RunHistory) -> list[WorkerFailure]:
+    """Return failures without a replacement, unless a person has ended the run."""
+    lasting = [one for one in history.failures if one.recovery_s is None]
+    return [] if any(one.is_interrupt for one in lasting) else lasting
+
+
+def _gone(history: RunHistory) -> list[str]:
+    """Return lost workers of which nothing was heard later, beside those with a known failure."""
+    known = {one.worker for one in history.failures}
+    return sorted(
+        {
+            loss.worker
+            for loss in history.losses
+            if loss.worker not in known and _last_s(history, loss.worker) <= loss.time_s
+        }
+    )
+
+
+def _last_s(history: RunHistory, worker: str) -> float:
+    tracks = (*history.spans.values(), *history.workers.values(), history.lags)
+    return max((of[worker].times_s[-1] for of in tracks if worker in of), default=0.0)

@@ -1,0 +1,73 @@
+"""Detector of phases that are not in every step, such as checkpoints, and take longer than before.
+
+They happen too rarely for statistics, so all later ones have to take far longer than all before.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.result import Cause, Evidence
+
+__all__ = ["rare_phases"]
+
+_RARE = 0.4  # of the steps
+_FEWEST = 3  # together
+_FAR = 2.5  # times the longest before
+_FAR_ALONE = 5.0  # the same of a single one, or after one
+_MIN_STEPS = 0.5  # usual steps that it takes longer
+
+
+def rare_phases(history: RunHistory) -> Iterator[Cause]:
+    """Find rare phases that take far longer than all before them."""
+    steps_s = step_time(history).finite().values
+    usual_s = median(steps_s) if steps_s else 0.0
+    for place, tracks in history.spans.items():
+        if place in history.waits and work_of(place) is not Work.SYNC:
+            continue
+        longest: dict[int, float] = defaultdict(float)
+        for track in tracks.values():
+            for step, value in zip(track.steps, track.values, strict=True):
+                longest[step] = max(longest[step], value)
+        if len(longest) > _RARE * (history.last - history.first + 1):
+            continue
+        columns = sorted(longest.items())
+        for cut in range(1, len(columns) if len(columns) >= _FEWEST else 1):
+            before = [value for _, value in columns[:cut]]
+            after = [value for _, value in columns[cut:]]
+            far = _FAR_ALONE if 1 in {len(before), len(after)} else _FAR
+            if min(after) >= far * max(before) and min(after) >= _MIN_STEPS * usual_s + max(before):
+                yield _cause(history, place, columns[cut][0], median(before), median(after))
+                break
+
+
+def _cause(
+    history: RunHistory, place: PhaseKey, since: int, before_s: float, after_s: float
+) -> Cause:
+    of = history.spans[place]
+    worker = next(iter(of)) if len(of) == 1 else None
+    return Cause(
+        slow_kind(place),
+        0.6,
+        f"{place.phase} of {worker or place.role}, which is not in every step, takes "
+        f"{after_s / before_s:.1f} times as long since step {since}: {before_s:.3g} s before, "
+        f"{after_s:.3g} s now",
+        role=place.role,
+        worker=worker,
+        phase=place.phase,
+        since=since,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}",
+                key=f"phase/{place}",
+                worker=worker,
+                before=before_s,
+                after=after_s,
+                unit="s",
+                traces=traces_of(history, since),
+            )
+        ],
+    )

@@ -1,0 +1,136 @@
+"""Detector of trouble that comes and goes: every third step, rarely, or for a while.
+
+A median does not show it. So the steps are counted in which a worker takes far longer than its
+peers for the same work, and compared with how often that happens to the others.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import comb, exp, log
+from statistics import median
+from typing import NamedTuple
+
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
+
+__all__ = ["recurring"]
+
+_FEWEST_WORKERS = 3
+_FEWEST_STEPS = 20
+_START = 5  # steps that may be odd because the run begins
+_FAR = 1.7  # times its peers
+_FAR_NOISE = 4.5  # times the noise of that ratio
+_FEWEST = 4  # steps
+_MIN_COST = 0.02  # part of the time of all steps
+_CHANCE = 1.5e-3
+_REGULAR = 0.75
+_OVER = 4  # usual distances without trouble
+
+
+class _Odd(NamedTuple):
+    """Step in which a worker took far longer than its peers.
+
+    Attributes:
+        step: The step.
+        peers_s: The median of its peers.
+        own_s: Its own time.
+    """
+
+    step: int
+    peers_s: float
+    own_s: float
+
+
+def recurring(history: RunHistory) -> Iterator[Cause]:
+    """Find workers that are far slower than their peers in some of the steps."""
+    whole_s = sum(step_time(history).finite().values) or history.ends_s
+    for place, tracks in history.spans.items():
+        waits = place in history.waits and work_of(place) is not Work.SYNC
+        if waits or len(tracks) < _FEWEST_WORKERS:
+            continue
+        odd, compared = _odd_steps(history.first, tracks)
+        every = sum(map(len, odd.values()))
+        for worker, steps in odd.items():
+            cost = sum(one.own_s - one.peers_s for one in steps) / max(1e-9, whole_s)
+            if len(steps) < _FEWEST or cost < _MIN_COST or compared < _FEWEST_STEPS:
+                continue
+            if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < _CHANCE:
+                yield _cause(history, place, worker, steps, cost)
+
+
+def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, list[_Odd]], int]:
+    """Return the odd steps of each worker, and how many steps were compared."""
+    of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    for worker, track in tracks.items():
+        for step, value in zip(track.steps, track.values, strict=True):
+            if value > 0 and step >= first + _START:
+                of_step[step].append((worker, value))
+    ratios: dict[str, list[tuple[float, _Odd]]] = defaultdict(list)
+    for step in sorted(of_step):
+        some = of_step[step]
+        if len(some) < _FEWEST_WORKERS:
+            continue
+        middle = median(value for _, value in some)
+        for worker, value in some:
+            ratios[worker].append((value / middle, _Odd(step, middle, value)))
+    odd: dict[str, list[_Odd]] = {}
+    for worker, of in ratios.items():
+        usual = median(ratio for ratio, _ in of)
+        # The noise of all: that of the worker itself may be its fault.
+        noise = median(spread([log(ratio) for ratio, _ in other]) for other in ratios.values())
+        far = usual * max(_FAR, exp(_FAR_NOISE * noise))
+        odd[worker] = [one for ratio, one in of if ratio >= far]
+    return odd, len(of_step)
+
+
+def _tail(n: int, least: int, chance: float) -> float:
+    """Return the probability of ``least`` or more of ``n``."""
+    if n > 1_000:  # the terms exceed a float
+        return 0.0 if least > 2 * n * chance else 1.0
+    return sum(comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(least, n + 1))
+
+
+def _cause(
+    history: RunHistory, place: PhaseKey, worker: str, odd: Sequence[_Odd], cost: float
+) -> Cause:
+    kind = slow_kind(place)
+    if kind in {Kind.SLOW_TRAINING, Kind.SLOW_PHASE}:
+        kind = Kind.STRAGGLER
+    first, last = odd[0].step, odd[-1].step
+    before, after = median(one.peers_s for one in odd), median(one.own_s for one in odd)
+    gaps = [b.step - a.step for a, b in pairwise(odd)]
+    gap = median(gaps)
+    is_over = history.last - last > _OVER * max(gap, max(gaps) / 2)
+    if gap > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
+        when = f"every {gap:.0f} steps since step {first}"
+    elif sum(one == 1 for one in gaps) >= _REGULAR * len(gaps):
+        when = f"in steps {first} to {last}"
+    else:
+        when = f"in {len(odd)} of the steps {first} to {last}"
+    over = f"; over since step {last + 1}" if is_over else ""
+    return Cause(
+        kind,
+        0.45 + 0.3 * min(1.0, cost),
+        f"{place.phase} of {worker} takes {after / before:.1f} times as long as that of its peers "
+        f"{when}, {cost:.0%} of the time of all steps{over}",
+        role=place.role,
+        worker=worker,
+        phase=place.phase,
+        since=first,
+        until=last + 1 if is_over else None,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase} in these steps, of its peers and its own",
+                key=f"phase/{place}",
+                worker=worker,
+                before=before,
+                after=after,
+                unit="s",
+                traces=traces_of(history, first),
+            )
+        ],
+    )

@@ -1,0 +1,129 @@
+"""Detector of runs that stand still: no step for far longer than those of this run take."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.records import ExperimentStatus
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import AWAITING
+
+__all__ = ["stalls"]
+
+_FEWEST_STEPS = 8
+_STALL_S = 10.0  # an export or two may be late
+_STALL = 10  # times the usual duration of a step
+_LONGEST = 2  # times the longest one, such as one with a checkpoint
+_START = 3  # steps that may take long because the run begins
+_FRESH_S = 60.0  # age of a report of phases
+_MOST_NAMED = 4
+
+
+class _Age(NamedTuple):
+    """Phase in which a worker is, by its last report; a working one holds up the waiting ones."""
+
+    is_work: bool
+    seconds: float
+    worker: str
+    phase: str
+
+
+def stalls(history: RunHistory) -> Iterator[Cause]:
+    """Find a run that still reports, and makes no step any more."""
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    if len(begun_s) < _FEWEST_STEPS:
+        return
+    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
+    usual_s, longest_s = median(gaps_s), max(gaps_s[_START:])
+    stands_s = history.ends_s - begun_s[-1]
+    if stands_s < max(_STALL_S, _STALL * usual_s, _LONGEST * longest_s):
+        return
+    ages = sorted(_ages(history), reverse=True)
+    # Without phases the run may be over, unless its workers have not ended.
+    if not ages and history.status != ExperimentStatus.RUNNING:
+        return
+    words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
+    if ages:
+        _, age_s, worker, phase = ages[0]
+        yield _cause(
+            history,
+            f"{words}{worker} has been in {phase} for {age_s:.3g} s",
+            [worker],
+            phase=phase,
+            evidence=[
+                Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
+                for _, age, by, of in ages[:6]
+            ],
+        )
+        return
+    last, silent = _first_silent(history)
+    if not silent:
+        yield _cause(history, f"{words}no worker has stopped before the others", [], evidence=[])
+        return
+    more = f" and {len(silent) - _MOST_NAMED} more" if len(silent) > _MOST_NAMED else ""
+    yield _cause(
+        history,
+        f"{words}{', '.join(silent[:_MOST_NAMED])}{more} stopped first, after step {last}",
+        silent,
+        evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
+    )
+
+
+def _cause(
+    history: RunHistory,
+    words: str,
+    workers: list[str],
+    *,
+    evidence: list[Evidence],
+    phase: str | None = None,
+) -> Cause:
+    roles = {worker.rpartition("/")[0] for worker in workers}
+    return Cause(
+        Kind.STALL,
+        0.96,
+        words,
+        role=roles.pop() if len(roles) == 1 else None,
+        worker=workers[0] if len(workers) == 1 else None,
+        phase=phase,
+        since=history.last,
+        evidence=evidence,
+    )
+
+
+def _ages(history: RunHistory) -> Iterator[_Age]:
+    for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
+        values = track.finite().values
+        if worker is None or not values or history.ends_s - track.times_s[-1] > _FRESH_S:
+            continue
+        phase = key.partition("/phase/age/")[2]
+        spec = names.PHASES.get(phase)
+        is_work = spec is None or spec.phase_class not in AWAITING
+        yield _Age(is_work, values[-1], worker, phase)
+
+
+def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
+    """Return the least last step of a worker, and the few workers with it; none if all have it.
+
+    By what workers report in every step: what goes on without steps shows that a process lives.
+    """
+    last: dict[str, int] = {}
+    stopped_s = history.begun_s[history.last]
+    for of in (*history.spans.values(), *history.workers.values()):
+        if not _is_of_steps(of, stopped_s):
+            continue
+        for worker, track in of.items():
+            if len(track.steps) >= _FEWEST_STEPS:
+                last[worker] = max(last.get(worker, 0), track.steps[-1])
+    if not last:
+        return 0, []
+    least = min(last.values())
+    silent = sorted(worker for worker, step in last.items() if step == least)
+    return least, silent if 2 * len(silent) <= len(last) else []
+
+
+def _is_of_steps(tracks: Mapping[str, Track], stopped_s: float) -> bool:
+    return bool(tracks) and max(track.times_s[-1] for track in tracks.values()) <= stopped_s

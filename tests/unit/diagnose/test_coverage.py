@@ -1,0 +1,86 @@
+"""What "healthy" rests on, and when it is not said."""
+
+import pytest
+
+from otel_rl.diagnose.coverage import coverage, doubts
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.render import as_json, in_words, summary
+from otel_rl.diagnose.result import Verdict
+from otel_rl.records import WorkerFailure
+from tests.unit.diagnose.drawn import Style, drawn
+from tests.unit.diagnose.made import changed, made
+from tests.unit.diagnose.worlds import World
+
+
+def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen() -> None:
+    report = diagnose(World(sizes={"actor": 4, "judge": 2, "learner": 2}, noise=0.05).history())
+    assert report.verdict is Verdict.HEALTHY
+    seen = "80 steps, 9 workers, spans or phases of 8; steps that take 1.5 times as long"
+    assert report.seen.startswith(seen)
+    assert [*in_words(report)][-1] == f"  seen: {report.seen}"
+    assert as_json(report)["seen"] == report.seen
+
+
+def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
+    noisy = coverage(made(step_s=lambda step: 1.0 + 0.5 * (step % 3))).least_ratio
+    assert noisy is not None
+    assert noisy > 1.9
+    steady = made(step_s=changed(1.0, 1.49))
+    assert diagnose(steady).verdict is Verdict.HEALTHY
+    assert coverage(made()).least_ratio == 1.5
+    assert diagnose(made(step_s=changed(1.0, 1.51))).verdict is Verdict.NO_CLEAR_CAUSE
+
+
+def test_without_spans_it_is_said_that_there_is_no_critical_path() -> None:
+    assert "no critical path (no span rl.loop)" in diagnose(drawn(1, Style.PHASES).history()).seen
+
+
+@pytest.mark.parametrize(("steps", "is_healthy"), [(1, False), (7, False), (8, True)])
+def test_few_steps_are_not_called_healthy(steps: int, *, is_healthy: bool) -> None:
+    report = diagnose(made(steps))
+    assert (report.verdict is Verdict.HEALTHY) is is_healthy
+
+
+def test_no_step_is_not_called_healthy() -> None:
+    report = diagnose(RunHistory([Facts(1, 0), Facts(2, 0)]))
+    assert summary(report) == "cannot tell: no step was seen"
+    assert next(iter(in_words(report))) == "steps 0 to 0: cannot tell: no step was seen"
+
+
+@pytest.mark.parametrize(
+    ("status", "silent_s", "is_told"),
+    [
+        ("running", 55.0, False),
+        ("running", 65.0, True),
+        ("complete", 1e6, False),
+        ("", 1e6, False),
+    ],
+)
+def test_a_run_that_fell_silent_is_not_called_healthy(
+    status: str, silent_s: float, *, is_told: bool
+) -> None:
+    history = made(40, after=[(0.1, Facts(0, 0, status=status))])
+    assert bool([*doubts(history, silent_s=silent_s)]) is is_told
+
+
+def test_slow_steps_may_be_silent_for_ten_of_them() -> None:
+    history = made(40, step_s=lambda _: 30.0, after=[(0.1, Facts(0, 0, status="running"))])
+    assert [*doubts(history, silent_s=290.0)] == []
+    assert len([*doubts(history, silent_s=310.0)]) == 1
+
+
+def test_a_dead_worker_is_told_at_the_step_of_its_last_sign() -> None:
+    killed = WorkerFailure("sampler/1", 10**12, step=26)
+    for status in ("running", "complete", "crashed"):
+        history = made(60, after=[(1.0, Facts(0, 0, failures=[killed], status=status))])
+        report = diagnose(history)
+        assert killed.worker in " ".join([*in_words(report)])
+        assert "after step 26" in " ".join([*in_words(report)])
+        assert report.verdict is not Verdict.HEALTHY
+
+
+def test_a_lost_worker_that_reports_again_is_not_gone() -> None:
+    assert [*doubts(World(lost={30: ["actor/1"]}).history())] == []
+    assert [*doubts(World(lost={30: ["actor/9"]}).history())] == ["actor/9 stopped reporting"]

@@ -1,0 +1,141 @@
+"""Findings of runs that were not tuned on: each was wrong once."""
+
+import pytest
+
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.result import Kind, Verdict
+from tests.unit.diagnose.made import AT, Series, changed, made
+from tests.unit.diagnose.worlds import World
+
+
+def versions(roles: tuple[str, str], behind: int) -> RunHistory:
+    """The second role has each version of the first at once, and from AT on only later."""
+    leader, follower = roles
+    workers: dict[tuple[str, str], Series] = {
+        (f"{follower}/policy/version", f"{follower}/0"): lambda step: float(
+            step - behind if AT <= step < 78 else step
+        ),
+        (f"{leader}/policy/version", f"{leader}/0"): float,
+    }
+    return made(workers=workers)
+
+
+@pytest.mark.parametrize("roles", [("trainer", "generator"), ("zeta", "alpha"), ("alpha", "zeta")])
+def test_who_has_new_weights_first_leads_though_all_end_with_the_same(
+    roles: tuple[str, str],
+) -> None:
+    first = diagnose(versions(roles, behind=6)).causes[0]
+    assert (first.kind, first.role) == (Kind.STALE_POLICY, roles[1])
+
+
+def calls(series: int, late: int, *, felt_s: float = 0.0) -> RunHistory:
+    """So many callers, of which some wait longer from AT on, while the answer takes as long."""
+    workers: dict[tuple[str, str], Series] = {
+        ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.01
+    }
+    for caller in range(series):
+        waits = changed(0.02, 0.08 if caller < late else 0.02)
+        workers["actor/rpc/client/call/duration/Score", f"actor/{caller}"] = waits
+    return made(step_s=changed(1.0, 1.0 + felt_s), workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("series", "late", "felt_s", "is_told"),
+    [(35, 1, 0.0, False), (35, 1, 0.06, True), (35, 5, 0.0, True), (8, 1, 0.0, True)],
+)
+def test_one_odd_series_of_many_is_no_slow_network_unless_steps_feel_it(
+    series: int, late: int, felt_s: float, *, is_told: bool
+) -> None:
+    kinds = [one.kind for one in diagnose(calls(series, late, felt_s=felt_s)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+def transfer(pull_longer_s: float) -> RunHistory:
+    spans: dict[tuple[str, str, int], Series] = {
+        ("trainer", "weight_push", 0): changed(0.1, 0.9),
+        ("generator", "weight_pull", 0): changed(0.08, 0.08 + pull_longer_s),
+    }
+    return made(step_s=changed(1.0, 1.8), spans=spans)
+
+
+@pytest.mark.parametrize(("pull_longer_s", "listed"), [(0.8, 1), (0.3, 2)])
+def test_one_slow_transfer_of_weights_is_listed_once(pull_longer_s: float, listed: int) -> None:
+    kinds = [cause.kind for cause in diagnose(transfer(pull_longer_s)).causes]
+    assert kinds == [Kind.SLOW_SYNC] * listed
+
+
+@pytest.mark.parametrize(
+    ("role", "phase", "work"),
+    [
+        ("trainer", "checkpoint", Work.OTHER),
+        ("learner", "save_state", Work.OTHER),
+        ("rollout", "evaluate", Work.OTHER),
+        ("trainer", "save_weights", Work.SYNC),
+        ("trainer", "crunch", Work.TRAINING),
+        ("trainer", "h2d_copy", Work.TRAINING),
+    ],
+)
+def test_the_checkpoint_of_a_trainer_is_no_training(role: str, phase: str, work: Work) -> None:
+    assert work_of(PhaseKey(role, phase)) is work
+
+
+def test_most_of_the_time_of_a_step_is_that_since_it_changed() -> None:
+    history = made(step_s=changed(1.0, 2.5, at=70))
+    for step in history.steps:
+        phase, seconds = ("sync", 1.5) if step.step >= 70 else ("train", 0.0)
+        step.path.append(("trainer", phase, "trainer/0", seconds))  # type: ignore[attr-defined]
+    report = diagnose(history)
+    assert report.verdict is not Verdict.HEALTHY
+    assert report.bound is not None
+    assert report.bound[1] == "rl.loop"
+    assert report.bound[2] == pytest.approx(2.5 / 4)
+
+
+def several(*slow: tuple[str, str, int | None, float, int], nan: bool = False) -> World:
+    """A run with each of some workers' work, or that of a whole role, slower from a step on."""
+
+    def slower(role: str, phase: str, index: int, step: int) -> float:
+        factor = 1.0
+        for a_role, a_phase, an_index, by, at in slow:
+            if (role, phase) == (a_role, a_phase) and an_index in {None, index} and step >= at:
+                factor *= by
+        return factor
+
+    def odd(name: str, index: int, step: int) -> bool:
+        return nan and name == "grad_norm" and index == 0 and step >= AT
+
+    sizes = {"actor": 4, "judge": 2, "learner": 4}
+    return World(sizes=sizes, noise=0.1, slower=slower, odd=odd)
+
+
+def found_in(world: World) -> set[tuple[Kind, str | None]]:
+    return {(one.kind, one.worker) for one in diagnose(world.history()).causes}
+
+
+def test_a_nan_does_not_hide_a_straggler() -> None:
+    world = several(("learner", "backward", 1, 3.0, AT + 5), nan=True)
+    assert found_in(world) == {(Kind.NAN, "learner/0"), (Kind.STRAGGLER, "learner/1")}
+
+
+def test_a_nan_explains_samples_that_take_longer_everywhere() -> None:
+    world = several(("actor", "rollout", None, 3.0, AT + 2), nan=True)
+    assert found_in(world) == {(Kind.NAN, "learner/0")}
+
+
+def test_a_slower_reward_does_not_hide_a_straggler_of_the_same_size() -> None:
+    # Both take 0.8 s longer, at the same time.
+    world = several(("judge", "score", None, 17.0, AT), ("learner", "backward", 1, 2.6, AT))
+    assert found_in(world) == {(Kind.SLOW_REWARD, None), (Kind.STRAGGLER, "learner/1")}
+
+
+def test_calls_that_become_slower_much_later_than_answers_have_another_reason() -> None:
+    world = several(("judge", "score", None, 9.0, 25), ("actor", "rollout", None, 2.0, 55))
+    assert {Kind.SLOW_REWARD, Kind.SLOW_GENERATION} <= {kind for kind, _ in found_in(world)}
+
+
+def test_a_wrong_clock_does_not_hide_slow_work_of_another_role() -> None:
+    world = several(("learner", "backward", 1, 3.0, AT))
+    world.ahead_s = {"judge/1": 20.0}
+    assert found_in(world) == {(Kind.CLOCK_SKEW, "judge/1"), (Kind.STRAGGLER, "learner/1")}
