@@ -1,4 +1,4 @@
-"""A run is continued at its end, whatever its server says while an upload of a dead writer lands."""
+"""A run is continued at its end while an upload of a dead writer lands, whatever is answered."""
 
 import random
 from collections import Counter
