@@ -88,7 +88,7 @@ def test_every_volume_of_kubernetes_is_as_large_as_documented() -> None:
 def test_every_check_of_doctor_is_documented_and_no_other() -> None:
     sources = [
         ROOT / "otel_rl" / "cli" / "commands" / "doctor.py",
-        ROOT / "otel_rl" / "bridge" / "delivery" / "tracker_checks.py",
+        ROOT / "otel_rl" / "bridge" / "delivery" / "kinds" / "checks.py",
     ]
     text = "".join(path.read_text() for path in sources)
     names = {*re.findall(r'(?:CheckResult|check_writable)\(\s*"([a-z ]+)"', text)}

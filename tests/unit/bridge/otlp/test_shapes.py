@@ -9,6 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint, ResourceMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_rl.bridge.otlp import known_points
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.otlp.known_points import read_known
 from otel_rl.bridge.otlp.resource import sender_of
@@ -124,7 +125,11 @@ def test_fields_may_go_from_the_last_to_the_first() -> None:
     assert list(columns.times_ns) == [NS, NS]
 
 
-def test_the_points_of_a_collectors_request_are_known_the_second_time() -> None:
+def test_the_points_of_a_collectors_request_are_known_the_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Requests of other tests, none of which came twice, have used up what may be learned in vain.
+    monkeypatch.setattr(known_points, "_shapes", ShapeCache())
     payload = of_the_collector(**{"telemetry.distro.name": "otel_rl"})
     decode(Batch(ExperimentKey("one"), Signal.METRICS, payload, NS))
     (part,) = resource_parts(payload) or ()
