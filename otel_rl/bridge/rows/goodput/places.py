@@ -80,7 +80,8 @@ class Place:
         busy_s = self.productive_s + self.overhead_s
         if busy_s <= wall_s:
             return wall_s, self.productive_s, self.overhead_s
-        productive_s = self.productive_s * (wall_s / busy_s)
+        # Rounding may make it more than all there is.
+        productive_s = min(wall_s, self.productive_s * (wall_s / busy_s))
         return wall_s, productive_s, wall_s - productive_s
 
 
