@@ -1,4 +1,4 @@
-"""What a diagnosis could see of a run: what "healthy" rests on, and why it cannot be said."""
+"""Coverage of a diagnosis: what "healthy" rests on, and why it cannot be said."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,7 +20,7 @@ _SILENT: Final = 10  # times the usual duration of a step
 
 
 class Coverage(NamedTuple):
-    """What was seen of a run.
+    """Data that was seen of a run.
 
     Attributes:
         steps: Number of steps.

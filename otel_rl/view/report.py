@@ -29,7 +29,7 @@ _SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?>
 
 
 class Contents(NamedTuple):
-    """What a report shows.
+    """Contents of a report.
 
     Attributes:
         pages: Names of its pages; the first is open.

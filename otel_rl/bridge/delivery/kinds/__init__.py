@@ -1,1 +1,1 @@
-"""What kinds of trackers share: options, and kinds of other packages."""
+"""Shared by the kinds of trackers: options, checks, and kinds of other packages."""

@@ -1,4 +1,4 @@
-"""Where Trackio keeps a project: its database on this machine, a server or a Space.
+"""Place of a Trackio project: its database on this machine, a server or a Space.
 
 All three take the same entries and answer the same queries. A server answers a write with success
 even where its database is locked and the entries wait in its memory: only a query tells what it

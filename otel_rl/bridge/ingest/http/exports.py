@@ -163,9 +163,8 @@ class Exports:
         try:
             return await asyncio.wrap_future(taking)
         finally:
-            del (
-                taking
-            )  # its error would keep this frame, and the request, until the next collection
+            # Its error would keep this frame, and the request, until the next collection.
+            del taking
 
     def _error(self, head: RequestHead, answer: Answer, message: str) -> Response:
         return error_response(head.media, answer, message, retry_after_s=self._limits.retry_after_s)

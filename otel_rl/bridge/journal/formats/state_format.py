@@ -659,7 +659,7 @@ class GoodputPlaces(_Array, frozen=True, gc=False):
 
 
 class GoodputOfRole(_Array, frozen=True, gc=False):
-    """What the workers of a role did; ``parts`` are seconds of work by time, in 2**shift ns."""
+    """Work of a role; ``parts`` are seconds of work by time, in 2**shift ns."""
 
     places: GoodputPlaces
     has_work: bool
