@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a script, not a package
-"""Writes the lists of the documentation that must not rot: ``python docs/generate.py [--check]``.
+"""Writes the lists of the documentation that must not rot: ``python -m docs.generate [--check]``.
 
 A page marks the place of a list, and the code provides its content:
 
@@ -24,6 +24,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from bench.figures import Figure, Limits
+from bench.record import PartRecord, read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
@@ -203,7 +205,43 @@ def _shared_key(rule: Rule) -> str:
     return tracker_key("trainer", rule.name.format(**marks), placed.items()).replace("Group", "...")
 
 
+def bench() -> Iterator[str]:
+    """Every published figure of ``make bench`` that has a goal or an alternative."""
+    for part in read(DOCS / "bench.json").values():
+        shown = [one for one in part.figures if one.goal is not None or one.ratio is not None]
+        if not shown:
+            continue
+        yield from ("", f"### {part.title}", "", _when(part), "")
+        yield "| | otel_rl | beside | ratio | goal |"
+        yield "| --- | --- | --- | --- | --- |"
+        yield from map(_figure_row, shown)
+
+
+def _when(part: PartRecord) -> str:
+    before, after = part.load
+    return (
+        f"Commit `{part.commit}`, {part.date}, {part.machine}, load {before:.0f} before and "
+        f"{after:.0f} after."
+    )
+
+
+def _figure_row(figure: Figure) -> str:
+    """A row of a table; what misses its goal is bold, and ranges are those over rounds."""
+    ours = f"{figure.ours:.3g} {figure.unit}"
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2g}"
+    spread = "" if figure.spread is None else " ({:.2g} to {:.2g})".format(*figure.spread)
+    bold = "**" if figure.met is False else ""
+    goal = "" if figure.goal is None else f"{figure.goal:.2g}"
+    if figure.limits is Limits.RATIO:
+        ratio = f"{bold}{ratio}{bold}{spread}"
+    else:
+        ours, goal = f"{bold}{ours}{bold}{spread}", goal and f"{goal} {figure.unit}"
+    theirs = "" if figure.theirs is None else f"{figure.theirs:.3g}"
+    return f"| {figure.name} | {ours} | {f'{theirs} {figure.against}'.strip()} | {ratio} | {goal} |"
+
+
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
+    "bench": bench,
     "settings": settings,
     "wandb options": wandb_options,
     "mlflow options": mlflow_options,
