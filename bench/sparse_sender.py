@@ -3,7 +3,7 @@
 Sends the files ``<worker>-<second>`` of a directory: each worker its own in order, over a
 connection of its own, one every ``PACE_S`` or, if that is 0, once the last one is answered. Workers
 begin spread over the pace, as those of a job do. A request that is refused for the moment is sent
-again. Writes a line for each request: its second, Unix time when it was sent, seconds to its answer.
+again. Writes a line for each request: its second, Unix time of sending, seconds to its answer.
 """
 
 import http.client
