@@ -31,12 +31,9 @@ from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
 from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
-from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.cli import commands as cli
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.errors import OtelRLError
-from otel_rl.semconv.aliases import Rule, dialect, programs
-from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 
 DOCS: Final = Path(__file__).parent
@@ -76,9 +73,6 @@ _SEVERAL: Final = 3
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
-
-# A named group of a rule's pattern.
-_GROUP: Final = re.compile(r"\(\?P<(\w+)>([^)]*)\)")
 
 # One entry of a Google-style "Attributes:" section, which may go on in deeper lines.
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
@@ -187,33 +181,6 @@ def faults() -> Iterator[str]:
         yield _item(kind, f"{Fault(kind=kind).words} ({affected_roles(kind)})")
 
 
-def framework_names() -> Iterator[str]:
-    """Each shared key of a trainer, with the names that frameworks have for it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for program in programs():
-        table = dialect(program)
-        if table.prefixes:
-            continue  # of what a Collector scrapes
-        for rule in table.rules:
-            own = _GROUP.sub(lambda group: f"({group[2]})", rule.match)
-            own = re.sub(r"\\(\W)", r"\1", own)
-            scale = f" times {rule.scale:g}" if rule.scale != 1 else ""
-            names = found.setdefault(_shared_key(rule), {})
-            names.setdefault(program, []).append(f"`{own}`{scale}")
-    for key in sorted(found):
-        cell = "; ".join(f"{program} {', '.join(own)}" for program, own in found[key].items())
-        yield _item(key, cell)
-
-
-def _shared_key(rule: Rule) -> str:
-    """The key of a trainer, with ``...`` for what the framework's name decides."""
-    marks = dict.fromkeys((name for name, _ in _GROUP.findall(rule.match)), "Group")
-    placed = {key: value.format(**marks) for key, value in rule.attributes.items()}
-    if rule.statistic:
-        placed[RL_STATISTIC] = rule.statistic.format(**marks)
-    return tracker_key("trainer", rule.name.format(**marks), placed.items()).replace("Group", "...")
-
-
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "wandb options": wandb_options,
@@ -224,7 +191,6 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "drops": drops,
     "exceptions": exceptions,
     "faults": faults,
-    "framework names": framework_names,
 }
 """Tables by the name in a page's mark."""
 
