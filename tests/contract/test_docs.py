@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 EXAMPLES = dict(examples(GUIDES))
-NO_WORKERS = {"trackers-0", "write-a-tracker-0"}
+NO_WORKERS = {"trackers-0"}
 
 
 def page(name: str) -> str:
