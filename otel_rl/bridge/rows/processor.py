@@ -299,7 +299,7 @@ class RowProcessor:
                 rows = run.aligner.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
                 if rows or run.taken or description is not None:
-                    history = run.aligner.take_history(now_ns, everything=True)
+                    history = run.aligner.logs.take_history(now_ns, everything=True)
                     commits.append(run.take_commit(rows, description, history))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
@@ -343,7 +343,7 @@ class RowProcessor:
                 run.report.told(report, now_ns)
             description = self._news(key, run)
         if rows or is_due or description is not None:
-            history = run.aligner.take_history(clock_ns)
+            history = run.aligner.logs.take_history(clock_ns)
             done.commits.append(run.take_commit(rows, description, history))
         elif run.parts is None and not run.taken:
             self._untold.pop(key, None)
@@ -365,7 +365,7 @@ class RowProcessor:
         if key in self._findings:
             self._untold[key] = self._findings.pop(key)
         if key in self._untold:  # no news, unless the last attempt was rolled back
-            run.aligner.tell(self._untold[key])
+            run.aligner.findings.tell(self._untold[key])
 
     def _take_what_is_sound(
         self, key: ExperimentKey, run: LoadedRun, turn: Turn, now_ns: int
@@ -435,7 +435,7 @@ class RowProcessor:
         return run
 
     def _is_idle(self, run: LoadedRun, now_ns: int) -> bool:
-        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.is_watching
+        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.standing.is_watching
 
     def _news(self, key: ExperimentKey, run: LoadedRun) -> Description | None:
         """Return the run's description, if it differs from the run store's."""
@@ -447,7 +447,7 @@ class RowProcessor:
         self, key: ExperimentKey, run: LoadedRun, status: ExperimentStatus | None
     ) -> None:
         """Warn about an ended run without metrics."""
-        if status in {None, ExperimentStatus.RUNNING} or run.aligner.has_metrics:
+        if status in {None, ExperimentStatus.RUNNING} or run.aligner.standing.has_metrics:
             self._empty.discard(key)
         elif key not in self._empty:
             self._empty.add(key)
@@ -496,7 +496,7 @@ class RowProcessor:
     def _committed(self, commit: Commit) -> None:
         run = self._runs[commit.key]
         self._untold.pop(commit.key, None)
-        dropped = run.aligner.take_dropped()
+        dropped = run.aligner.logs.take_dropped()
         if dropped:
             self._dropped(commit.key, dropped)
         run.committed()

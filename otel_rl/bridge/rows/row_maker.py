@@ -1,6 +1,6 @@
 """Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
@@ -14,32 +14,11 @@ from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import StepFacts
-from otel_rl.goodput import Spent
-from otel_rl.records import RoleStanding, Row, Table
-from otel_rl.semconv import names
-from otel_rl.semconv.names import RlGoodputPartValues
-from otel_rl.semconv.spec import Reduction
+from otel_rl.records import Row, Table
 
-__all__ = ["STANDING_METRICS", "Closed", "RowMaker"]
+__all__ = ["Closed", "RowMaker"]
 
 _NS_PER_S = 1_000_000_000
-
-# Metric and key suffix of each field of a ``RoleStanding``.
-STANDING_METRICS = (
-    (names.RL_SERVICE_EXPECTED, ""),
-    (names.RL_SERVICE_ALIVE, ""),
-    (names.RL_SERVICE_FAILURES, ""),
-    (names.RL_SERVICE_RECOVERY, "_s"),
-    (names.RL_SERVICE_SILENT, ""),
-)
-
-# Parts in the order of the fields of ``Spent``.
-_GOODPUT_PARTS = (
-    RlGoodputPartValues.PRODUCTIVE,
-    RlGoodputPartValues.OVERHEAD,
-    RlGoodputPartValues.IDLE,
-    RlGoodputPartValues.WASTED,
-)
 
 _MAX_NAMED = 8
 """Bound on named workers whose spans a step lacks; ``critical_path/partial`` counts all."""
@@ -53,17 +32,25 @@ class RowMaker:
 
     Attributes:
         next_number: Number of the next row.
-        thinned: Number of values without a row, as their steps are left out. Its owner may reset
-            it.
         keys: The meaning of every key that was in a row.
     """
 
-    def __init__(self, open_data: PointIntake) -> None:
+    def __init__(self, open_data: PointIntake, next_number: int = 0) -> None:
         self._open = open_data
-        self.next_number = 0
-        self.thinned = 0
+        self.next_number = next_number
         self.keys = KeyCatalogue()
         self._thinning = StepThinning()
+        # Number of values without a row, as their steps are left out.
+        self._thinned = 0
+
+    def begin_at(self, number: int) -> None:
+        """Set the number of the next row."""
+        self.next_number = number
+
+    def take_thinned(self) -> int:
+        """Return the number of values that the bound on rows has left out, since the last call."""
+        thinned, self._thinned = self._thinned, 0
+        return thinned
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield the rows of what was closed, numbered."""
@@ -169,56 +156,11 @@ class RowMaker:
             {**explained.values, **explained.health},
         )
 
-    def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
-        """Return the standings of the roles, by tracker key."""
-        values: dict[str, float] = {}
-        table, last = self._open.series, Reduction.LAST
-        for role, standing in roles.items():
-            for (name, suffix), value in zip(STANDING_METRICS, standing, strict=True):
-                identity = (role, name + suffix, (), last)
-                if value is not None and table.has_room_for(identity, self._open.settings):
-                    values[table.group(role, name, (), last, suffix=suffix).key] = value
-        return values
-
-    def goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
-        """Return the goodput of the run and of its roles, by tracker key.
-
-        A part without any time has no key.
-        """
-        values: dict[str, float] = {}
-        for role, of in spent.items():
-            for part, seconds in zip(_GOODPUT_PARTS, of, strict=True):
-                attributes = ((names.RL_GOODPUT_PART, str(part)),)
-                self._put(values, role, names.RL_GOODPUT_TIME, attributes, seconds or None)
-            self._put(values, role, names.RL_GOODPUT_RATIO, (), of.ratio)
-        return values
-
-    def _put(
-        self,
-        values: dict[str, float],
-        role: str,
-        name: str,
-        attributes: tuple[tuple[str, str], ...],
-        value: float | None,
-    ) -> None:
-        identity = (role, name, attributes, Reduction.LAST)
-        table = self._open.series
-        if value is not None and table.has_room_for(identity, self._open.settings):
-            values[table.group(*identity).key] = value
-
-    def dips(self, dips: Iterable[tuple[str, int, int]]) -> Iterator[ClosedWindow]:
-        """Yield windows of moments when workers were missing, noticed only later."""
-        for role, at_ns, alive in dips:
-            identity = (role, names.RL_SERVICE_ALIVE, (), Reduction.LAST)
-            if self._open.series.has_room_for(identity, self._open.settings):
-                group = self._open.series.group(*identity)
-                yield ClosedWindow(at_ns, {group.key: float(alive)})
-
     def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
         """Return whether a step has a row; it is in the history and the archive in any case."""
         if self._thinning.keeps(step, closed.time_ns, self._open.settings.max_rows_per_minute):
             return True
-        self.thinned += len(closed.values)
+        self._thinned += len(closed.values)
         return False
 
     def _row(
