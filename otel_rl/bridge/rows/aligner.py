@@ -121,7 +121,7 @@ class Aligner:
         Args:
             failed: Whether workers without an exit report have failed.
         """
-        self.state.liveness.end(self._intake.series.workers, failed=failed)
+        self.state.liveness.end(self._intake.series.workers.states, failed=failed)
 
     def close_surplus(self, now_ns: int) -> list[Row]:
         """Remove and return what is open beyond the bounds. For the middle of a batch.
@@ -180,9 +180,9 @@ class Aligner:
     def _look_at_workers(self, now_ns: int) -> None:
         """Look which workers live, and forget those that are gone for long."""
         table, lease_ns = self._intake.series, int(self.settings.lease_s * _NS_PER_S)
-        for worker in table.workers.values():
+        for worker in table.workers.states.values():
             worker.clock_is(now_ns)
-        self.state.liveness.look(table.workers, lease_ns=lease_ns, now_ns=now_ns)
+        self.state.liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
         table.forget(self.settings, now_ns)
 
     def _close_numeric(
@@ -214,7 +214,7 @@ class Aligner:
             """Return the instances of workers whose last spans may be missing, and time ranges."""
             found = {
                 worker.instance: state.unheard_ns(now_ns, is_over=everything)
-                for worker, state in self._intake.series.workers.items()
+                for worker, state in self._intake.series.workers.states.items()
             }
             return {instance: unheard for instance, unheard in found.items() if unheard is not None}
 
@@ -227,8 +227,8 @@ class Aligner:
         intake = self._intake
         findings = self.state.findings.take()
         warnings, intake.warnings = intake.warnings, []
-        warnings += of_units(intake.series.take_unit_changes(), newest_ns)
-        warnings += of_overflowed(intake.series.take_overflowed(), newest_ns)
+        warnings += of_units(intake.series.keys.take_unit_changes(), newest_ns)
+        warnings += of_overflowed(intake.series.keys.take_overflowed(), newest_ns)
         return [*findings, *warnings]
 
     def _rows(self, closed: list[Closed]) -> list[Row]:

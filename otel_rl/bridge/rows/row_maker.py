@@ -74,14 +74,14 @@ class RowMaker:
             step = self._open.axis.step_at(closed.time_ns)
         if isinstance(closed, ClosedTable):
             tables = {closed.key: closed.table(step, self._open.settings.trace_url)}
-            self.keys.note(tables, STEP, self._open.series.find)
+            self.keys.note(tables, STEP, self._open.series.keys.find)
             yield self._row(step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, StepAnalysis):
             self._open.history.explained(self._step_facts(closed, attempt))
             if not self._keeps(step, closed):
                 return
-            workers = self._open.series.names()
+            workers = self._open.series.workers.names()
             labels = {
                 "critical_path/longest": closed.longest,
                 "critical_path/trace_id": closed.trace_id,
@@ -97,7 +97,7 @@ class RowMaker:
                 values["critical_path/partial"] = float(len(closed.missed))
                 missed = sorted(workers.get(worker, worker) for worker in closed.missed)
                 labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
-            self.keys.note(values, STEP, self._open.series.find, closed.sources)
+            self.keys.note(values, STEP, self._open.series.keys.find, closed.sources)
             self.keys.note_texts(labels, STEP)
             yield self._row(step, closed.time_ns, values, version, labels=labels)
             return
@@ -107,14 +107,14 @@ class RowMaker:
         if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
             return
         axis = STEP if isinstance(closed, ClosedStep) else TIME
-        self.keys.note(closed.values, axis, self._open.series.find)
+        self.keys.note(closed.values, axis, self._open.series.keys.find)
         for values in parts(closed.values):
             yield self._row(step, closed.time_ns, values, version)
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
         version = self._open.axis.version_at(finding.time_ns)
         values = {"diagnosis/causes": float(len(finding.causes))}
-        self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.find)
+        self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.keys.find)
         self.keys.note_texts(finding.labels, STEP)
         yield self._row(
             finding.step,
@@ -136,7 +136,7 @@ class RowMaker:
         return self._row(step, warning.time_ns, {}, version, labels=warning.labels)
 
     def _step_facts(self, explained: StepAnalysis, attempt: int) -> StepFacts:
-        names = self._open.series.names()
+        names = self._open.series.workers.names()
         clocks = [
             (names.get(clock.worker, clock.worker), clock.ahead_ns / _NS_PER_S)
             for clock in explained.clocks

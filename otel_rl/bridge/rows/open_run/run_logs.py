@@ -27,11 +27,14 @@ class RunLogs:
     @property
     def dedup_forgotten_ns(self) -> int:
         """Return the time up to which no log of points by ``newest_ns`` is needed any more."""
-        return self._intake.series.forgotten_ns
+        return self._intake.series.memory.forgotten_ns
 
     def take_dedup(self) -> DedupLog | None:
         """Return the single points accepted since the last call; None if there are none."""
-        return self._intake.series.take_log(self._intake.settings)
+        table = self._intake.series
+        return table.memory.take_log(
+            self._intake.settings.max_remembered, table.ended.unknown_through_ns
+        )
 
     def restore_dedup(self, body: bytes) -> None:
         """Restore the points of a ``DedupLog``.
@@ -39,7 +42,7 @@ class RunLogs:
         Raises:
             StateRefused: It is something else.
         """
-        self._intake.series.restore(body, self._intake.settings)
+        self._intake.series.memory.restore(body, self._intake.settings.max_remembered)
 
     @property
     def spans_forgotten_ns(self) -> int:
@@ -75,8 +78,8 @@ class RunLogs:
         return intake.history.take(
             now_ns,
             intake.axis.step_at(now_ns),
-            intake.series.workers,
-            intake.series.names(),
+            intake.series.workers.states,
+            intake.series.workers.names(),
             intake.settings.max_history_bytes,
             everything=everything,
             failures=self._standing.failures,

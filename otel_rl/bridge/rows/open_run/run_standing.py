@@ -58,7 +58,7 @@ class RunStanding:
     @property
     def has_metrics(self) -> bool:
         """Return whether a worker has reported a metric besides its standing and its machine's."""
-        groups = self._state.intake.series.groups
+        groups = self._state.intake.series.keys.groups
         return any(not group.name.startswith(_NO_METRICS) for group in groups)
 
     @property
@@ -69,4 +69,4 @@ class RunStanding:
     @property
     def devices(self) -> Mapping[str, Device]:
         """Return the GPUs and hosts that workers report, by the prefix of their keys."""
-        return self._state.intake.series.devices
+        return self._state.intake.series.devices.devices

@@ -15,6 +15,7 @@ from otel_rl.bridge.rows.reports.finding_rows import Finding, NewFindings
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.row_maker import RowMaker
 from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.step_axis import StepAxis
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
@@ -79,7 +80,7 @@ class RunState:
             intake.sample_counts.to_wire(),
             [(name, reason, n) for (name, reason), n in self.counts.items()],
             self.newest_ns,
-            intake.series.to_wire(),
+            intake.series.state.to_wire(),
             intake.axis.to_wire(),
             intake.steps.to_wire(),
             intake.windows.to_wire(),
@@ -114,7 +115,7 @@ class RunState:
             SpanWindow.from_wire(kept.spans),
             NewFindings([Finding.from_wire(finding) for finding in kept.findings], kept.told),
             PausableClock.from_wire(kept.clock),
-            Liveness.from_wire(kept.liveness, intake.series.workers),
+            Liveness.from_wire(kept.liveness, intake.series.workers.states),
             ChangeThrottle.from_wire(kept.throttle),
             {(name, reason): n for name, reason, n in kept.counts},
             kept.newest_ns,
@@ -126,8 +127,8 @@ class RunState:
 def _intake(kept: wire.Aligner, settings: AlignSettings) -> PointIntake:
     intake = PointIntake(settings)
     intake.sample_counts = SampleCounts.from_wire(kept.sample_counts)
-    intake.series = StreamTable.from_wire(kept.table)
-    groups = len(intake.series.groups)
+    intake.series = StreamTable(TableState.from_wire(kept.table))
+    groups = len(intake.series.keys.groups)
     intake.axis = StepAxis.from_wire(kept.axis)
     intake.steps = OpenSteps.from_wire(kept.steps, groups=groups, attempts=kept.attempts)
     intake.windows = OpenWindows.from_wire(kept.windows, groups=groups)

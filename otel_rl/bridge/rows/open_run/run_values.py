@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from otel_rl.bridge.rows.key_catalogue import TIME
 from otel_rl.bridge.rows.open_run.run_state import RunState
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.steps.step_rows import ClosedStep
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.goodput import Spent
@@ -117,10 +118,10 @@ class RunValues:
         suffix: str = "",
     ) -> None:
         """Put a value under its key, if there is room for that."""
-        table, last = self._intake.series, Reduction.LAST
-        identity = (role, name + suffix, attributes, last)
-        if value is not None and table.has_room_for(identity, self._intake.settings):
-            values[table.group(role, name, attributes, last, suffix=suffix).key] = value
+        keys = self._intake.series.keys
+        identity = GroupIdentity(role, name + suffix, attributes, Reduction.LAST)
+        if value is not None and keys.has_room_for(identity, self._intake.settings):
+            values[keys.group(identity, suffix=suffix).key] = value
 
     def _note(self, values: Mapping[str, float]) -> None:
-        self._state.row_maker.keys.note(values, TIME, self._intake.series.find)
+        self._state.row_maker.keys.note(values, TIME, self._intake.series.keys.find)

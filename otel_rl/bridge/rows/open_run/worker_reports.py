@@ -26,7 +26,7 @@ def add_exports(
     intake = state.intake
     settle_ns = int(intake.settings.settle_s * _NS_PER_S)
     for export in exports:
-        worker = intake.series.lease(export.worker, intake.settings)
+        worker = intake.series.workers.lease(export.worker, intake.settings)
         if worker is None:
             continue
         state.is_watching = True
@@ -45,7 +45,7 @@ def add_departures(state: RunState, departures: Iterable[Departure], received_ns
     """Add ends of workers that arrived at ``received_ns``, without the bridge's downtime."""
     intake = state.intake
     for departure in departures:
-        worker = intake.series.lease(departure.worker, intake.settings)
+        worker = intake.series.workers.lease(departure.worker, intake.settings)
         if worker is not None:
             state.liveness.left(departure, worker, received_ns)
             if worker.standing is WorkerStanding.LEFT:
