@@ -43,6 +43,9 @@ __all__ = [
 
 _MODULES = {"lineage"}
 
+_OF_THE_SDK = {"exact_view"}
+"""Loaded when it is asked for: only a program with a provider of its own has a use for it."""
+
 _HOME = {
     "end_experiment": "otel_rl.worker.api.experiment",
     "exact_view": "otel_rl.worker.metrics.exemplar_view",
@@ -71,8 +74,12 @@ def __getattr__(name: str) -> object:
         return _renamed(name, _FORMER[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _OF_THE_SDK:
+        return getattr(import_module(_HOME[name]), name)
     # All names at once, so that a signal handler after `init` finds no half-imported module.
     for each, path in _HOME.items():
+        if each in _OF_THE_SDK:
+            continue
         home = import_module(path)
         globals()[each] = home if each in _MODULES else getattr(home, each)
     return globals()[name]

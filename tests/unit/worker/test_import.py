@@ -47,7 +47,7 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
         "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n"
         "otel_rl.shutdown(timeout_s=0.1)"
     )
-    assert loaded == {"requests", "opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
+    assert loaded == {"opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
 
 
 def test_all_is_sorted_and_every_name_of_it_is_there() -> None:
