@@ -43,8 +43,8 @@ __all__ = [
 
 _MODULES = {"lineage"}
 
-_OF_THE_SDK = {"exact_view"}
-"""Loaded when it is asked for: only a program with a provider of its own has a use for it."""
+_APART = {"exact_view", "lineage"}
+"""Loaded when they are asked for: most workers have no use for them, and they take 2 MB."""
 
 _HOME = {
     "end_experiment": "otel_rl.worker.api.experiment",
@@ -74,11 +74,14 @@ def __getattr__(name: str) -> object:
         return _renamed(name, _FORMER[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _OF_THE_SDK:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _APART:
+        home = import_module(_HOME[name])
+        found: object = home if name in _MODULES else getattr(home, name)
+        globals()[name] = found
+        return found
     # All names at once, so that a signal handler after `init` finds no half-imported module.
     for each, path in _HOME.items():
-        if each in _OF_THE_SDK:
+        if each in _APART:
             continue
         home = import_module(path)
         globals()[each] = home if each in _MODULES else getattr(home, each)

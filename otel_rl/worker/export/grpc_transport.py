@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from otel_rl.records import Signal
 from otel_rl.redaction import redacted
+from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.export.reply import (
     MAX_ANSWER_BYTES,

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import SplitResult, quote, urlsplit
 
 from otel_rl.version import __version__
@@ -179,8 +179,10 @@ class DirectClient:
     def _connected(self, host: str, port: int) -> socket.socket:
         try:
             timeout_s = min(self._budget.left_s(), CONNECT_TIMEOUT_S)
-            sock = socket.create_connection((host, port), timeout_s)
-        except (OSError, UnicodeError) as error:  # of a name that is none
+            # As bytes: for text Python loads the tables of international names.
+            address = cast("tuple[str, int]", (host.encode("ascii"), port))
+            sock = socket.create_connection(address, timeout_s)
+        except OSError as error:
             raise CallFailed(type(error).__name__, is_unconnected=True) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock

@@ -4,7 +4,6 @@ Every query may fail separately: some devices, drivers and containers lack some.
 are not repeated; a lost device is looked for again.
 """
 
-import ctypes
 import logging
 import os
 import sys
@@ -351,6 +350,8 @@ def renew_locks() -> None:
 
 
 def _address(handle: object) -> int | None:
+    import ctypes  # pynvml has loaded it
+
     return ctypes.cast(handle, ctypes.c_void_p).value  # type: ignore[arg-type]  # a ctypes pointer
 
 

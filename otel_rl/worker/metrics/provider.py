@@ -34,12 +34,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import AnyValue, Attributes
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_HEARTBEAT,
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
     RL_LOOP_ITERATION,
 )
+from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
