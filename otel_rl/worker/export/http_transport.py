@@ -1,9 +1,7 @@
 """OTLP/HTTP with protobuf bodies: one attempt to hand over a request."""
 
-import gzip
 import zlib
 from contextlib import suppress
-from http import HTTPStatus
 from time import time
 from typing import Final
 
@@ -28,8 +26,14 @@ from otel_rl.worker.settings import SignalSettings
 
 __all__ = ["HttpTransport"]
 
+_OK: Final = 200
+_REDIRECTS: Final = 300
+
 _RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 """As the OTLP specification lists them."""
+
+_GZIP: Final = 31
+"""Window bits of zlib for gzip's format."""
 
 
 class HttpTransport:
@@ -57,7 +61,7 @@ class HttpTransport:
     def prepare(self, payload: bytes) -> bytes:
         """See ``Transport``."""
         # Level 1: exemplars shrink to a third at any level, and the CPU is the trainer's.
-        return gzip.compress(payload, compresslevel=1, mtime=0) if self._gzip else payload
+        return zlib.compress(payload, level=1, wbits=_GZIP) if self._gzip else payload
 
     def send(self, body: bytes) -> Reply:
         """See ``Transport``."""
@@ -74,7 +78,7 @@ class HttpTransport:
         self.client.close()
 
     def _reply(self, answer: Answer) -> Reply:
-        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+        if _OK <= answer.status < _REDIRECTS:
             if answer.body is None:  # the fate of the request is unknown
                 return Reply(Outcome.RETRY, f"{answer.failure} at {self._place}")
             if answer.headers.get("content-type", "").startswith("text/html"):
@@ -96,10 +100,10 @@ def _client(signal: SignalSettings) -> HttpClient:
     return DirectClient(signal)
 
 
-def _unzipped(headers: "dict[str, str]", body: bytes) -> bytes:
+def _unzipped(headers: dict[str, str], body: bytes) -> bytes:
     if headers.get("content-encoding", "") == "gzip":  # though it was not asked for
         with suppress(zlib.error):
-            return zlib.decompressobj(wbits=31).decompress(body, MAX_ANSWER_BYTES)
+            return zlib.decompressobj(wbits=_GZIP).decompress(body, MAX_ANSWER_BYTES)
     return body
 
 
