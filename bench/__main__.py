@@ -1,7 +1,7 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
-    python -m bench [--tiny] [--out FILE] [--publish] [calls] [export] [phases] [loop] [today]
-                    [trackers] [bridge] [way] [sparse] [sites] [view] [tracing]
+    python -m bench [--tiny] [--out FILE] [--publish] [calls] [export] [phases] [loop] [start]
+                    [today] [trackers] [bridge] [way] [sparse] [sites] [view] [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure. With
 ``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes
@@ -29,6 +29,7 @@ PARTS = {
     "export": "What a measurement costs the exporter thread",
     "phases": "What a phase costs the thread that trains",
     "loop": "By how much a training loop that is bound by the CPU is slowed, the export included",
+    "start": "What a worker costs before its first export is through",
     "today": "The same work with what users do today: all processes",
     "trackers": "The same values into a tracker's own server: all processes, the server's included",
     "bridge": "What the bridge costs",

@@ -34,8 +34,8 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
-from otel_rl.records import Signal
 from otel_rl.run_id import run_id
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Measured

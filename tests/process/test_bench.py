@@ -10,7 +10,7 @@ import pytest
 # The others start whole runs of W&B, which is what a bench is for and not what is tested here.
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-PARTS = ["export", "phases", "loop"]
+PARTS = ["export", "phases", "loop", "start"]
 FIELDS = {"name", "unit", "ours", "theirs", "against", "ratio", "goal", "limits", "met", "spread"}
 PART_FIELDS = {"title", "commit", "date", "machine", "load", "figures"}
 
