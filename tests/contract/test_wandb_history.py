@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -77,16 +78,17 @@ def written(directory: Path, rows: Sequence[Row]) -> OfflineRun:
     return read_offline_run(made)
 
 
-def shown(run: OfflineRun) -> dict[str, str]:
-    """Return what is in a run as text that tells NaN and kinds of numbers, without times."""
+def shown(run: OfflineRun) -> dict[str, Any]:
+    """Return a run as text that tells NaN and kinds of numbers, without random names and times."""
     parts: dict[str, Any] = asdict(run)
-    parts["history"] = [
-        {key: value for key, value in line.items() if key != "_runtime"} for line in run.history
-    ]
-    for line in (*parts["history"], parts["summary"]):
-        for key in {"_runtime", "_wandb", "rollouts", "rollouts/all"} & line.keys():
-            line[key] = sorted(line[key]) if isinstance(line[key], dict) else ""
-    return {name: repr(part) for name, part in parts.items()}
+    # wandb-core keeps no order of keys.
+    parts["history"] = [_text(line) for line in parts["history"]]
+    return parts | {name: _text(parts[name]) for name in ("summary", "config")}
+
+
+def _text(line: dict[str, object]) -> str:
+    kept = {key: value for key, value in line.items() if "runtime" not in key}
+    return re.sub(r"wandb-client-artifact://\w+", "", repr(sorted(kept.items())))
 
 
 def test_a_run_of_records_is_that_of_log(

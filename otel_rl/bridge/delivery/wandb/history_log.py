@@ -42,6 +42,7 @@ class HistoryLog:
         self._run = run
         self._records: _Records | None = None
         self._waiting: list[bytes] = []
+        self._next_step = 0
         self._waiting_bytes = 0
         try:
             self._records = _Records(run)
@@ -60,6 +61,7 @@ class HistoryLog:
         record = self._records.encode(values, step)
         self._waiting.append(record)
         self._waiting_bytes += len(record)
+        self._next_step = step + 1
         if self._waiting_bytes >= _MAX_WAITING_BYTES:
             self.flush()
 
@@ -67,7 +69,7 @@ class HistoryLog:
         """Send the rows that were added; returns when wandb-core's socket has taken them."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if waiting and self._records is not None:
-            self._records.send(waiting)
+            self._records.send(waiting, self._next_step)
 
 
 class _Records:
@@ -115,8 +117,9 @@ class _Records:
         stream = messages.Record()
         interface._assign(stream)  # noqa: SLF001
         self._stream: bytes = self._request(record_publish=stream).SerializeToString()
-        if not callable(self._client.publish):
-            raise NotImplementedError("it has no publish")
+        self._run: Any = run
+        if not callable(self._client.publish) or not isinstance(self._run._local_step, int):  # noqa: SLF001
+            raise NotImplementedError("it is another one")
         self._known: dict[str, bytes] = {}
 
     def encode(self, values: Mapping[str, object], step: int) -> bytes:
@@ -137,8 +140,13 @@ class _Records:
             body = _field(tag, body)
         return self._stream + body
 
-    def send(self, requests: Sequence[bytes]) -> None:
-        """Send requests in their order. Raises what ``run.log`` raises if wandb-core is gone."""
+    def send(self, requests: Sequence[bytes], next_step: int) -> None:
+        """Send requests in their order. Raises what ``run.log`` raises if wandb-core is gone.
+
+        Args:
+            requests: Of rows.
+            next_step: Of the row after them; the SDK puts it into names of files.
+        """
         made = [self._request.FromString(request) for request in requests]
 
         async def publish() -> None:
@@ -146,6 +154,7 @@ class _Records:
                 await self._client.publish(request)
 
         self._run_in_loop(publish)
+        self._run._local_step = next_step  # noqa: SLF001
 
 
 def _tag(message: Any, name: str) -> bytes:
