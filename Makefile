@@ -22,16 +22,16 @@ help:  ## show the targets
 demo: $(VENV)/.demo  ## a real asynchronous GRPO run, ending in one W&B run
 	@$(BIN)/otel-rl demo
 
-# A file's tests stay together, because they share what it starts. Many wait for timers and other processes, so there are
-# two processes for each of two cores. ARGS replaces the options.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# A file's tests stay together, because they share what it starts. Many wait for timers and other processes, so there is
+# one process more than two cores. ARGS replaces the options.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: ARGS ?= $(PARALLEL)
 test: $(VENV)/.installed  ## the tests of each promise, in a few minutes
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not lab" $(ARGS)
 
 test-all: ARGS ?= $(PARALLEL) --durations=30
-test-all: $(VENV)/.installed  ## every test, with the long hunts and every parameter
+test-all: $(VENV)/.installed  ## every test: long hunts, every example and parameter, what `make lab` has built
 	@$(BIN)/python -m pytest $(ARGS)
 
 lab: $(VENV)/.installed  ## the real Collector, Jaeger, torch, Ray and others for the tests, once for all checkouts

@@ -106,6 +106,7 @@ def test_a_project_that_trackio_refuses_is_rejected_with_a_hint(tmp_path: Path) 
     assert "another project" in error.hint
 
 
+@pytest.mark.slow
 def test_a_deleted_experiment_of_mlflow_is_rejected_with_a_hint(
     tmp_path: Path, mlflow_server: MlflowServer
 ) -> None:
