@@ -13,6 +13,7 @@ With ``--check`` nothing is written, and pages that are out of date make it exit
 import argparse
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -35,6 +36,7 @@ from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
 from otel_rl.cli import commands as cli
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
+from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
 from otel_rl.worker.drops import DropReason
 
@@ -304,6 +306,12 @@ def _text(lines: Iterable[str]) -> str:
     return "\n" + "\n".join(lines).strip("\n") + "\n\n"
 
 
+def _schemas() -> Iterator[tuple[Path, str]]:
+    """Path and text of each published schema."""
+    text = json.dumps(json_schema(), indent=2) + "\n"
+    yield DOCS / "schemas" / "diagnose.json", text
+
+
 def main(argv: list[str] | None = None) -> int:
     """Fill the pages, or with ``--check`` name those that would change."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -320,6 +328,15 @@ def main(argv: list[str] | None = None) -> int:
             sys.stderr.write(f"docs/{path.name} is out of date. Run: make docs\n")
         else:
             path.write_text(filled, encoding="utf-8")
+    for path, text in _schemas():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            stale = True
+            sys.stderr.write(f"docs/schemas/{path.name} is out of date. Run: make docs\n")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     return int(stale)
 
 
