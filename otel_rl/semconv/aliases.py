@@ -12,7 +12,9 @@ A table ``dialects/<program>.toml`` holds what one program calls its metrics:
         scale       factor to the metric's unit; negative where the sign is the opposite
     labels          attribute of each label: name, and value with {} for the label's value
     dropped_labels  repeat another label
-    processes, spans  see ``foreign_processes.py`` and ``foreign_spans.py``
+    processes       see ``foreign_processes.py``
+    spans           see ``foreign_spans.py``
+    folds           see ``folded_attributes.py``
 
 A name without a rule stays, and so do its labels. A rule exists only if the program means the same
 as the registry: a timer that holds other timers is no phase, a running total is no counter's
@@ -40,7 +42,7 @@ _REDUCED_ALIKE: Final = frozenset({"min", "max", "sum"})
 _MAX_KNOWN: Final = 10_000
 """Bounds the caches against names that contain an id or a step."""
 
-_SECTIONS: Final = frozenset({"processes", "spans"})
+_SECTIONS: Final = frozenset({"folds", "processes", "spans"})
 
 _TABLES: Final = files(__package__).joinpath("dialects")
 
@@ -139,7 +141,7 @@ def dialect(program: str) -> Dialect:
 
 
 def sections(name: str) -> Iterator[Mapping[str, Any]]:
-    """Yield that section, ``processes`` or ``spans``, of each table that has it."""
+    """Yield a section of this name, see the module, of each table that has one."""
     for program in programs():
         section = _table(program).get(name)
         if section is not None:
