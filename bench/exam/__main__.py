@@ -15,16 +15,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bench.exam.case import draw, examine
+from bench.exam.case import examined
 from bench.exam.judge import Mark
 from bench.exam.report import as_text, figures, table, write_docs
-from otel_rl.diagnose.engine import diagnose
 
 DOCS = Path("docs/diagnose.md")
-
-
-def _one(number: int, seed: int) -> Mark:
-    return examine(draw(seed, number), diagnose)
 
 
 def _commit() -> str:
@@ -65,7 +60,7 @@ def main() -> None:
     print(f"SEED={seed}, rules of {commit}", flush=True)
     begun_s, marks = time.monotonic(), list[Mark]()
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for mark in pool.imap_unordered(partial(_one, seed=seed), numbers):
+        for mark in pool.imap_unordered(partial(examined, seed=seed), numbers):
             marks.append(mark)
             _note(mark, len(marks), len(numbers), time.monotonic() - begun_s)
     marks.sort(key=lambda mark: mark.number)

@@ -17,9 +17,10 @@ from bench.exam.requests import arrivals
 from bench.exam.styles import Instrumentation
 from bench.exam.truth import Fault, Truth
 from otel_rl.bridge.config import DiagnoseSettings
+from otel_rl.diagnose import engine
 from otel_rl.diagnose.history.run_history import RunHistory
 
-__all__ = ["Case", "draw", "examine"]
+__all__ = ["Case", "draw", "examine", "examined"]
 
 _NS: Final = 1_000_000_000
 _LOOKS: Final = 12  # after the symptom; then only at the end
@@ -80,6 +81,11 @@ def examine(case: Case, diagnose: Diagnose) -> Mark:
         "took_s": round(time.perf_counter() - begun_s, 1),
     }
     return replace(mark, about=about)
+
+
+def examined(number: int, seed: int) -> Mark:
+    """Draw a case and judge the rules of this checkout."""
+    return examine(draw(seed, number), engine.diagnose)
 
 
 def _with_symptom(fault: Fault, case: Case, made: Recording) -> Fault:
