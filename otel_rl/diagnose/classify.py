@@ -25,6 +25,7 @@ __all__ = [
     "from_nothing",
     "goodput_part_of",
     "stage_of",
+    "summed_by_step",
     "tracks_about",
     "waits_for_samples",
     "work_of",
@@ -271,3 +272,14 @@ def from_nothing(history: RunHistory, counts: Track) -> Track:
         [*(at_s for _, at_s in before), *counts.times_s],
         [*([0.0] * len(before)), *counts.values],
     )
+
+
+def summed_by_step(counts: Track) -> Track:
+    """Return a counter's increase in each step; one snapshot may have all of it, or nothing."""
+    summed = Track()
+    for step, at_s, value in zip(counts.steps, counts.times_s, counts.values, strict=True):
+        if summed.steps and summed.steps[-1] == step:
+            summed.values[-1] += value
+        else:
+            summed.add(step, at_s, value)
+    return summed

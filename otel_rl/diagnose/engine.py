@@ -6,10 +6,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from otel_rl.diagnose.costs import with_cost
 from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
     learning,
+    passing,
     processes,
     rare_phases,
     recurring,
@@ -18,6 +20,7 @@ from otel_rl.diagnose.detectors import (
     stale_policy,
     stalls,
 )
+from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
@@ -40,6 +43,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.throttling,
     slow_phases.slow_work,
     recurring.recurring,
+    passing.passing_slowdowns,
     rare_phases.rare_phases,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
@@ -99,6 +103,7 @@ def diagnose(
         _failures(part, causes),
         str(coverage(part)),
         why_not if found_nothing else (),
+        list(changes(part)),
     )
 
 
@@ -147,7 +152,8 @@ def _is_longer(steps: LevelChange) -> bool:
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
     in_order = sorted(causes, key=lambda cause: -cause.score)
-    return [_with_worker(history, cause) for cause in unexplained(in_order)]
+    named = [_with_worker(history, cause) for cause in unexplained(in_order)]
+    return [with_cost(history, cause) for cause in named]
 
 
 def _with_worker(history: RunHistory, cause: Cause) -> Cause:
@@ -160,8 +166,9 @@ def _with_worker(history: RunHistory, cause: Cause) -> Cause:
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    steps = level(settled(slow_phases.step_time(history)))
-    if steps is not None and _is_longer(steps):
+    track = settled(slow_phases.step_time(history))
+    steps, eased = level(track), level(Workload(history).eased_steps(track))
+    if steps is not None and _is_longer(steps) and eased is not None and _is_longer(eased):
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"

@@ -3,9 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about
+from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level
@@ -15,6 +16,7 @@ __all__ = [
     "clock_skew",
     "crash_loops",
     "crashes",
+    "fell_silent_together",
     "gc_pauses",
     "preemptions",
     "throttling",
@@ -23,6 +25,7 @@ __all__ = [
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
+_AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
 _GC_SHARE = 0.05
@@ -33,6 +36,8 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     failure = WorkerFailure.first_cause(history.failures)
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt or not (has_crashed or failure.error is not None):
+        return
+    if failure.error is None and fell_silent_together(history):
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -46,6 +51,28 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
         since=failure.step,
         evidence=[Evidence(failure.message)] if failure.message else (),
     )
+
+
+def fell_silent_together(history: RunHistory) -> bool:
+    """Return whether all workers stopped at once, and are of SDKs that report no end.
+
+    Their run has ended, or was killed: that cannot be told.
+    """
+    lasting = [one for one in history.failures if one.recovery_s is None]
+    if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
+        return False
+    known = (history.lags, *history.spans.values(), *history.workers.values())
+    workers = {name for of in known for name in of}
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
+    ends_ns = [one.time_ns for one in lasting]
+    is_at_once = max(ends_ns) - min(ends_ns) <= max(_AT_ONCE_S, _AT_ONCE * usual_s) * 1e9
+    return is_at_once and workers <= {one.worker for one in lasting}
+
+
+def _reports_ends(history: RunHistory) -> bool:
+    """Return whether workers are of otel_rl, by what only its workers measure."""
+    return any(key.startswith("phase/") or "/worker/" in key for key in history.workers)
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
@@ -176,7 +203,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
-                track = from_nothing(history, track)  # the same with its zeros
+                track = summed_by_step(from_nothing(history, track))  # the same with its zeros
             change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"

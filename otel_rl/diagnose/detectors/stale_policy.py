@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -11,6 +12,8 @@ from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "staleness"]
 
+_AT_ONCE = 0.4  # part of a change that makes it a jump
+_SETTLED_AT = 1.15  # times the level before: no more growth
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -147,6 +150,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.after - change.before < 1.5:
             continue
+        if change.jump < _AT_ONCE and _has_settled(track):
+            continue  # a buffer that has filled up
         yield Cause(
             Kind.STALENESS_GROWTH,
             0.4,
@@ -157,6 +162,14 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
         )
         return
+
+
+def _has_settled(track: Track) -> bool:
+    """Return whether the last part of a series is as high as the part before it."""
+    values = track.finite().values
+    part = len(values) // 5
+    before, now = median(values[-2 * part : -part]), median(values[-part:])
+    return now <= _SETTLED_AT * before
 
 
 def _gap(newest: Track, own: Track) -> Track:
