@@ -61,13 +61,15 @@ def fell_silent_together(history: RunHistory) -> bool:
     lasting = [one for one in history.failures if one.recovery_s is None]
     if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
         return False
-    known = (history.lags, *history.spans.values(), *history.workers.values())
-    workers = {name for of in known for name in of}
+    last_s: dict[str, float] = {}  # by the bridge's clock: a worker's own may be wrong
+    for of in (history.lags, *history.spans.values(), *history.workers.values()):
+        for name, track in of.items():
+            last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
-    ends_ns = [one.time_ns for one in lasting]
-    is_at_once = max(ends_ns) - min(ends_ns) <= max(_AT_ONCE_S, _AT_ONCE * usual_s) * 1e9
-    return is_at_once and workers <= {one.worker for one in lasting}
+    if not last_s or not last_s.keys() <= {one.worker for one in lasting}:
+        return False
+    return max(last_s.values()) - min(last_s.values()) <= max(_AT_ONCE_S, _AT_ONCE * usual_s)
 
 
 def _reports_ends(history: RunHistory) -> bool:
