@@ -96,10 +96,12 @@ class _Play:
             0.9 * math.log(self.load) + self.chance.gauss(0, 0.4 * self.program.drift)
         )
 
-    def check_hang(self, who: Who, stage: Stage, step: int, at_s: float) -> None:
-        if self.effects.hangs(who, stage, step):
-            self.made.open.append(Open(who, stage.phase, at_s))
-            raise _Stopped
+    def hangs(self, who: Who, stage: Stage, step: int, at_s: float) -> bool:
+        """Note whether a worker hangs here. Its peers come to the end of their own part."""
+        if not self.effects.hangs(who, stage, step):
+            return False
+        self.made.open.append(Open(who, stage.phase, at_s))
+        return True
 
     def _gc(self, who: Who, stage: Stage, step: int) -> float:
         if stage.job not in {Job.GENERATION, Job.ENVIRONMENT, Job.REWARD, Job.TRAINING}:
@@ -251,7 +253,8 @@ class _Lockstep(_Play):
         turns = self.alive(self.program.maker, step) if calls else workers
         for place, one in enumerate(turns):
             who = servers[(place + step) % len(servers)] if calls else one
-            self.check_hang(who, stage, step, begin_s)
+            if self.hangs(who, stage, step, begin_s):
+                continue
             took_s = self.took_s(who, stage, step)
             if calls:
                 whole_s = self.call(one, who, begin_s, took_s, step)
@@ -271,7 +274,9 @@ class _Lockstep(_Play):
         if stage.job is Job.TRAINING:
             for root in roots.values():
                 root.links += [one.number for one in before if one.who not in roots][:32]
-        self.now_s = max(one.end_s for one in done)
+        self.now_s = max([begin_s, *(one.end_s for one in done)])
+        if self.made.open:
+            raise _Stopped
         return done if stage.job in {Job.GENERATION, Job.REWARD} else before
 
 
@@ -336,11 +341,14 @@ class _Queue(_Play):
             ends = []
             workers = learners[: 1 if stage.only_first else None]
             for who, root in zip(workers, roots, strict=False):
-                self.check_hang(who, stage, step, begin_s)
+                if self.hangs(who, stage, step, begin_s):
+                    continue
                 end_s = begin_s + self.took_s(who, stage, step)
                 self.made.add(who, stage.phase, begin_s, end_s, step, parent=root)
                 ends.append(end_s)
-            self.now_s = max(ends)
+            self.now_s = max([begin_s, *ends])
+            if self.made.open:
+                raise _Stopped
             wait = self.program.waits[1]
             for who, root, end_s in zip(workers, roots, ends, strict=False):
                 if end_s < self.now_s and stage.job is Job.TRAINING:

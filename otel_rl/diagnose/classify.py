@@ -24,6 +24,7 @@ __all__ = [
     "Work",
     "from_nothing",
     "goodput_part_of",
+    "only_waits",
     "stage_of",
     "summed_by_step",
     "tracks_about",
@@ -190,6 +191,11 @@ def goodput_part_of(place: PhaseKey, phase_class: str = "") -> RlGoodputPartValu
 def _part_by_words(phase: str) -> RlGoodputPartValues | None:
     found = (part for part, words in _PART_OF_WORD if re.search(words, phase.lower()))
     return next(found, None)
+
+
+def only_waits(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``."""
+    return place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

@@ -8,7 +8,7 @@ from math import log
 from statistics import median
 from typing import Final
 
-from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, together, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -31,7 +31,7 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     """Find phases of whole roles that took longer for some steps, and then no more."""
     load = Workload(history)
     for place, tracks in history.spans.items():
-        if place in history.waits and work_of(place) is not Work.SYNC:
+        if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
         pooled = settled(load.eased(place, together(tracks)))
         found = _longest(pooled.values)

@@ -25,6 +25,7 @@ __all__ = [
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
+_FEWEST_STEPS = 8
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
@@ -35,7 +36,9 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
     failure = WorkerFailure.first_cause(history.failures)
     has_crashed = history.status == ExperimentStatus.CRASHED
-    if failure is None or failure.is_interrupt or not (has_crashed or failure.error is not None):
+    if failure is None or failure.is_interrupt:
+        return
+    if not has_crashed and failure.error is None and not _stands_still(history, failure):
         return
     if failure.error is None and fell_silent_together(history):
         return
@@ -51,6 +54,15 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
         since=failure.step,
         evidence=[Evidence(failure.message)] if failure.message else (),
     )
+
+
+def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
+    """Return whether the run has made no step since then, far longer than one takes."""
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    if failure.step is None or len(begun_s) < _FEWEST_STEPS or history.last > failure.step + 1:
+        return False
+    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
+    return history.ends_s - begun_s[-1] > max(_AT_ONCE_S, 3 * median(gaps_s), max(gaps_s[3:]))
 
 
 def fell_silent_together(history: RunHistory) -> bool:

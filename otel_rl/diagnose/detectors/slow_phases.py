@@ -11,7 +11,7 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
@@ -104,7 +104,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     work = {
         place: tracks
         for place, tracks in history.spans.items()
-        if place not in history.waits or work_of(place) is Work.SYNC
+        if not only_waits(history, place) or work_of(place) is Work.SYNC
     }
     pooled = {place: together(tracks) for place, tracks in work.items()}
     steps_s = step_time(history).finite().values

@@ -2,18 +2,17 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "staleness"]
 
-_AT_ONCE = 0.4  # part of a change that makes it a jump
-_SETTLED_AT = 1.15  # times the level before: no more growth
+_AT_ONCE = 0.75  # part of a change that makes it a jump
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -150,8 +149,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.after - change.before < 1.5:
             continue
-        if change.jump < _AT_ONCE and _has_settled(track):
-            continue  # a buffer that has filled up
+        if change.jump < _AT_ONCE and not _grows_faster(track):
+            continue  # a buffer that fills up from the beginning on
         yield Cause(
             Kind.STALENESS_GROWTH,
             0.4,
@@ -164,12 +163,12 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         return
 
 
-def _has_settled(track: Track) -> bool:
-    """Return whether the last part of a series is as high as the part before it."""
-    values = track.finite().values
-    part = len(values) // 5
-    before, now = median(values[-2 * part : -part]), median(values[-part:])
-    return now <= _SETTLED_AT * before
+def _grows_faster(track: Track) -> bool:
+    """Return whether a series has left its trend, upwards."""
+    left = departure(track.finite())
+    if left is None or not left.is_sure:
+        return False
+    return any(window.found > max(window.expected) for window in left.windows)
 
 
 def _gap(newest: Track, own: Track) -> Track:

@@ -51,5 +51,6 @@ class Played:
         at_ns = 0
         for at_ns, arrived in arrivals(self.program, how, every, self.made):
             intake.take(at_ns, arrived)
-        intake.take(at_ns + int(later_s * 1e9), ())
+        if self.made.is_over:
+            intake.take(at_ns + int(later_s * 1e9), ())
         self.history = RunHistory(intake.records)

@@ -128,9 +128,8 @@ def test_the_interval_of_wilson_is_that_of_the_tables() -> None:
 
 def test_the_table_is_replaced_as_a_whole(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(
-        "a\n<!-- exam: written by make diagnose-exam -->\nold\n<!-- end of exam -->\nb\n"
-    )
+    begin, end = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
+    page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
     marks = [judged(1, Truth((STRAGGLER,)), looks(FOUND))]
     write_docs(page, table(figures(marks, seed=4, commit="abc"), marks))
     text = page.read_text()
