@@ -14,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench capacity docs lock clean
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -72,6 +72,9 @@ bench: $(VENV)/.installed  ## side by side with what users do today, figures in 
 
 diagnose-bench: $(VENV)/.installed  ## every fault of the demo, and whether it is found, figures in build/diagnose-bench.json
 	@$(BIN)/python -m bench.diagnose $(ARGS)
+
+diagnose-exam: $(VENV)/.installed  ## the diagnosis examined with 300 runs drawn from a seed (SEED, CASES), figures in build/diagnose-exam.json
+	@$(BIN)/python -m bench.exam $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(ARGS)
 
 capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs measured here
 	@$(BIN)/python -m bench.capacity
