@@ -36,7 +36,7 @@ _SERIES: Final = (
 )
 _WORKER: Final = ("role", "worker_index", "worker")
 _SHARE: Final = "step"
-_ROWS: Final = 50_000  # turned into points at a time
+_ROWS: Final = 5_000  # turned into points at a time
 
 
 class TimedPoint(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.archive.file_writer import FileHead, table_of, write_file
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
 from otel_rl.bridge.replay.archived_run import archived_run, identity_of
@@ -159,6 +160,16 @@ def test_other_files_or_rules_are_another_source(tmp_path: Path) -> None:
     ]
     assert len({*marks}) == 3
     assert identity_of(archive, settings) == marks[0]
+
+
+def test_a_replay_that_is_interrupted_ends_before_its_rows_are_made(tmp_path: Path) -> None:
+    settings = AlignSettings()
+    _, files = original(settings)
+    archive = written(tmp_path / "archive", files)
+    with closing(SqliteJournal(tmp_path / "scratch")) as journal:
+        with pytest.raises(JournalError, match="interrupted"):
+            archived_run(archive, journal, settings, is_over=lambda: True)
+        assert RunStore(journal).next_row(KEY) == 0
 
 
 def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
