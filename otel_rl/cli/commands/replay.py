@@ -181,13 +181,11 @@ def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[Repl
     from otel_rl.bridge.replay.archive_files import archives_below
     from otel_rl.cli.archive_source import ArchiveSource
 
-    found: list[ReplaySource] = []
-    for place in places:
-        try:
-            found += [ArchiveSource(files, settings) for files in archives_below(place)]
-        except JournalError as exc:
-            say(str(exc))
-    return found
+    return [
+        ArchiveSource(files, settings)
+        for place in places
+        for files in archives_below(place, lambda exc: say(str(exc)))
+    ]
 
 
 def _renamed(key: ExperimentKey, name: str) -> ExperimentKey:

@@ -99,11 +99,15 @@ def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[
     return [*rows, *aligner.close(now_ns, everything=True)], files
 
 
+def unexpected(fault: JournalError) -> None:
+    pytest.fail(str(fault))
+
+
 def written(directory: Path, files: Sequence[Sequence[bytes]]) -> ArchiveFiles:
     for number, parts in enumerate(files):
         path = directory / "run" / f"{number}.parquet"
         write_file(path, table_of(FileHead(str(path), KEY.experiment, KEY.trial), parts))
-    (found,) = archives_below(directory)
+    (found,) = archives_below(directory, unexpected)
     return found
 
 
@@ -172,10 +176,15 @@ def test_a_replay_that_is_interrupted_ends_before_its_rows_are_made(tmp_path: Pa
         assert RunStore(journal).next_row(KEY) == 0
 
 
-def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(JournalError, match=r"a\.parquet.* cannot be read"):
-        [*archives_below(tmp_path)]
+def test_a_run_with_a_damaged_file_is_named_and_others_are_found(tmp_path: Path) -> None:
+    _, files = original(AlignSettings())
+    archive = written(tmp_path, files)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "a.parquet").write_bytes(b"PAR1 and no more")
+    faults: list[JournalError] = []
+    assert [*archives_below(tmp_path, faults.append)] == [archive]
+    (fault,) = faults
+    assert "a.parquet' cannot be read" in str(fault)
 
 
 def test_files_of_other_programs_are_left_alone(tmp_path: Path) -> None:
@@ -183,4 +192,4 @@ def test_files_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"value": [1.0]}), tmp_path / "other.parquet")
-    assert [*archives_below(tmp_path)] == []
+    assert [*archives_below(tmp_path, unexpected)] == []
