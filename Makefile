@@ -49,7 +49,7 @@ lint: $(VENV)/.installed  ## ruff, mypy, import-linter, generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.semconv.generate --check
-	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python -m docs.generate --check
 
 format: $(VENV)/.installed  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
@@ -78,7 +78,7 @@ capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs 
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m tools.semconv.generate
-	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m docs.generate
 
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header
 LOCK_ALL := $(LOCK) --universal --python-version 3.11 pyproject.toml

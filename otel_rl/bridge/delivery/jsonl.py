@@ -37,6 +37,7 @@ from otel_rl.bridge.delivery.console_lines import ConsoleLines
 from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
 from otel_rl.bridge.delivery.local_files.read_back import ReadBack
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.journal.formats.row_format import fast_json
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
@@ -183,17 +184,21 @@ def _sync_names(directory: Path) -> None:
 
 
 def _line(row: Row) -> bytes:
-    values = {key: _named(value) for key, value in row.values.items()}
     record: dict[str, object] = {
         "number": row.number,
         "step": row.step,
         "attempt": row.attempt,
         "time_ns": row.time_ns,
         "policy_version": row.policy_version,
-        "values": values,
+        "values": row.values,
     }
     if row.labels:
         record["labels"] = dict(row.labels)
+    line = None if row.tables else fast_json(record, row.values.values())
+    # Other text is escaped: some readers take further characters for the end of a line.
+    if line is not None and line.isascii():
+        return line + b"\n"
+    record["values"] = {key: _named(value) for key, value in row.values.items()}
     tables = {
         key: {
             "columns": table.columns,

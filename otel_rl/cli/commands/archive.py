@@ -34,8 +34,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "archive",
-        description="Write the values that a stopped bridge has left for the archive, and show "
-        "where the Parquet files of each run are (docs/archive.md).",
+        description="Write what a stopped bridge has left for the archive, and show where each "
+        "run's Parquet files are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -66,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--again",
         action="store_true",
-        help="ask the tracker also for runs that an earlier replay has finished",
+        help="also ask for runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
