@@ -45,6 +45,6 @@ class Intake:
         self._now_ns = now_ns
         self._aligner.clock_is(now_ns)
         self._aligner.close(now_ns)
-        kept = self._aligner.take_history(now_ns)
+        kept = self._aligner.logs.take_history(now_ns)
         if kept is not None:
             self.records.append(Facts.decode(kept.body))
