@@ -38,6 +38,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.spec import Instrument, Reduction
 from tests.kept import revived
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -284,4 +285,4 @@ def is_own(key: str, *names: str) -> bool:
 
 
 TestAlignment = Alignment.TestCase
-TestAlignment.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestAlignment.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

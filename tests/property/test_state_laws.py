@@ -41,6 +41,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.spec import STEP_SPAN, Instrument, Reduction
 from tests.kept import from_bytes, to_bytes
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -267,7 +268,7 @@ moves = st.lists(
     data=st.data(),
     per_worker=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
     moves: Sequence[tuple[str, float]],
     restarts: Sequence[bool],
