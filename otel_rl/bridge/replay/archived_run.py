@@ -69,7 +69,7 @@ def archived_run(files: ArchiveFiles, journal: Journal, settings: AlignSettings)
         if len(rows) >= _COMMIT_ROWS:
             _keep(store, files.key, aligner, rows)
             rows = []
-    _keep(store, files.key, aligner, rows, Description(devices=aligner.devices))
+    _keep(store, files.key, aligner, rows, Description(devices=aligner.standing.devices))
     return StoredRun(store, files.key, identity_of(files, settings))
 
 
@@ -99,7 +99,10 @@ def _rows(
         aligner.add(decoded, received_ns=now_ns)
         alive = [one for one in alive if one.last_ns >= now_ns]
         yield aligner.close(now_ns)
-        aligner.take_log(), aligner.take_history(now_ns)  # of use to a bridge that goes on
+        (
+            aligner.logs.take_dedup(),
+            aligner.logs.take_history(now_ns),
+        )  # of use to a bridge that goes on
     yield aligner.close(now_ns, everything=True)
 
 
@@ -134,13 +137,13 @@ def _keep(
     rows: Sequence[Row],
     description: Description | None = None,
 ) -> None:
-    keys = aligner.take_keys()
+    keys = aligner.row_maker.keys.take()
     store.commit(
         [
             Commit(
                 key,
                 rows,
-                aligner.next_number,
+                aligner.row_maker.next_number,
                 b"",
                 description=description,
                 keys=encode_keys(keys) if keys else None,

@@ -12,7 +12,6 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
 from otel_rl.bridge.replay.archived_run import archived_run, identity_of
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.errors import JournalError
 from otel_rl.records import (
     Decoded,
@@ -83,7 +82,7 @@ def points_of(worker: Worker, second: int) -> Iterator[Point]:
 def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[bytes]]]:
     """The rows of a bridge, and the parts of three files, of which the last is late."""
     aligner = Aligner(settings)
-    aligner.archived = ArchivedPoints()
+    aligner.logs.begin_archive()
     rows: list[Row] = []
     files: list[list[bytes]] = [[], [], []]
     for second in range(SECONDS):
@@ -94,7 +93,7 @@ def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[
             aligner.add(decoded, received_ns=now_ns)
         rows += aligner.close(now_ns)
         place = 2 if second % 20 == 9 else second * 2 // SECONDS
-        files[place] += [body for _, body in aligner.archived.take()]
+        files[place] += [body for _, body in aligner.logs.take_archived()]
     return [*rows, *aligner.close(now_ns, everything=True)], files
 
 
