@@ -416,6 +416,11 @@ def init(
     metadata = validated_metadata(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
+    _begin(identity, settings, metadata)
+
+
+def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> None:
+    """Start the session of the process, or check that it is the one that has begun."""
     with _lock:
         if _session is None:
             _start(identity, settings, is_guess=False, metadata=metadata)

@@ -108,10 +108,8 @@ def _rows(
         aligner.add(decoded, received_ns=now_ns)
         alive = [one for one in alive if one.last_ns >= now_ns]
         yield aligner.close(now_ns)
-        (
-            aligner.logs.take_dedup(),
-            aligner.logs.take_history(now_ns),
-        )  # of use to a bridge that goes on
+        # Of use to a bridge that goes on.
+        aligner.logs.take_dedup(), aligner.logs.take_history(now_ns)
     yield aligner.close(now_ns, everything=True)
 
 
