@@ -134,7 +134,7 @@ class Series:
         instrument: Kind of its points.
         scope: Name, version and attributes of the instrumentation scope, as one text.
         typed: (name, unambiguous spelling of the value) of each non-text attribute, so that two
-            series whose values only look alike have separate totals.
+            series whose values only look alike have separate totals; and pairs that were folded.
         data: The kind of OTLP data where ``instrument`` does not define it: ``summary``,
             ``exponential``, ``delta`` or ``share``; else empty.
     """

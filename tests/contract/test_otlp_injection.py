@@ -31,6 +31,7 @@ from tests.otlp_requests import (
     point,
     trace_request,
 )
+from tests.slow import examples
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -242,7 +243,7 @@ TIGHT = ReceiveLimits(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=4), ANY_TEXT, ANY_TEXT)
 def test_what_a_sender_is_told_is_one_printable_line(
     attributes: dict[str, str], name: str, experiment: str

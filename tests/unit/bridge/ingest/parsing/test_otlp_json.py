@@ -30,6 +30,7 @@ from tests.otlp_requests import (
     metrics_request,
     trace_request,
 )
+from tests.slow import examples
 
 MAX_OBJECTS = 100_000
 
@@ -311,7 +312,7 @@ def as_otlp_json(value: Any, key: str = "") -> Any:
     return value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     values=st.lists(
         st.floats(allow_nan=False) | st.just(math.nan) | st.integers(-(2**63), 2**63 - 1),
