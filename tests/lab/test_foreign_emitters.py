@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.docs_examples import blocks
 from tests.faults.keeper import wait_for
 from tests.lab.emitters import Emitter, Kind
 from tests.lab.programs import EMITTER_NODE, EMITTERS
@@ -695,7 +694,7 @@ def test_what_is_scraped_counts_once_over_restarts_of_the_collector_and_of_the_t
 
 # The examples of the page about other SDKs, as their readers run them.
 
-PAGE = Path(__file__).parents[2] / "docs" / "other-sdks.md"
+PROGRAMS = Path(__file__).parents[2] / "examples" / "other_sdks"
 
 
 def run_example(directory: Path, *command: str | Path) -> Sequence[Row]:
@@ -712,10 +711,9 @@ def assert_is_reported(rows: Sequence[Row]) -> None:
 
 
 def test_the_go_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None:
-    (code,) = blocks(PAGE, "go")
     for name in ("go.mod", "go.sum"):
         shutil.copy(Path(__file__).parent / "emitters" / "go" / name, tmp_path)
-    (tmp_path / "main.go").write_text(code)
+    shutil.copy(PROGRAMS / "main.go", tmp_path)
     built = tmp_path / "generator"
     # As `make lab` builds the emitter, so that what the two share is compiled already.
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
@@ -726,7 +724,6 @@ def test_the_go_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_node_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None:
-    (code,) = blocks(PAGE, "js")
     (tmp_path / "node_modules").symlink_to(EMITTER_NODE.path.parent / "node_modules")
-    (tmp_path / "generator.mjs").write_text(code)
+    shutil.copy(PROGRAMS / "generator.mjs", tmp_path)
     assert_is_reported(run_example(tmp_path, "node", "generator.mjs"))
