@@ -127,8 +127,7 @@ def test_a_read_beside_unfinished_batches_does_not_look_at_the_whole_backlog(
     spool.append([batch() for _ in range(2_000)])
     taken = {one.offset for one in spool.read(KEY, max_bytes=3)}
     with journal.read() as connection:
-        opened = cast("sqlite3.Connection", connection)
-        looked = 0
+        opened, looked = connection, 0
 
         def look() -> None:
             nonlocal looked
