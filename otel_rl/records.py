@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NewType
 
 from otel_rl.semconv.names import LOG_IOSTREAM
 from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
+from otel_rl.signals import Signal
 
 __all__ = [
     "CONSOLE",
@@ -66,14 +67,6 @@ PART: Final = 1_000
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
-
-
-class Signal(StrEnum):
-    """OTLP signals that the bridge accepts."""
-
-    METRICS = "metrics"
-    TRACES = "traces"
-    LOGS = "logs"
 
 
 @dataclass(frozen=True, slots=True, order=True)

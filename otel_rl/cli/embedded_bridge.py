@@ -21,7 +21,7 @@ from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.rows.processor import NO_METRIC_HINT
+from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
@@ -59,11 +59,16 @@ _FIRST_NEWS_S = 3.0
 _NEWS_S = 10.0
 
 
-def say(text: str) -> None:
-    """Print one line for the user on standard error; standard output belongs to the command."""
+def say(text: str, *, token: str = "") -> None:
+    """Print one line for the user on standard error; standard output belongs to the command.
+
+    Args:
+        text: Shown without secrets.
+        token: Shown behind it: a secret of this command that its user needs.
+    """
     # On a terminal it takes the place of a live line.
     begin = _CLEAR_LINE if sys.stderr.isatty() else ""
-    print(begin + shown(f"otel-rl: {text}"), file=sys.stderr, flush=True)
+    print(begin + shown(f"otel-rl: {text}") + token, file=sys.stderr, flush=True)
 
 
 def embedded_defaults(key: ExperimentKey) -> dict[str, object]:

@@ -52,6 +52,7 @@ _COMMANDS: Final = {
     "top": _Command("show runs and their workers in the terminal, kept up to date", "bridge"),
     "view": _Command("show runs in a browser, live and ended, without any account", "view"),
     "report": _Command("write one HTML file about a run, to be mailed or kept", "view"),
+    "mcp": _Command("answer agents that ask about runs, by the Model Context Protocol", "mcp"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
     "doctor": _Command("check what would prevent runs from being written, with remedies", "bridge"),
 }

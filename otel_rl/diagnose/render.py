@@ -1,12 +1,11 @@
-"""Renders a diagnosis as text and as JSON."""
+"""Renders a diagnosis as text."""
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from otel_rl.diagnose.advice import next_look
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Verdict
-from otel_rl.redaction import printable
 
-__all__ = ["as_json", "in_words", "summary"]
+__all__ = ["in_words", "summary"]
 
 
 def summary(report: Diagnosis) -> str:
@@ -31,6 +30,8 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
     yield f"steps {report.first} to {report.last}: {report.verdict}{doubts}"
     for symptom in report.symptoms:
         yield f"  {symptom}"
+    for change in report.changes:
+        yield f"  no fault: {change}"
     if report.bound is not None:
         role, phase, share = report.bound
         yield f"  most of the time of a step: {role}/{phase}, {share:.0%}"
@@ -42,53 +43,20 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
             yield f"     {_evidence(evidence)}"
             for trace in evidence.traces:
                 yield f"       trace {trace_url.replace('{trace_id}', trace) or trace}"
+        yield from _place(cause)
+        yield f"     next: {next_look(cause)}"
     if report.verdict is Verdict.NO_CLEAR_CAUSE:
         yield "No phase, worker or metric stands out enough to be called the cause."
     if report.seen and not report.causes:
         yield f"  seen: {report.seen}"
 
 
-def as_json(report: Diagnosis) -> Mapping[str, object]:
-    """Return the report in plain values; NaN and infinities are null."""
-    bound = report.bound
-    return {
-        "steps": [report.first, report.last],
-        "verdict": report.verdict.value,
-        "causes": [_cause(cause) for cause in report.causes],
-        "symptoms": [printable(symptom) for symptom in report.symptoms],
-        "bound": None
-        if bound is None
-        else {"role": bound[0], "phase": printable(bound[1]), "share": round(bound[2], 4)},
-        "failures": [printable(failure) for failure in report.failures],
-        "seen": printable(report.seen),
-        "doubts": [printable(doubt) for doubt in report.doubts],
-        "words": printable(summary(report)),
-    }
-
-
-def _cause(cause: Cause) -> Mapping[str, object]:
-    return {
-        "kind": cause.kind.value,
-        "role": cause.role,
-        "worker": _printable(cause.worker),
-        "phase": _printable(cause.phase),
-        "since_step": cause.since,
-        "until_step": cause.until,
-        "score": round(cause.score, 3),
-        "words": printable(cause.words),
-        "evidence": [
-            {
-                "what": printable(one.what),
-                "key": _printable(one.key),
-                "worker": _printable(one.worker),
-                "before": _number(one.before),
-                "after": _number(one.after),
-                "unit": one.unit,
-                "traces": list(one.traces),
-            }
-            for one in cause.evidence
-        ],
-    }
+def _place(cause: Cause) -> Iterator[str]:
+    if cause.host is not None:
+        pid = "" if cause.pid is None else f", process {cause.pid}"
+        yield f"     on {cause.host}{pid}"
+    for place, frame in enumerate(cause.stack):
+        yield f"     {'where: ' if place == 0 else '       from '}{frame}"
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -98,12 +66,3 @@ def _evidence(evidence: Evidence) -> str:
         return f"{evidence.what}{of}{key}"
     unit = f" {evidence.unit}" if evidence.unit else ""
     return f"{evidence.what}{of}: {evidence.before:.3g} -> {evidence.after:.3g}{unit}{key}"
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
-
-
-def _printable(text: str | None) -> str | None:
-    """Make a sender's text printable: printed values of JSON are not escaped."""
-    return None if text is None else printable(text)

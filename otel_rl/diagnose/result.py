@@ -73,6 +73,9 @@ class Cause:
         until: Approximate last step; None if it goes on.
         answered_by: For late calls, the roles that answer them.
         evidence: The strongest first.
+        host: Of the worker; None if it is unknown.
+        pid: Of the worker's process; None if it is unknown.
+        stack: Where the worker stands in its program, the innermost call first; none if unknown.
     """
 
     kind: Kind
@@ -85,6 +88,9 @@ class Cause:
     until: int | None = None
     answered_by: frozenset[str] = frozenset()
     evidence: Sequence[Evidence] = ()
+    host: str | None = None
+    pid: int | None = None
+    stack: Sequence[str] = ()
 
 
 class Verdict(StrEnum):
@@ -111,6 +117,7 @@ class Diagnosis:
         failures: Of workers, in words, the last ones; those of a cause left out.
         seen: What the verdict rests on, in words.
         doubts: Why a run without a finding may still not be healthy, in words.
+        changes: Deliberate changes, which are no faults, in words.
     """
 
     first: int
@@ -122,3 +129,4 @@ class Diagnosis:
     failures: Sequence[str] = ()
     seen: str = ""
     doubts: Sequence[str] = ()
+    changes: Sequence[str] = ()

@@ -8,22 +8,25 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
 from otel_rl.bridge.journal.run_reader import history_size, read_history, revision
 from otel_rl.diagnose.history.records import Facts
-from otel_rl.errors import JournalError
+from otel_rl.errors import ConfigError, JournalError
 from otel_rl.run_id import run_id
 from otel_rl.view.run_data import RunData
 
-__all__ = ["Found", "Journals", "Progress"]
+__all__ = ["Found", "Journals", "Progress", "may_see"]
 
 # Histories that are kept in memory, by the size of their columns.
 _MAX_MEMORY_BYTES: Final = 100 << 20
 
 # An answer is not held up for longer by a long history; the next one reads on.
 _READING_S: Final = 0.6
+
+_MOST_NAMES: Final = 20  # of runs, in a message
 
 Open = Callable[[], AbstractContextManager[Connection]]
 
@@ -40,6 +43,19 @@ class Found(NamedTuple):
     id: str
     run: RunOverview
     open: Open
+
+
+Sees = Callable[[Found], bool]
+
+
+def may_see(found: Found, experiments: Sequence[str] | None) -> bool:
+    """Return whether a reader may see a run.
+
+    Args:
+        found: The run.
+        experiments: Those of the reader, see ``Grant``; None for all.
+    """
+    return experiments is None or Grant("", experiments).problem(found.run.key) is None
 
 
 class Progress(NamedTuple):
@@ -102,6 +118,35 @@ class Journals:
     def run(self, run: str) -> Found | None:
         """Return the run of an id; of several journals, from the one that changed last."""
         return next((one for one in self.runs()[0] if one.id == run), None)
+
+    def named(self, wanted: str | None, *, sees: Sees = lambda _run: True) -> Found:
+        """Return the most recently active run, of a name if one is given.
+
+        Args:
+            wanted: ``EXPERIMENT``, ``TRIAL``, both with a slash, or an id.
+            sees: Whether a reader may see a run; others are as if they were not there.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = [one for one in self.runs()[0] if sees(one)]
+        for one in found:
+            key = one.run.key
+            if wanted in {None, one.id, str(key), key.experiment, key.trial}:
+                return one
+        if wanted is None:
+            raise ConfigError(
+                f"There is no run in the journals below {str(self._settings.data)!r}.",
+                hint="Name the data directory of a bridge: --data DIR.",
+            )
+        names = sorted({str(one.run.key) for one in found})
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise ConfigError(
+            f"There is no run {wanted!r}.",
+            hint=f"There are: {', '.join(names[:_MOST_NAMES])}{more}."
+            if names
+            else "Name the data directory of a bridge: --data DIR.",
+        )
 
     def revision(self) -> int:
         """Return a number that changes whenever a run does."""

@@ -12,14 +12,13 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.journal.run_reader import read_keys
 from otel_rl.errors import OtelRLError
-from otel_rl.records import KeySpec
+from otel_rl.records import ExperimentStatus, KeySpec
 from otel_rl.redaction import redacted, shown
 from otel_rl.semconv.spec import Tier
 from otel_rl.version import __version__
-from otel_rl.view.journals import Found, Journals, Progress
+from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.health import health
 from otel_rl.view.parts.overview import (
     Catalogue,
@@ -138,14 +137,14 @@ class Pages:
                 return self._runs(question)
             case ["runs", run, part] if part in self._parts:
                 found = self._journals.run(run)
-                if found is None or not _may_see(found, question.experiments):
+                if found is None or not may_see(found, question.experiments):
                     raise _NotFound("There is no such run in the journals.")
                 return self._parts[part](found, question.query)
         raise _NotFound("There is no such page.")
 
     def _runs(self, question: Question) -> Any:
         found, faults = self._journals.runs()
-        seen = [one for one in found if _may_see(one, question.experiments)]
+        seen = [one for one in found if may_see(one, question.experiments)]
         now_ns = self._clock_ns()
         return {
             "version": __version__,
@@ -208,13 +207,15 @@ class Pages:
             return diagnosis(found, (first, last))
         known = self._diagnoses.get(found.id)
         now_s = time.monotonic()
+        is_over = found.run.description.status is not ExperimentStatus.RUNNING
         is_new = known is not None and (
-            known[1] == found.run.changed_ns or now_s - known[0] < _DIAGNOSED_EVERY_S
+            (is_over and known[1] == found.run.changed_ns) or now_s - known[0] < _DIAGNOSED_EVERY_S
         )
         if known is None or not is_new:
             if len(self._diagnoses) > _MAX_RUNS:
                 self._diagnoses.clear()
-            known = now_s, found.run.changed_ns, diagnosis(found)
+            made = diagnosis(found, now_ns=self._clock_ns())
+            known = now_s, found.run.changed_ns, made
             self._diagnoses[found.id] = known
         return known[2]
 
@@ -246,10 +247,6 @@ class Pages:
             **health(found, progress.data, self._settings, self._clock_ns()),
             **_read_so_far(progress),
         }
-
-
-def _may_see(found: Found, experiments: Sequence[str] | None) -> bool:
-    return experiments is None or Grant("", experiments).problem(found.run.key) is None
 
 
 def _keys(found: Found) -> Sequence[KeySpec]:

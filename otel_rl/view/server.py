@@ -2,22 +2,17 @@
 
 import asyncio
 import contextlib
-import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from hashlib import sha256
 
 import uvicorn
 from starlette.applications import Starlette
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.security.exposure import is_loopback
-from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens, TokenSettings
-from otel_rl.errors import ConfigError
-from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
+from otel_rl.view.listener import Listener
 from otel_rl.view.pages import Answer, Pages, Question
 
 __all__ = ["ViewServer"]
@@ -42,28 +37,16 @@ class ViewServer:
         self, settings: BridgeSettings, host: str, port: int, *, is_behind_proxy: bool = False
     ) -> None:
         self._pages = Pages(settings)
-        self._token = "" if is_loopback(host) or is_behind_proxy else secrets.token_urlsafe(24)
-        tokens = Tokens(_auth(self._token))
-        access = Access(
-            tokens.grant,
-            wants_token=tokens.are_needed,
-            host=host,
-            is_behind_proxy=is_behind_proxy,
-        )
-        self._host = host
+        self._listener = Listener("--listen", host, port, is_behind_proxy=is_behind_proxy)
         # One thread: what was read is shared between questions.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
-        self._routes = PageRoutes(self._answer, access)
-        self._socket = _listen(host, port)
+        self._routes = PageRoutes(self._answer, self._listener.access)
 
     @property
     def url(self) -> str:
         """Return the link to open, with the token if one is needed."""
-        port = self._socket.getsockname()[1]
-        is_any = self._host in {"0.0.0.0", "::", ""}  # noqa: S104  # compared, not bound
-        host = socket.gethostname() if is_any else self._host
-        host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{port}/" + (f"?token={self._token}" if self._token else "")
+        token = self._listener.token
+        return self._listener.url + (f"?token={token}" if token else "")
 
     def serve(self, started: Callable[[], None] = lambda: None) -> None:
         """Answer until SIGINT or SIGTERM.
@@ -86,7 +69,7 @@ class ViewServer:
         )
         server = _Server(config, self._routes.stop)
         with contextlib.suppress(KeyboardInterrupt):  # it has ended in order by then
-            server.run(sockets=[self._socket])
+            server.run(sockets=[self._listener.socket])
 
     async def _answer(self, question: Question) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(
@@ -104,31 +87,3 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stop()
         await super().shutdown(sockets)
-
-
-def _auth(token: str) -> AuthSettings:
-    if not token:
-        return AuthSettings()
-    digest = sha256(token.encode()).hexdigest()
-    return AuthSettings(
-        tokens=(
-            TokenSettings(name="view", experiments=("*",), sha256=(digest,), file=None, share=None),
-        )
-    )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError as exc:
-        raise ConfigError(
-            f"--listen: cannot use {host}:{port}: {exc.strerror}.",
-            hint="Choose another port, or 0 for a free one.",
-        ) from exc
-    return listener

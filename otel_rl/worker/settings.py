@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from opentelemetry.util.re import parse_env_headers
 
 from otel_rl.errors import ConfigError
-from otel_rl.records import Signal
 from otel_rl.redaction import redacted
+from otel_rl.signals import Signal
 from otel_rl.worker.gpu import (
     GpuOptions,
     GpuSettings,

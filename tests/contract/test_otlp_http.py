@@ -39,7 +39,7 @@ from otel_rl.errors import (
     JournalClosed,
     JournalFull,
 )
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,

@@ -16,8 +16,8 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.wandb.display.growing_tables import MAX_TABLES
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import validate
-from otel_rl.records import Signal
 from otel_rl.run_id import run_id
+from otel_rl.signals import Signal
 from tests import plain_http
 from tests.otlp_requests import (
     Attributes,

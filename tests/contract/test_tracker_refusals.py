@@ -119,6 +119,26 @@ def test_a_deleted_experiment_of_mlflow_is_rejected_with_a_hint(
     assert "mlflow experiments restore" in error.hint
 
 
+def test_a_name_that_mlflow_refuses_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    error = opened("mlflow", tmp_path, experiment="x" * 600)
+    assert isinstance(error, TrackerRejected)
+    assert "exceeds the maximum length" in str(error)
+    assert "the experiment's name" in error.hint
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "jsonl"])
+def test_others_refuse_no_name_of_a_run(tmp_path: Path, tracker: str) -> None:
+    key = ExperimentKey("../a\0b" * 100, "..")
+    run = RunInfo(key, run_id(key.experiment, key.trial), tmp_path / "files")
+    run.directory.mkdir()
+    with WriterProcess(tracker) as writer:
+        assert writer.open(run) == 0
+        writer.write([_row()])
+        assert writer.close(exit_code=0) == 1
+    made = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")}
+    assert made <= {"files", "trackio", ".cache", ".config", ".huggingface"}
+
+
 def test_a_directory_that_tensorboard_cannot_have_is_rejected_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").touch()
     error = opened("tensorboard", tmp_path)

@@ -13,7 +13,7 @@ from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.ingest.validation.sanitize import Sanitizer
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.errors import MalformedRequest
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.fuzz.cases import make_case
 from tests.fuzz.corpus import corpus
 from tests.fuzz.fuzzer import T0, Fuzzer, Report

@@ -72,12 +72,17 @@ def _state(intake: PointIntake) -> str:
     return repr(
         (
             intake.sample_counts,
-            intake.series.to_wire(),
+            intake.series.state.to_wire(),
             intake.axis.to_wire(),
             intake.steps.to_wire(),
             intake.windows.to_wire(),
             intake.history.take(
-                0, 0, intake.series.workers, intake.series.names(), 1 << 20, everything=True
+                0,
+                0,
+                intake.series.workers.states,
+                intake.series.workers.names(),
+                1 << 20,
+                everything=True,
             ),
             intake.warnings,
             intake.dropped,

@@ -12,6 +12,7 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -303,5 +304,17 @@ def _quantiles(one: wire.ArchivedDetail) -> Sequence[dict[str, float]]:
     ]
 
 
+class _NoPandas(MetaPathFinder):
+    """Hides pandas, which Arrow loads if it is installed, and does not need here.
+
+    It would take as much CPU as all else that a process does for a small file.
+    """
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not needed", name=fullname)
+
+
 if __name__ == "__main__":
+    sys.meta_path.insert(0, _NoPandas())
     sys.exit(main())

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,18 +27,22 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.render import as_json, in_words
+from otel_rl.diagnose.places import Place, with_places
+from otel_rl.diagnose.render import in_words
+from otel_rl.diagnose.report_json import json_schema, run_as_json
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable, redacted, shown
 from otel_rl.run_id import run_id
+from otel_rl.view.journals import Journals
 from otel_rl.view.report import CAUSES, write_report
+from otel_rl.view.worker_places import places_of
 
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Name the worker and phase behind a slower or worse run, during it or after it, from the history that
-its bridge keeps: ranked causes with evidence. Exits 0 whatever it finds.
+Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
+Exits 0 whatever it finds.
 """
 
 _EPILOG = """\
@@ -73,15 +78,18 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--now",
         action="store_true",
-        help="only what is wrong now, without what has passed",
+        help="only what is wrong now",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="as JSON")
     output.add_argument(
+        "--json-schema", action="store_true", help="print the JSON Schema of --json, no run"
+    )
+    output.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page too: causes, charts of step times, timeline, workers",
+        help="write a page too",
     )
     parser.add_argument(
         "--jaeger", metavar="URL", help="read the traces of this Jaeger instead of a journal"
@@ -108,6 +116,9 @@ def _hours(text: str) -> timedelta:
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    if arguments.json_schema:
+        print(json.dumps(json_schema(), indent=1))
+        return 0
     settings = settings_of(arguments)
     if arguments.html is not None:
         _check_html(arguments)
@@ -130,10 +141,10 @@ def _command(arguments: argparse.Namespace) -> int:
         )
     silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
     report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
+    if arguments.jaeger is None and any(cause.worker for cause in report.causes):
+        report = with_places(report, _places(settings, key))
     if arguments.json:
-        run = {"experiment": key.experiment, "trial": key.trial, "attempt": history.attempt}
-        spent = {printable(role): of for role, of in goodput.as_json(goodput_of(history)).items()}
-        answer = {**run, "goodput": spent, **as_json(report)}
+        answer = run_as_json(key, history, report)
         print(json.dumps(answer, indent=1, allow_nan=False))
         return 0
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
@@ -149,6 +160,12 @@ def _command(arguments: argparse.Namespace) -> int:
         size = write_report(settings, wanted_id, arguments.html, contents)
         print(shown(f"{arguments.html} ({size / 1e6:.1f} MB)"))
     return 0
+
+
+def _places(settings: BridgeSettings, key: ExperimentKey) -> Mapping[str, Place]:
+    with closing(Journals(settings)) as journals:
+        found = journals.run(run_id(key.experiment, key.trial))
+        return {} if found is None else places_of(found)
 
 
 def _check_html(arguments: argparse.Namespace) -> None:

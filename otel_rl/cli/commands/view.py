@@ -3,22 +3,21 @@
 import argparse
 import importlib.util
 import webbrowser
+from contextlib import closing
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
-from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
 
 __all__ = ["add_parser", "run_of"]
 
 _DESCRIPTION = """\
-Show runs in a browser, live and ended: charts, causes of faults, a timeline of spans, workers,
-rollouts, health. Reads journals beside their bridges and changes nothing; needs no account and no
-internet.
+Show runs in a browser, live and ended. Reads journals beside their bridges and changes
+nothing; needs no account and no internet.
 """
 
 _EPILOG = """\
@@ -73,7 +72,7 @@ def _command(arguments: argparse.Namespace) -> int:
     url = server.url + place
 
     def started() -> None:
-        say(f"{url} (Ctrl-C ends it)")
+        say("Ctrl-C ends the page at ", token=url)
         if arguments.open:
             webbrowser.open(url)
 
@@ -87,20 +86,5 @@ def run_of(settings: BridgeSettings, wanted: str | None) -> str:
     Raises:
         ConfigError: There is none.
     """
-    journals = Journals(settings)
-    found, _ = journals.runs()
-    journals.close()
-    for one in found:
-        key = one.run.key
-        if wanted in {None, str(key), key.experiment, key.trial}:
-            return run_id(key.experiment, key.trial)
-    if wanted is None:
-        raise ConfigError(
-            f"There is no run in the journals below {str(settings.data)!r}.",
-            hint="Name the data directory of a bridge: --data DIR.",
-        )
-    names = ", ".join(sorted({str(one.run.key) for one in found}))
-    raise ConfigError(
-        f"There is no directory and no run {wanted!r}.",
-        hint=f"There are: {names}." if names else "Name the data directory of a bridge.",
-    )
+    with closing(Journals(settings)) as journals:
+        return journals.named(wanted).id

@@ -18,7 +18,8 @@ from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.render import as_json
+from otel_rl.diagnose.places import with_places
+from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import KeySpec
@@ -28,6 +29,7 @@ from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage
+from otel_rl.view.worker_places import places_of
 
 __all__ = [
     "Catalogue",
@@ -115,8 +117,17 @@ def goodput(found: Found) -> dict[str, Any] | None:
     return {"words": passage(in_words(spent)), "spent": roles}
 
 
-def diagnosis(found: Found, steps: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Diagnose a run, or some steps of it, from its history, as ``otel-rl diagnose`` does."""
+def diagnosis(
+    found: Found, steps: tuple[int, int] | None = None, *, now: bool = False, now_ns: int = 0
+) -> dict[str, Any]:
+    """Diagnose a run, or some steps of it, from its history, as ``otel-rl diagnose`` does.
+
+    Args:
+        found: The run.
+        steps: First and last step to explain; None for the whole run.
+        now: Leave out what has passed.
+        now_ns: By the clock of this machine, for the age of a silent run; 0 for none.
+    """
     with found.open() as connection:
         _, size = history_size(connection, found.id)
         if size > _MAX_DIAGNOSED_BYTES:
@@ -125,8 +136,10 @@ def diagnosis(found: Found, steps: tuple[int, int] | None = None) -> dict[str, A
             return {"verdict": verdict, "words": words, "causes": [], "symptoms": []}
         records = read_history(connection, found.id, limit=1 << 30)
     history = RunHistory(Facts.decode(body) for _, body in records if body is not None)
-    report = as_json(diagnose(history, steps, passed=True))
-    return {key: _shortened(value) for key, value in report.items()}
+    silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S) if now_ns else 0.0
+    report = diagnose(history, steps, passed=not now, silent_s=silent_s)
+    told = run_as_json(found.run.key, history, with_places(report, places_of(found)))
+    return {key: _shortened(value) for key, value in told.items()}
 
 
 def _shortened(value: Any) -> Any:  # JSON of any shape

@@ -9,9 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.formats.state_format import StateRefused
 from otel_rl.bridge.journal.run_reader import KnownWorker, read_standing, span_parts
-from otel_rl.bridge.rows.history.span_window import read_spans
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
 from otel_rl.diagnose.spans.critical_path import critical_path
@@ -20,6 +18,7 @@ from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.view.journals import Found
 from otel_rl.view.text import in_order, label
+from otel_rl.view.worker_places import spans_in
 
 __all__ = ["timeline"]
 
@@ -39,7 +38,7 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
     """
     with found.open() as connection:
         workers = read_standing(connection, found.id).workers
-        spans = _spans(span_parts(connection, found.id, since_ns=0))
+        spans = spans_in(span_parts(connection, found.id, since_ns=0))
     roots = _roots(spans)
     if not roots:
         return {"steps": [], "spans": [], "lanes": [], "path": []}
@@ -85,17 +84,6 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         "left_out": len(inside) - len(shown),
         "clocks": [{"host": label(host), "seconds": ns / 1e9} for host, ns in ahead.items()],
     }
-
-
-def _spans(parts: Iterable[bytes]) -> list[SpanRecord]:
-    found: dict[bytes, SpanRecord] = {}
-    for body in parts:
-        try:
-            for some in read_spans(body):
-                found.update((span.span_id, span) for span in some)
-        except StateRefused:
-            continue
-    return list(found.values())
 
 
 def _roots(spans: Iterable[SpanRecord]) -> Mapping[int, list[SpanRecord]]:

@@ -12,13 +12,15 @@ from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     InMemoryMetricReader,
-    MetricsData,
 )
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.otlp.sdk_metrics import encode_sdk
 
 __all__ = ["AllBut", "SdkMeters", "without_steps"]
 
@@ -60,12 +62,24 @@ class SdkMeters:
         provider, _ = found
         return provider.get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
 
-    def collect(self) -> list[MetricsData]:
-        """Run the callbacks and return the recorded data. Empty if there is none."""
+    def pack(self, intervals: Intervals, packer: RequestPacker) -> int:
+        """Run the callbacks and add the recorded data to requests.
+
+        Args:
+            intervals: Of all exports of the process.
+            packer: Of metrics of the resource.
+
+        Returns:
+            The number of points that no request can hold.
+        """
+        too_large = 0
         with self._lock:
             readers = [reader for _, reader in self._providers.values()]
-        found = (reader.get_metrics_data() for reader in readers)
-        return [data for data in found if data is not None]
+        for reader in readers:
+            data = reader.get_metrics_data()
+            if data is not None:
+                too_large += encode_sdk(data, intervals, packer)
+        return too_large
 
     def _made(self, *, advised: bool) -> tuple[MeterProvider, InMemoryMetricReader]:
         delta: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}

@@ -6,7 +6,8 @@ from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.render import as_json, in_words, summary
+from otel_rl.diagnose.render import in_words, summary
+from otel_rl.diagnose.report_json import as_json
 from otel_rl.diagnose.result import Verdict
 from otel_rl.records import WorkerFailure
 from tests.unit.diagnose.drawn import Style, drawn

@@ -18,8 +18,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 from opentelemetry.util.types import AnyValue
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Logged, Measured

@@ -1,0 +1,64 @@
+"""``otel-rl mcp``: answers programs that ask about runs by the Model Context Protocol."""
+
+import argparse
+
+from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.mcp.readings import Readings
+from otel_rl.mcp.server import serve_http, serve_stdio
+from otel_rl.mcp.tools import make_server
+from otel_rl.view.listener import Listener
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Answer agents and other programs that ask about runs by the Model Context Protocol (MCP): runs,
+diagnosis, why a step was slow, history of a key, comparison, slowest spans. Reads journals beside
+their bridges and changes nothing.
+"""
+
+_EPILOG = """\
+examples:
+  otel-rl mcp --data /data/otel_rl        for a client that starts it, over stdin and stdout
+  otel-rl mcp --http 127.0.0.1:8801       at http://127.0.0.1:8801/mcp
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "mcp",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--http",
+        type=host_and_port,
+        metavar="HOST:PORT",
+        help="serve over HTTP (default: standard input and output); another address than loopback "
+        "needs the token that is printed, or one of auth.tokens",
+    )
+    add_bridge_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    readings = Readings(settings)
+    listen = arguments.http
+    if listen is None:
+        serve_stdio(make_server(readings))
+        return 0
+    listener = Listener(
+        "--http",
+        listen["host"],
+        listen["port"],
+        is_behind_proxy=settings.view.behind_proxy,
+        auth=settings.auth,
+    )
+    say(f"{listener.url}mcp (Ctrl-C ends it)")
+    if listener.token:
+        say("header: Authorization: Bearer ", token=listener.token)
+    serve_http(make_server(readings, listener.access), listener)
+    return 0

@@ -1,0 +1,1 @@
+"""Runs for programs that ask by the Model Context Protocol, such as agents. Reads only."""

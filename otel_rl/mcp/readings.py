@@ -1,0 +1,201 @@
+"""Answers about runs, from the readings that the page and the commands use."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.errors import ConfigError
+from otel_rl.view.journals import Found, Journals, may_see
+from otel_rl.view.parts.key_series import Bounds, comparison, key_list, key_series, similar_keys
+from otel_rl.view.parts.overview import diagnosis, goodput, headline, run_facts, step_seconds
+from otel_rl.view.parts.slowest import longest_phases, longest_spans, step_time
+from otel_rl.view.parts.timeline import timeline
+from otel_rl.view.run_data import RunData
+
+__all__ = ["Readings", "Scope"]
+
+_READING_S: Final = 20.0  # of a long history; a client waits for longer
+_LONGEST_OF_STEP: Final = 15
+
+_NAME: Final = "Name a run as EXPERIMENT, TRIAL or EXPERIMENT/TRIAL."
+
+Scope = Sequence[str] | None
+"""Experiments that a reader may see, see ``Grant``; None for all."""
+
+
+class Readings:
+    """Answers of one server. One thread.
+
+    Args:
+        settings: Of the bridge that writes, or wrote, the journals.
+        clock_ns: Nanoseconds since the epoch.
+    """
+
+    def __init__(
+        self, settings: BridgeSettings, *, clock_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._journals = Journals(settings)
+
+    def close(self) -> None:
+        """Close the shared database, if there is one."""
+        self._journals.close()
+
+    def runs(self, scope: Scope, *, search: str, offset: int, limit: int) -> Mapping[str, Any]:
+        """Return runs, the most recently active first."""
+        found, faults = self._journals.runs()
+        wanted = search.casefold()
+        seen = [
+            one for one in found if may_see(one, scope) and wanted in str(one.run.key).casefold()
+        ]
+        now_ns = self._clock_ns()
+        page = [run_facts(one, now_ns) for one in seen[offset : offset + limit]]
+        return {**_paged("runs", page, len(seen), offset), "faults": list(faults)}
+
+    def diagnose(
+        self, scope: Scope, run: str | None, steps: tuple[int, int] | None, *, now: bool
+    ) -> Mapping[str, Any]:
+        """Return causes of slow steps, failures and bad learning; see ``otel-rl diagnose``."""
+        found = self._named(scope, run)
+        if steps is not None:
+            _check_steps(found, *steps)
+        return diagnosis(found, steps, now=now, now_ns=self._clock_ns())
+
+    def why_step(self, scope: Scope, run: str | None, step: int) -> Mapping[str, Any]:
+        """Return what the time of one step went to, beside other steps."""
+        found = self._named(scope, run)
+        _check_steps(found, step, step)
+        data = self._read(found)
+        return {
+            **_run(found),
+            "step": step,
+            "time": step_time(data, step),
+            "diagnosis": diagnosis(found, (step, step)),
+            "longest": longest_phases(data, step=step, most=_LONGEST_OF_STEP),
+            "critical_path": _critical_path(found, step),
+        }
+
+    def keys(
+        self, scope: Scope, run: str | None, *, search: str, offset: int, limit: int
+    ) -> Mapping[str, Any]:
+        """Return the keys of a run, each with its range."""
+        found = self._named(scope, run)
+        with found.open() as connection:
+            specs = read_keys(connection, found.id)
+        listed = key_list(self._read(found), specs, search)
+        page = listed[offset : offset + limit]
+        return {**_run(found), **_paged("keys", page, len(listed), offset)}
+
+    def history(
+        self, scope: Scope, run: str | None, key: str, steps: tuple[int, int] | None, most: int
+    ) -> Mapping[str, Any]:
+        """Return values of a key, cut to a number of points with all extremes kept."""
+        found = self._named(scope, run)
+        data = self._read(found)
+        series = data.series.get(key)
+        if series is None:
+            similar = ", ".join(similar_keys(data, key))
+            raise ConfigError(
+                f"Run {found.run.key} has no key {key!r}.",
+                hint=f"Similar ones: {similar}." if similar else "The tool keys lists them.",
+            )
+        first, last = steps or (-math.inf, math.inf)
+        return {**_run(found), "key": key, **key_series(series, Bounds(first, last, most))}
+
+    def compare(
+        self, scope: Scope, run: str, other: str, keys: Sequence[str], most: int
+    ) -> Mapping[str, Any]:
+        """Return where two runs differ: state, step time, goodput, configuration, keys."""
+        one, two = self._named(scope, run), self._named(scope, other)
+        if one.id == two.id:
+            raise ConfigError(f"Both names are run {one.run.key}.", hint=_NAME)
+        data, theirs = self._read(one), self._read(two)
+        wanted = list(keys) or [key for key in data.series if not key.startswith("otel_rl/")]
+        found = comparison(data, theirs, wanted)
+        return {
+            "run": self._summary(one, data),
+            "other": self._summary(two, theirs),
+            "config": _config(one, two),
+            "keys": found[:most],
+            "left_out": max(0, len(found) - most),
+            "missing": [key for key in keys if key not in {at["key"] for at in found}],
+        }
+
+    def slowest(
+        self, scope: Scope, run: str | None, *, name: str, worker: str, most: int
+    ) -> Mapping[str, Any]:
+        """Return the longest spans that are kept, and the longest phases of the whole run."""
+        found = self._named(scope, run)
+        phases = longest_phases(self._read(found), name=name, worker=worker, most=most)
+        spans = longest_spans(found, name=name, worker=worker, most=most)
+        return {**_run(found), **spans, "phases_of_the_whole_run": phases}
+
+    def _summary(self, found: Found, data: RunData) -> Mapping[str, Any]:
+        with found.open() as connection:
+            keys = read_keys(connection, found.id)
+        known = headline(data, keys)
+        spent = goodput(found)
+        return {
+            **run_facts(found, self._clock_ns()),
+            "step_s": step_seconds(data),
+            "goodput": None if spent is None else spent["words"],
+            "headline": None if known is None else {"key": known["key"], "last": known["last"]},
+        }
+
+    def _named(self, scope: Scope, run: str | None) -> Found:
+        return self._journals.named(run or None, sees=lambda found: may_see(found, scope))
+
+    def _read(self, found: Found) -> RunData:
+        progress = self._journals.read(found, budget_s=_READING_S)
+        if progress.share < 1:
+            raise ConfigError(
+                f"The history of {found.run.key} is long: {progress.share:.0%} is read.",
+                hint="Ask again, it is read on.",
+            )
+        return progress.data
+
+
+def _run(found: Found) -> Mapping[str, Any]:
+    return {"run": str(found.run.key)}
+
+
+def _paged(name: str, page: Sequence[Any], all_: int, offset: int) -> Mapping[str, Any]:
+    after = offset + len(page)
+    return {name: page, "all": all_, "next_offset": after if after < all_ else None}
+
+
+def _check_steps(found: Found, first: int, last: int) -> None:
+    newest = found.run.step or 0
+    if not 0 <= first <= min(last, newest):
+        raise ConfigError(
+            f"There are no steps {first} to {last} in {found.run.key}.",
+            hint=f"Its steps go to {newest}; the first must not be after the last.",
+        )
+
+
+def _config(one: Found, two: Found) -> Mapping[str, Any]:
+    mine, theirs = one.run.description.config, two.run.description.config
+    return {
+        name: [mine.get(name), theirs.get(name)]
+        for name in sorted({*mine, *theirs})
+        if mine.get(name) != theirs.get(name)
+    }
+
+
+def _critical_path(found: Found, step: int) -> list[Mapping[str, Any]] | None:
+    """Return seconds of the critical path by worker and phase; None if its spans have gone."""
+    shown = timeline(found, first=step, last=step)
+    if [one["step"] for one in shown["steps"]] != [step]:
+        return None
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for part in shown["path"]:
+        seconds[shown["lanes"][part["lane"]]["name"], part["phase"]] += part["seconds"]
+    in_order = sorted(seconds.items(), key=lambda one: -one[1])
+    return [
+        {"worker": worker, "phase": phase, "seconds": took_s}
+        for (worker, phase), took_s in in_order[:_LONGEST_OF_STEP]
+    ]
