@@ -42,16 +42,17 @@ def _lines(sink: Sink) -> Iterator[str]:
         "/v1/logs": iter(sink.logs),
     }
     for path in sink.order:
-        yield json.dumps(_as_otlp(MessageToDict(next(requests[path]))), separators=(",", ":"))
+        yield json.dumps(as_otlp(MessageToDict(next(requests[path]))), separators=(",", ":"))
 
 
-def _as_otlp(value: Any) -> Any:
+def as_otlp(value: Any) -> Any:
+    """Return a message, as protobuf's JSON, in OTLP's."""
     if isinstance(value, dict):
         return {
-            key: base64.b64decode(one).hex() if key in _IDS else _as_otlp(one)
+            key: base64.b64decode(one).hex() if key in _IDS else as_otlp(one)
             for key, one in value.items()
         }
-    return [_as_otlp(one) for one in value] if isinstance(value, list) else value
+    return [as_otlp(one) for one in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

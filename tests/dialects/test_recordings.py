@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,13 +34,11 @@ class Run:
         return {row.step: row.values[key] for row in self.rows if key in row.values}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Telemetry of NeMo-RL ce32d4208 through nemo-lens b85578f, by ``emitters/grpo.py``."""
-    directory = tmp_path_factory.mktemp("nemo_rl")
+def run_of(name: str, directory: Path) -> Run:
+    """Replay a recording into a bridge of its own."""
     bridge = Bridge(directory)
     with bridge:
-        for path, body in requests("nemo_rl"):
+        for path, body in requests(name):
             answer = plain_http.post(
                 f"{bridge.url}{path}", content=body, headers={"content-type": "application/json"}
             )
@@ -47,8 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         assert bridge.stop() == 0, bridge.said()
     diagnosed = otel_rl("diagnose", "--json", "--data", directory / "data", cwd=directory)
     assert diagnosed.status == 0, diagnosed.err
-    found = json.loads(diagnosed.out)
-    return Run(jsonl_rows(directory, "nemo", run_id_of("nemo_rl")), found)
+    return Run(jsonl_rows(directory, "nemo", run_id_of(name)), json.loads(diagnosed.out))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Telemetry of NeMo-RL ce32d4208 through nemo-lens b85578f, by ``emitters/grpo.py``."""
+    return run_of("nemo_rl", tmp_path_factory.mktemp("nemo_rl"))
 
 
 def run_id_of(name: str) -> str:
@@ -93,3 +97,15 @@ def test_a_diagnosis_names_the_slow_role_and_phase(run: Run) -> None:
     first = run.diagnosis["causes"][0]
     assert first["kind"] == "slow_generation"
     assert "trajectory_collector" in json.dumps(first)
+
+
+def test_ranks_in_traces_of_their_own_are_one_run_with_a_straggler(tmp_path: Path) -> None:
+    """Names of Megatron-LM 68f6422 through nemo-lens b85578f, by ``emitters/megatron.py``."""
+    run = run_of("megatron", tmp_path)
+    took = run.by_step("trainer/iteration/duration")
+    assert sorted(took) == [*range(1, 21)]
+    assert run.by_step("service/trainer/expected").popitem()[1] == 3
+    assert {"trainer/loss", "trainer/grad/norm", "critical_path/trainer/train"} <= run.keys
+    first = run.diagnosis["causes"][0]
+    assert first["kind"] == "straggler"
+    assert "trainer/1" in json.dumps(first)

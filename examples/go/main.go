@@ -1,8 +1,10 @@
+// A generator that reports its reward by step and counts its tokens, with the stock SDK of Go.
 package main
 
 import (
 	"context"
 	"log"
+	"os"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
@@ -13,7 +15,7 @@ import (
 )
 
 func temporality(kind sdk.InstrumentKind) metricdata.Temporality {
-	if kind == sdk.InstrumentKindGauge {
+	if kind == sdk.InstrumentKindGauge || os.Getenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE") == "delta" {
 		return metricdata.DeltaTemporality // each step once
 	}
 	return metricdata.CumulativeTemporality // a lost export loses no total
