@@ -101,6 +101,7 @@ def test_a_run_of_records_is_that_of_log(
     assert "one by one" in caplog.text
     assert len(records.history) == len(rows())
     assert shown(records) == shown(logged)
+    assert records.metrics[REWARD.key] == "step/attempt_2"
 
 
 def test_many_rows_are_there_once_and_in_order(tmp_path: Path) -> None:
