@@ -247,14 +247,16 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
 
 def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat or power."""
-    for key, worker, track in tracks_about(history, Subject.THROTTLING):
+    found = [*tracks_about(history, Subject.THROTTLING)]
+    of_workers = [one for one in found if one[1] is not None]
+    for key, worker, track in of_workers or found:  # rows repeat what workers say
         change = level(track, shortest=3, among=len(history.workers.get(key, ())))
         if change and change.is_rise(ratio=2.0) and change.after > 0.05:
             yield Cause(
                 Kind.THROTTLED,
                 0.85,
                 f"{worker or key} is throttled since step {change.step}",
-                role=key.partition("/")[0],
+                role=worker.rpartition("/")[0] if worker else None,
                 worker=worker,
                 since=change.step,
                 evidence=[Evidence("throttled", key, worker, change.before, change.after)],

@@ -12,6 +12,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "staleness"]
 
+_BEGUN = 6  # steps until samples are as old as usual
 _AT_ONCE = 0.75  # part of a change that makes it a jump
 _SETTLED = 3  # weight updates until their interval is stable
 
@@ -149,6 +150,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.after - change.before < 1.5:
             continue
+        if change.step < history.first + _BEGUN:
+            continue  # the first samples are of the first policy
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
         yield Cause(

@@ -7,7 +7,7 @@ import pytest
 
 from bench.exam.changes import GrowingLengths, LargerBatch, LateJoiner, Removal
 from bench.exam.effects import Death, Effect
-from bench.exam.faults import Deaths, Hang, Slower
+from bench.exam.faults import Deaths, Hang, Slower, Throttled
 from bench.exam.programs import Job, Program, Stage, Topology
 from bench.exam.styles import Style
 from otel_rl.diagnose.costs import cost_of
@@ -181,3 +181,14 @@ def test_a_wait_that_is_one_by_its_name_only_is_not_slow_work() -> None:
     causes = diagnose(run.history, passed=True).causes
     assert causes[0].worker == str(run.program.workers(run.program.learner)[0])
     assert not any("wait" in (cause.phase or "") for cause in causes)
+
+
+def test_a_throttled_device_is_named_once_with_the_role_of_its_worker() -> None:
+    def hot(program: Program) -> Sequence[Effect]:
+        who = program.workers(program.maker)[0]
+        return [Throttled(stage(program), 2.5, SINCE, who)]
+
+    run = Played(70, Topology.LOCKSTEP, Style.PHASES, hot)
+    first, *others = diagnose(run.history).causes
+    assert (first.kind, first.role) == (Kind.THROTTLED, run.program.maker)
+    assert Kind.THROTTLED not in {cause.kind for cause in others}
