@@ -14,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench capacity docs lock clean
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam capacity docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -22,16 +22,16 @@ help:  ## show the targets
 demo: $(VENV)/.demo  ## a real asynchronous GRPO run, ending in one W&B run
 	@$(BIN)/otel-rl demo
 
-# A file's tests stay together, because they share what it starts. Many wait for timers and other processes, so there are
-# two processes for each of two cores. ARGS replaces the options.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# A file's tests stay together, because they share what it starts. Many wait for timers and other processes, so there is
+# one process more than two cores. ARGS replaces the options.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: ARGS ?= $(PARALLEL)
 test: $(VENV)/.installed  ## the tests of each promise, in a few minutes
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not lab" $(ARGS)
 
 test-all: ARGS ?= $(PARALLEL) --durations=30
-test-all: $(VENV)/.installed  ## every test, with the long hunts and every parameter
+test-all: $(VENV)/.installed  ## every test: long hunts, every example and parameter, what `make lab` has built
 	@$(BIN)/python -m pytest $(ARGS)
 
 lab: $(VENV)/.installed  ## the real Collector, Jaeger, torch, Ray and others for the tests, once for all checkouts
@@ -49,7 +49,7 @@ lint: $(VENV)/.installed  ## ruff, mypy, import-linter, generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.semconv.generate --check
-	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python -m docs.generate --check
 
 format: $(VENV)/.installed  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
@@ -73,12 +73,15 @@ bench: $(VENV)/.installed  ## side by side with what users do today, figures in 
 diagnose-bench: $(VENV)/.installed  ## every fault of the demo, and whether it is found, figures in build/diagnose-bench.json
 	@$(BIN)/python -m bench.diagnose $(ARGS)
 
+diagnose-exam: $(VENV)/.installed  ## the diagnosis examined with 300 runs drawn from a seed (SEED, CASES), figures in build/diagnose-exam.json
+	@$(BIN)/python -m bench.exam $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(ARGS)
+
 capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs measured here
 	@$(BIN)/python -m bench.capacity
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m tools.semconv.generate
-	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m docs.generate
 
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header
 LOCK_ALL := $(LOCK) --universal --python-version 3.11 pyproject.toml

@@ -1,9 +1,11 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
-    python -m bench [--tiny] [--out FILE] [calls] [export] [phases] [loop] [today] [bridge] [way]
-                    [sparse] [view] [tracing]
+    python -m bench [--tiny] [--out FILE] [--publish] [calls] [export] [phases] [loop] [start]
+                    [today] [trackers] [bridge] [way] [sparse] [sites] [view] [tracing]
 
-Every part runs in a process of its own. A missed goal is a finding and no failure.
+Every part runs in a process of its own. A missed goal is a finding and no failure. With
+``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes
+docs/performance.md.
 """
 
 import argparse
@@ -17,17 +19,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.figures import HEADER, Figure, Limits, summary, write
+import msgspec
+
+from bench.figures import HEADER, Figure, summary
+from bench.record import PUBLISHED, PartRecord, publish, record, write
 
 PARTS = {
     "calls": "What a measurement costs the thread that trains",
     "export": "What a measurement costs the exporter thread",
     "phases": "What a phase costs the thread that trains",
     "loop": "By how much a training loop that is bound by the CPU is slowed, the export included",
+    "start": "What a worker costs before its first export is through",
     "today": "The same work with what users do today: all processes",
+    "trackers": "The same values into a tracker's own server: all processes, the server's included",
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
     "sparse": "What many workers cost the bridge, each with one measurement of a series a second",
+    "sites": "What whole sites cost the bridge, 8 to 2,000 workers, and how late their rows are",
     "view": "What a reader of the page costs those who send",
     "tracing": "What spans cost the demo",
 }
@@ -40,6 +48,9 @@ def main() -> None:
         "--tiny", action="store_true", help="seconds, and figures that mean nothing"
     )
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    parser.add_argument(
+        "--publish", action="store_true", help=f"also replace these parts of {PUBLISHED}"
+    )
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -50,10 +61,12 @@ def main() -> None:
     print(f"{cores} cores, load {load:.1f}", end="")
     print(": the machine is busy, so costs are upper bounds" if load > cores / 2 else "")
     print(HEADER)
-    figures: list[Figure] = []
+    records: dict[str, PartRecord] = {}
     failed = []
     for part in options.parts or PARTS:
         print(f"\n{PARTS[part]}", flush=True)
+        figures: list[Figure] = []
+        before = os.getloadavg()[0]
         try:
             for figure in _figures(part, tiny=options.tiny):
                 print(figure.line(), flush=True)
@@ -61,8 +74,13 @@ def main() -> None:
         except subprocess.CalledProcessError as error:
             print(error, flush=True)
             failed.append(part)
-    write(figures, options.out)
-    print(f"\n{summary(figures)}; {time.monotonic() - begun_s:.0f} s; {options.out}")
+        if figures and part not in failed:
+            records[part] = record(PARTS[part], figures, (before, os.getloadavg()[0]))
+            write(records, options.out)
+            if options.publish:
+                publish({part: records[part]})
+    every = [figure for one in records.values() for figure in one.figures]
+    print(f"\n{summary(every)}; {time.monotonic() - begun_s:.0f} s; {options.out}")
     if failed:
         raise SystemExit(f"Not measured: {', '.join(failed)}.")
 
@@ -71,8 +89,7 @@ def _figures(part: str, *, tiny: bool) -> Iterator[Figure]:
     command = [sys.executable, "-m", "bench", "--part", part, *(["--tiny"] if tiny else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
-            found = json.loads(line)
-            yield Figure(**found | {"limits": Limits(found["limits"])})
+            yield msgspec.json.decode(line, type=Figure)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
 

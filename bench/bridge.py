@@ -152,9 +152,9 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
             with watch("align"):
                 rows = aligner.close(now_ns)
             with watch("commit"):
-                log = aligner.take_log()
+                log = aligner.logs.take_dedup()
                 state = _state(aligner)
-                commit = Commit(KEY, rows, aligner.next_number, state, seen=log)
+                commit = Commit(KEY, rows, aligner.row_maker.next_number, state, seen=log)
                 run_store.commit([commit])
             with watch("state, part of commit"):
                 _state(aligner)
@@ -165,7 +165,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
 
 
 def _state(aligner: Aligner) -> bytes:
-    return encode(Run(VERSION, aligner.to_wire(), RunMetadata().to_wire(), None))
+    return encode(Run(VERSION, aligner.state.to_wire(), RunMetadata().to_wire(), None))
 
 
 def _writer(keys: int, rows: int) -> dict[str, float]:

@@ -68,7 +68,9 @@ def _gauge_set(*, tiny: bool) -> Iterator[Figure]:
 
     def figure(name: str, ours: str, theirs: str, against: str, goal: float | None) -> Figure:
         ratio = found.ratio(ours, theirs)
-        return Figure(name, "us", found.us(ours), found.us(theirs), against, ratio, goal)
+        spread = found.spread(ours, theirs)
+        ours_us, theirs_us = found.us(ours), found.us(theirs)
+        return Figure(name, "us", ours_us, theirs_us, against, ratio, goal, spread=spread)
 
     stock = "stock SDK, which keeps the last value"
     yield figure("gauge.set", "bare", "stock", stock, 1 / 5)
@@ -124,6 +126,7 @@ def _log(*, tiny: bool) -> Iterator[Figure]:
             against,
             found.ratio("ours", theirs),
             goal,
+            spread=found.spread("ours", theirs),
         )
 
 

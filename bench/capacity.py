@@ -33,7 +33,7 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 S = 1_000_000_000
 

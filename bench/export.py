@@ -69,6 +69,7 @@ def _shape(
                 "stock SDK + exact_view",
                 found.ratio(kind, "stock"),
                 1 / 10,
+                spread=found.spread(kind, "stock"),
             )
 
 

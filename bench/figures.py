@@ -1,10 +1,8 @@
-"""Results of a bench, as a table and as JSON."""
+"""One figure of a bench: a cost, beside the alternative's."""
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 
 class Limits(StrEnum):
@@ -28,6 +26,8 @@ class Figure:
             theirs is nothing, or no more than the noise.
         goal: The highest acceptable value; None without a promise.
         limits: Whether the goal is one for the ratio or for ours alone.
+        spread: Lowest and highest of what the goal would limit, over rounds; None if it was
+            measured once.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Figure:
     ratio: float | None
     goal: float | None = None
     limits: Limits = Limits.RATIO
+    spread: tuple[float, float] | None = None
 
     @property
     def met(self) -> bool | None:
@@ -60,13 +61,6 @@ class Figure:
 
 
 HEADER = f"{'':60}{'ours':>9}{'theirs':>9} {'':9}{'ratio':>7}  {'goal':24}against"
-
-
-def write(figures: Iterable[Figure], path: Path) -> None:
-    """Write the figures as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{**asdict(figure), "met": figure.met} for figure in figures]
-    path.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 def summary(figures: Sequence[Figure]) -> str:

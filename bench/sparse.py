@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -33,8 +34,8 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
-from otel_rl.records import Signal
 from otel_rl.run_id import run_id
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Measured
@@ -59,6 +60,20 @@ GATEWAY_GOAL = 0.7
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
 _TIMEOUT_S = 600.0
+
+
+class Answered(NamedTuple):
+    """A request that was accepted.
+
+    Attributes:
+        second: Index of the request among those of its worker.
+        sent_s: Unix time.
+        took_s: Seconds to the answer.
+    """
+
+    second: int
+    sent_s: float
+    took_s: float
 
 
 class Worker:
@@ -86,15 +101,21 @@ class Worker:
 
     def request(self, second: int) -> bytes:
         """Build the export of a second; call it for one second after the other."""
-        time_ns = self._begun_ns + second * S + self._number * 1000
+        (only,) = self.requests(range(second, second + 1))
+        return only
+
+    def requests(self, seconds: range) -> Sequence[bytes]:
+        """Build the requests of one export that has all measurements of some seconds."""
         packer = RequestPacker(self._resource, Signal.METRICS)
-        entries: list[Measured] = [
-            (stream, second * 0.5 + n, {"rl.loop.iteration": second}, time_ns + n, Context())
-            for n, stream in enumerate(self._streams)
-        ]
+        entries: list[Measured] = []
+        for second in seconds:
+            time_ns = self._begun_ns + second * S + self._number * 1000
+            entries += [
+                (stream, second * 0.5 + n, {"rl.loop.iteration": second}, time_ns + n, Context())
+                for n, stream in enumerate(self._streams)
+            ]
         self._expander.pack(entries, packer)
-        (only,) = packer.requests()
-        return only.payload
+        return [request.payload for request in packer.requests()]
 
 
 def traffic(workers: int, seconds: int, series: int = SERIES) -> Sequence[Sequence[bytes]]:
@@ -133,6 +154,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
                 "gateway of the Collector" if theirs else "",
                 median(ratios) if ratios else None,
                 goal if ratios else None,
+                spread=(min(ratios), max(ratios)) if ratios else (min(ours), max(ours)),
             )
 
 
@@ -172,11 +194,13 @@ def stages(workers: int, seconds: int) -> Mapping[str, float]:
     return {name: used_s / samples * 1e6 for name, used_s in spent.items()}
 
 
-def whole_way(workers: int, seconds: int, series: int = SERIES) -> Mapping[str, float]:
+def whole_way(
+    workers: int, seconds: int, series: int = SERIES, pace_s: float = PACE_S
+) -> Mapping[str, float]:
     """Measure CPU microseconds of a sample: bridge alone, gateway, bridge behind it."""
-    found = {"bridge alone": _way(workers, seconds, series, ())["bridge"]}
+    found = {"bridge alone": _way(workers, seconds, series, (), pace_s)["bridge"]}
     if COLLECTOR.is_built():
-        both = _way(workers, seconds, series, ("gateway",))
+        both = _way(workers, seconds, series, ("gateway",), pace_s)
         found |= {"gateway": both["gateway"], "bridge behind a gateway": both["bridge"]}
     return found
 
@@ -215,12 +239,8 @@ def _way(
 
 def sent_anew(
     door: str, requests: Sequence[Sequence[bytes]], directory: Path, pace_s: float = 0.0
-) -> Sequence[float]:
-    """Send each worker's requests in order, the workers concurrently.
-
-    Returns:
-        Milliseconds from each request to its answer.
-    """
+) -> Sequence[Answered]:
+    """Send each worker's requests in order, the workers concurrently."""
     for second, bodies in enumerate(requests):
         for worker, body in enumerate(bodies):
             (directory / f"{worker}-{second}").write_bytes(body)
@@ -228,19 +248,21 @@ def sent_anew(
     address = door.removeprefix("http://")
     command = [sys.executable, "-m", "bench.sparse_sender", address, str(directory), *numbers]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    return [float(line) for line in done.stdout.split()]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [Answered(int(second), float(sent), float(took)) for second, sent, took in lines]
 
 
 def wait_for(run: Path, steps: int) -> None:
     """Wait until this many steps are in the run."""
     deadline = time.monotonic() + _TIMEOUT_S
-    while _last_step(run) < steps - 1:
+    while last_step(run) < steps - 1:
         if time.monotonic() > deadline:
             raise SystemExit(f"{run} has no step {steps - 1}.")
         time.sleep(0.1)
 
 
-def _last_step(run: Path) -> int:
+def last_step(run: Path) -> int:
+    """Return the newest step among the last lines of a run; -1 without one."""
     if not run.exists():
         return -1
     with run.open("rb") as file:

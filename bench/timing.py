@@ -47,8 +47,16 @@ class Rounds:
 
     def ratio(self, name: str, against: str) -> float:
         """Return the median over rounds of the ratio within a round."""
+        return median(self._ratios(name, against))
+
+    def spread(self, name: str, against: str) -> tuple[float, float]:
+        """Return the lowest and the highest of these ratios."""
+        ratios = self._ratios(name, against)
+        return min(ratios), max(ratios)
+
+    def _ratios(self, name: str, against: str) -> list[float]:
         pairs = zip(self._us[name], self._us[against], strict=True)
-        return median(ours / theirs for ours, theirs in pairs)
+        return [ours / theirs for ours, theirs in pairs]
 
 
 def calls(call: Callable[[int], object]) -> Callable[[int], None]:

@@ -1,11 +1,15 @@
 """The same work with today's alternatives: CPU and memory of all processes together.
 
+Contenders take turns; medians over rounds, of the ratios within a round.
+
 8 workers x 20 metrics x 5,000 steps, to W&B offline: one run for each worker, a queue to one
 process that owns the run, and otel_rl. Each from its first import to its finished run.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from bench.family import Cost, measured
 from bench.figures import Figure
@@ -16,6 +20,8 @@ OURS = {
 }
 """Content of the run: all that the others write too, or, by default, each metric once."""
 
+ROUNDS = 3
+
 GOALS = {"run per worker": (1 / 3, 1 / 2), "queue to a controller": (0.7, None)}
 """CPU, memory."""
 
@@ -24,19 +30,47 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     """Yield the totals, then the rest without the cost of workers that report nothing."""
     if tiny:
         os.environ["BENCH_STEPS"] = "20"
-    nothing = _cost("nothing")
-    ours = {text: _cost(name) for name, text in OURS.items()}
+    names = ("nothing", *OURS, *GOALS)
+    rounds = [{name: _cost(name) for name in names} for _ in range(1 if tiny else ROUNDS)]
+    nothing = _each(rounds, "nothing")
     for name, (cpu, memory) in GOALS.items():
-        theirs = _cost(name)
-        for text, cost in ours.items():
-            what = f"{text}, {name}"
-            yield _figure(f"total CPU: {what}", "s", cost.cpu_s, theirs.cpu_s, name, cpu)
-            yield _figure(f"memory: {what}", "MB", cost.peak_mb, theirs.peak_mb, name, memory)
+        theirs = _each(rounds, name)
+        for contender, text in OURS.items():
+            ours, what = _each(rounds, contender), f"{text}, {name}"
+            yield _figure(f"total CPU: {what}", "s", ours.cpu_s, theirs.cpu_s, name, cpu)
+            yield _figure(f"memory: {what}", "MB", ours.peak_mb, theirs.peak_mb, name, memory)
             what += ", telemetry alone"
-            ours_s, theirs_s = cost.cpu_s - nothing.cpu_s, theirs.cpu_s - nothing.cpu_s
-            ours_mb, theirs_mb = cost.peak_mb - nothing.peak_mb, theirs.peak_mb - nothing.peak_mb
-            yield _figure(f"total CPU: {what}", "s", ours_s, theirs_s, name)
-            yield _figure(f"memory: {what}", "MB", ours_mb, theirs_mb, name)
+            yield _figure(
+                f"total CPU: {what}",
+                "s",
+                _beyond(ours.cpu_s, nothing.cpu_s),
+                _beyond(theirs.cpu_s, nothing.cpu_s),
+                name,
+            )
+            yield _figure(
+                f"memory: {what}",
+                "MB",
+                _beyond(ours.peak_mb, nothing.peak_mb),
+                _beyond(theirs.peak_mb, nothing.peak_mb),
+                name,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Costs of one contender, by round."""
+
+    cpu_s: Sequence[float]
+    peak_mb: Sequence[float]
+
+
+def _each(rounds: Sequence[Mapping[str, Cost]], name: str) -> _Costs:
+    costs = [found[name] for found in rounds]
+    return _Costs([cost.cpu_s for cost in costs], [cost.peak_mb for cost in costs])
+
+
+def _beyond(values: Sequence[float], nothing: Sequence[float]) -> Sequence[float]:
+    return [value - less for value, less in zip(values, nothing, strict=True)]
 
 
 def _cost(name: str) -> Cost:
@@ -44,6 +78,21 @@ def _cost(name: str) -> Cost:
 
 
 def _figure(
-    what: str, unit: str, ours: float, theirs: float, name: str, goal: float | None = None
+    what: str,
+    unit: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    name: str,
+    goal: float | None = None,
 ) -> Figure:
-    return Figure(what, unit, ours, theirs, f"W&B offline, {name}", ours / theirs, goal)
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return Figure(
+        what,
+        unit,
+        median(ours),
+        median(theirs),
+        f"W&B offline, {name}",
+        median(ratios),
+        goal,
+        spread=(min(ratios), max(ratios)),
+    )

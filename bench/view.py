@@ -46,13 +46,13 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
                 reader = _Reader(bridge.url)
                 if reads:
                     reader.start()
-                took_ms = sent_anew(bridge.url, some, directory, pace_s=1.0)
+                answered = sent_anew(bridge.url, some, directory, pace_s=1.0)
                 wait_for(run, (turn + 1) * seconds - 1)
                 if reads:
                     reader.stop()
                     pages += reader.pages
                 spent[reads] += family_cpu_s(bridge.pid) - before_s
-                (beside if reads else alone).extend(took_ms)
+                (beside if reads else alone).extend(1e3 * one.took_s for one in answered)
     for name, share in (("median", 0.5), ("99 of 100", 0.99)):
         ours, theirs = _quantile(beside, share), _quantile(alone, share)
         yield Figure(

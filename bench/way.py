@@ -51,13 +51,15 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             each = [costs[way][what] for costs in found]
             beside = [costs[ALONE].get(what) for costs in found] if way != ALONE else []
             theirs = [value for value in beside if value is not None]
+            ratios = [a / b for a, b in zip(each, theirs, strict=False)]
             yield Figure(
                 f"way: {way}, {what[0]}",
                 what[1],
                 _median(each),
                 _median(theirs) if theirs else None,
                 ALONE if theirs else "",
-                _median([a / b for a, b in zip(each, theirs, strict=True)]) if theirs else None,
+                _median(ratios) if ratios else None,
+                spread=(min(ratios), max(ratios)) if ratios else (min(each), max(each)),
             )
 
 

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a script, not a package
-"""Writes the lists of the documentation that must not rot: ``python docs/generate.py [--check]``.
+"""Writes the lists of the documentation that must not rot: ``python -m docs.generate [--check]``.
 
 A page marks the place of a list, and the code provides its content:
 
@@ -25,6 +25,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from bench.figures import Figure, Limits
+from bench.record import PartRecord, read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
@@ -32,39 +34,33 @@ from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
 from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
-from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.cli import commands as cli
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
-from otel_rl.semconv.aliases import Rule, dialect, programs
-from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 
 DOCS: Final = Path(__file__).parent
 
 _ACTIONS: Final[Mapping[str, str]] = {
     "ConfigError": "correct what the message names.",
-    "MissingExtra": "install the extra that the message names.",
+    "MissingExtra": "install it.",
     "MalformedRequest": "fix the sender, proxy or port.",
     "RequestTooLarge": "smaller batches, or a higher `receive.max_body_bytes`.",
     "Unauthenticated": "give the sender a [token](security.md#tokens).",
-    "Overloaded": "if it persists: fewer senders, or a higher `receive.max_in_flight_bytes`.",
-    "SlowSender": "check the network, or raise `receive.body_timeout_s`.",
+    "Overloaded": "fewer senders, or a higher `receive.max_in_flight_bytes`.",
+    "SlowSender": "check the network or raise `receive.body_timeout_s`.",
     "JournalLocked": "stop the other process, or use another `--data`.",
     "JournalFull": "free disk space or raise `journal.max_bytes`.",
-    "ShareUsedUp": "as `JournalFull`, or raise the token's `share`.",
+    "ShareUsedUp": "as above, or raise the token's `share`.",
     "JournalClosed": "none, senders retry.",
-    "JournalUnavailable": "check the server of `journal.url`; runs resume by themselves.",
-    "JournalGone": (
-        "restore it and the bridge resumes; if it is lost, restart the bridge. Until then "
-        "`/healthz` answers 503."
-    ),
-    "LeaseLost": "none. If frequent, see [what breaks first](scale.md#what-breaks-first).",
-    "JournalError": "check the disk. Keep `journal.db`, and start with another directory.",
+    "JournalUnavailable": "check the server of `journal.url`.",
+    "JournalGone": ("restore it, or restart the bridge; until then `/healthz` answers 503."),
+    "LeaseLost": "none; if frequent, [what breaks first](scale.md#what-breaks-first).",
+    "JournalError": "check the disk, keep `journal.db`, start with another directory.",
     "TrackerUnavailable": "none, rows are retried.",
     "RunDiverged": "use another trial name.",
-    "TraceStoreError": "check that Jaeger runs, and the address after `--jaeger`.",
+    "TraceStoreError": "check Jaeger and the address after `--jaeger`.",
     "TrackerRejected": "check key, entity and project; rows are retried every minute.",
 }
 """What to do about each exception."""
@@ -75,12 +71,12 @@ _OTHER_REASONS: Final = "Reasons"
 
 _NO_DEFAULT: Final = object()
 
+_SEVERAL: Final = 3
+"""Commands with the same option, from which on it is described once."""
+
 _REGION: Final = re.compile(
     r"(<!-- generated: (?P<name>[a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
-
-# A named group of a rule's pattern.
-_GROUP: Final = re.compile(r"\(\?P<(\w+)>([^)]*)\)")
 
 # One entry of a Google-style "Attributes:" section, which may go on in deeper lines.
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
@@ -114,15 +110,26 @@ def _tracker_options(kind: type[WandbSettings | MlflowSettings | TrackioSettings
 
 
 def commands() -> Iterator[str]:
-    """Every command of ``otel-rl`` with its own options, then those of all commands."""
+    """Every command of ``otel-rl`` with its own options, then those of several commands."""
     parsers = _parsers()
-    shared = set.intersection(*({*_options(parser)} for parser in parsers.values()))
+    users: dict[str, list[str]] = {}
+    for name, parser in parsers.items():
+        for line in _options(parser):
+            users.setdefault(line, []).append(name)
+    shared = {line: names for line, names in users.items() if len(names) >= _SEVERAL}
     for name, parser in parsers.items():
         does = " ".join((parser.description or "").split()).partition(". ")[0].removesuffix(".")
         yield from ("", f"### otel-rl {name}", "", f"{does}.", "")
         yield from (line for line in _options(parser) if line not in shared)
-    yield from ("", "### Options of every command", "")
-    yield from (line for line in _options(parser) if line in shared)
+    yield from (
+        "",
+        "### Options of several commands",
+        "",
+        "Of every command, or of those named:",
+        "",
+    )
+    for line, names in shared.items():
+        yield line if len(names) == len(parsers) else f"{line} ({', '.join(names)})"
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -139,11 +146,11 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 def counters() -> Iterator[str]:
     """Every counter and gauge of the bridge, with the reasons of the counters."""
     for counter, spec in COUNTERS.items():
-        reasons = f" By [reason](#{_section(spec.reasons).lower()})." if spec.reasons else ""
+        reasons = f" [Reasons](#{_section(spec.reasons).lower()})." if spec.reasons else ""
         yield _item(counter, spec.description + reasons)
     yield from ("", "Gauges:", "")
     for gauge, shown in GAUGES.items():
-        yield _item(gauge, f"{shown.description} In `{shown.unit}`.")
+        yield _item(gauge, f"{shown.description.removesuffix('.')}, `{shown.unit}`.")
     for kind in _LONG_REASONS:
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
@@ -178,34 +185,43 @@ def faults() -> Iterator[str]:
         yield _item(kind, f"{Fault(kind=kind).words} ({affected_roles(kind)})")
 
 
-def framework_names() -> Iterator[str]:
-    """Each shared key of a trainer, with the names that frameworks have for it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for program in programs():
-        table = dialect(program)
-        if table.prefixes:
-            continue  # of what a Collector scrapes
-        for rule in table.rules:
-            own = _GROUP.sub(lambda group: f"({group[2]})", rule.match)
-            own = re.sub(r"\\(\W)", r"\1", own)
-            scale = f" times {rule.scale:g}" if rule.scale != 1 else ""
-            names = found.setdefault(_shared_key(rule), {})
-            names.setdefault(program, []).append(f"`{own}`{scale}")
-    for key in sorted(found):
-        cell = "; ".join(f"{program} {', '.join(own)}" for program, own in found[key].items())
-        yield _item(key, cell)
+def bench() -> Iterator[str]:
+    """Every published figure of ``make bench`` that has a goal or an alternative."""
+    for part in read(DOCS / "bench.json").values():
+        shown = [one for one in part.figures if one.goal is not None or one.ratio is not None]
+        if not shown:
+            continue
+        yield from ("", f"### {part.title}", "", _when(part), "")
+        yield "| | otel_rl | beside | ratio | goal |"
+        yield "|---|---|---|---|---|"
+        yield from map(_figure_row, shown)
 
 
-def _shared_key(rule: Rule) -> str:
-    """The key of a trainer, with ``...`` for what the framework's name decides."""
-    marks = dict.fromkeys((name for name, _ in _GROUP.findall(rule.match)), "Group")
-    placed = {key: value.format(**marks) for key, value in rule.attributes.items()}
-    if rule.statistic:
-        placed[RL_STATISTIC] = rule.statistic.format(**marks)
-    return tracker_key("trainer", rule.name.format(**marks), placed.items()).replace("Group", "...")
+def _when(part: PartRecord) -> str:
+    before, after = part.load
+    return (
+        f"Commit `{part.commit}`, {part.date}, {part.machine}, load {before:.0f} before and "
+        f"{after:.0f} after."
+    )
+
+
+def _figure_row(figure: Figure) -> str:
+    """A row of a table; what misses its goal is bold, and ranges are those over rounds."""
+    ours = f"{figure.ours:.3g} {figure.unit}"
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2g}"
+    spread = "" if figure.spread is None else " ({:.2g} to {:.2g})".format(*figure.spread)
+    bold = "**" if figure.met is False else ""
+    goal = "" if figure.goal is None else f"{figure.goal:.2g}"
+    if figure.limits is Limits.RATIO:
+        ratio = f"{bold}{ratio}{bold}{spread}"
+    else:
+        ours, goal = f"{bold}{ours}{bold}{spread}", goal and f"{goal} {figure.unit}"
+    theirs = "" if figure.theirs is None else f"{figure.theirs:.3g}"
+    return f"| {figure.name} | {ours} | {f'{theirs} {figure.against}'.strip()} | {ratio} | {goal} |"
 
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
+    "bench": bench,
     "settings": settings,
     "wandb options": wandb_options,
     "mlflow options": mlflow_options,
@@ -215,7 +231,6 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "drops": drops,
     "exceptions": exceptions,
     "faults": faults,
-    "framework names": framework_names,
 }
 """Tables by the name in a page's mark."""
 
@@ -273,8 +288,7 @@ def _toml(value: object) -> str:
         return f'`"{value}"`'
     if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
         mebibytes = value >> 20
-        size = f"{mebibytes >> 10} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
-        return f"`{value}`, {size}"
+        return f"{mebibytes >> 10} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
     return f"`{value}`"
 
 

@@ -43,6 +43,9 @@ __all__ = [
 
 _MODULES = {"lineage"}
 
+_APART = {"exact_view", "lineage"}
+"""Loaded when they are asked for: most workers have no use for them, and they take 2 MB."""
+
 _HOME = {
     "end_experiment": "otel_rl.worker.api.experiment",
     "exact_view": "otel_rl.worker.metrics.exemplar_view",
@@ -71,8 +74,15 @@ def __getattr__(name: str) -> object:
         return _renamed(name, _FORMER[name])
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _APART:
+        home = import_module(_HOME[name])
+        found: object = home if name in _MODULES else getattr(home, name)
+        globals()[name] = found
+        return found
     # All names at once, so that a signal handler after `init` finds no half-imported module.
     for each, path in _HOME.items():
+        if each in _APART:
+            continue
         home = import_module(path)
         globals()[each] = home if each in _MODULES else getattr(home, each)
     return globals()[name]

@@ -75,7 +75,7 @@ class ConfigError(OtelRLError):
 
 
 class MissingExtra(ConfigError):
-    """A command or setting needs a library of an extra that is not installed.
+    """An extra is not installed.
 
     Args:
         what: What needs it, at the beginning of a sentence.
@@ -99,11 +99,11 @@ class MalformedRequest(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """The request has too many bytes, decompressed, or too many parts."""
+    """Too many bytes, decompressed, or parts."""
 
 
 class Unauthenticated(RequestError):
-    """The request has no valid bearer token."""
+    """No valid bearer token."""
 
 
 class ReceiveError(OtelRLError):
@@ -111,7 +111,7 @@ class ReceiveError(OtelRLError):
 
 
 class Overloaded(ReceiveError):
-    """Too many bytes of other requests are in flight."""
+    """Too many bytes in flight."""
 
 
 class SlowSender(ReceiveError):
@@ -131,11 +131,11 @@ class JournalFull(JournalError):
 
 
 class ShareUsedUp(JournalFull):
-    """No room in one tenant's share of the journal. Nothing was written; other tenants go on."""
+    """No room in the tenant's share. Nothing was written; other tenants go on."""
 
 
 class JournalClosed(JournalError):
-    """The bridge is stopping and accepts no batches; the sender should retry."""
+    """The bridge is stopping; the sender should retry."""
 
 
 class JournalUnavailable(JournalError):
@@ -143,11 +143,11 @@ class JournalUnavailable(JournalError):
 
 
 class JournalGone(JournalError):
-    """The database was removed or replaced under the bridge, which acknowledges nothing more."""
+    """The database was removed or replaced; nothing more is acknowledged."""
 
 
 class LeaseLost(JournalError):
-    """Another bridge owns the run, or may own it by now. Nothing was written."""
+    """Another bridge may own the run. Nothing was written."""
 
 
 class TrackerError(OtelRLError):

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NewType
 
 from otel_rl.semconv.names import LOG_IOSTREAM
 from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
+from otel_rl.signals import Signal
 
 __all__ = [
     "CONSOLE",
@@ -67,14 +68,6 @@ PART: Final = 1_000
 
 Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
-
-
-class Signal(StrEnum):
-    """OTLP signals that the bridge accepts."""
-
-    METRICS = "metrics"
-    TRACES = "traces"
-    LOGS = "logs"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -142,7 +135,7 @@ class Series:
         instrument: Kind of its points.
         scope: Name, version and attributes of the instrumentation scope, as one text.
         typed: (name, unambiguous spelling of the value) of each non-text attribute, so that two
-            series whose values only look alike have separate totals.
+            series whose values only look alike have separate totals; and pairs that were folded.
         data: The kind of OTLP data where ``instrument`` does not define it: ``summary``,
             ``exponential``, ``delta`` or ``share``; else empty.
     """

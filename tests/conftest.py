@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.marks import ProcessMark
 from tests.postgres import PostgresServer
+from tests.slow import draw_few
 from tests.strays import processes_with
 
 # How long an example takes says what else runs on the machine, and how many had to be thrown away
@@ -31,9 +32,13 @@ _DEADLINE_S = 60.0
 def pytest_configure(config: pytest.Config) -> None:
     """Hold the mark ``process`` to what tests do, and let programs that tests start hear Ctrl-C.
 
+    Without the slow tests, property tests draw fewer examples.
+
     A shell that runs a command in the background has it ignore SIGINT, which children inherit.
     """
     config.pluginmanager.register(ProcessMark())
+    if "not slow" in config.option.markexpr:
+        draw_few()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

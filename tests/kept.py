@@ -2,6 +2,7 @@
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.records import ExperimentStatus
 
 __all__ = ["from_bytes", "revived", "to_bytes"]
@@ -10,13 +11,14 @@ __all__ = ["from_bytes", "revived", "to_bytes"]
 def to_bytes(aligner: Aligner) -> bytes:
     """Encode the state of an aligner, with nothing announced of its run."""
     about = wire.About({}, {}, (0, ExperimentStatus.RUNNING), [], None, {})
-    return wire.encode(wire.Run(wire.VERSION, aligner.to_wire(), about, None))
+    return wire.encode(wire.Run(wire.VERSION, aligner.state.to_wire(), about, None))
 
 
 def from_bytes(body: bytes, like: Aligner) -> Aligner:
     """Decode what ``to_bytes`` gave, with the settings of another aligner."""
     with wire.refusing():
-        return type(like).from_wire(wire.decode(body, wire.Run).aligner, like.settings)
+        state = RunState.from_wire(wire.decode(body, wire.Run).aligner, like.settings)
+    return Aligner(state=state)
 
 
 def revived(aligner: Aligner) -> Aligner:

@@ -10,7 +10,7 @@ import httpx
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.ingest import AuthSettings, ReceiveLimits
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.otlp_requests import Receiver, grpc_receiver, http_receiver
 
 __all__ = ["PROTOCOLS", "Door", "Refused", "door_of"]

@@ -1,11 +1,35 @@
-"""Leaves some cases of a test to ``make test-all``, by the mark ``slow``."""
+"""Leaves some cases of a test to ``make test-all``, by the mark ``slow`` or by their number."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
-__all__ = ["selected", "slow_after"]
+__all__ = ["draw_few", "examples", "selected", "slow_after"]
+
+_FEW = "OTEL_RL_TEST_FEW_EXAMPLES"
+_SHARE = 0.25
+
+
+def draw_few() -> None:
+    """Have property tests draw a share of their examples, in processes begun here, too.
+
+    Call it before tests are imported.
+    """
+    os.environ[_FEW] = "1"
+    settings.register_profile("few", max_examples=examples(settings().max_examples))
+    settings.load_profile("few")
+
+
+def examples(n: int) -> int:
+    """Return the number of examples that a property test draws: all, or a share of them.
+
+    Args:
+        n: Examples with ``make test-all``, and if a file is run by itself.
+    """
+    return max(10, int(n * _SHARE)) if _FEW in os.environ else n
 
 
 def slow_after(n: int, cases: Iterable[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WORKERS = 8
 METRICS = 20
 STEPS = int(os.environ.get("BENCH_STEPS", "5000"))
-PAUSE_S = 0.002  # the rest of a training step
+PAUSE_S = float(os.environ.get("BENCH_PAUSE_S", "0.002"))  # the rest of a training step
 
 CONTEXT = multiprocessing.get_context("spawn")
 

@@ -149,7 +149,7 @@ class Bridge:
     @property
     def without_metrics(self) -> Collection[ExperimentKey]:
         """Return ended runs without any metric of their program, sorted."""
-        return self._rows.without_metrics
+        return self._rows.without_metrics.keys
 
     def start(self) -> None:
         """Resume where the last bridge on this journal stopped, then accept requests."""
@@ -340,7 +340,7 @@ class Bridge:
         """Take over a run, in whatever state its last owner left it."""
         self._stores.run_store.forget(key)
         self._delivery.drop([key])  # left from before another bridge took the run
-        self._rows.begin(key)
+        self._rows.runs.begin(key)
         if has_rows:
             self._delivery.notify(key)
         self._row_thread.wake()

@@ -165,7 +165,7 @@ class Cleanup:
     def _let_go(self, keys: Sequence[ExperimentKey]) -> None:
         """Forget runs that are over; the journal has what is needed if they go on."""
         self._delivery.let_go(keys)
-        self._rows.let_go(keys)
+        self._rows.without_metrics.let_go(keys)
         for key in keys:
             self._run_store.forget(key)
             self._deliveries.forget(key)

@@ -89,11 +89,11 @@ class JournalSettings(BaseModel):
     model_config = _MODEL
 
     url: SecretStr | None = None
-    """``postgresql://user:password@host/database`` shared by several bridges. Unset: SQLite in
+    """``postgresql://user:password@host/database`` of several bridges. Unset: SQLite in
     ``data``."""
 
     lease_s: float = Field(15.0, ge=1)
-    """Bridge lease: time that a killed bridge's runs wait for another one. Equal on all bridges."""
+    """Bridge lease: time until another takes a killed bridge's runs. Equal on all bridges."""
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
     """Waiting batches; above it senders get 503. Rows may use as much again."""
@@ -102,11 +102,10 @@ class JournalSettings(BaseModel):
     """Part of ``max_bytes`` for one experiment; above it its senders get 503."""
 
     keep_ended_days: float = Field(30.0, gt=0)
-    """Days that an ended run stays in the journal, for late data and ``otel-rl diagnose``."""
+    """Days that an ended run stays, for late data and ``otel-rl diagnose``."""
 
     max_ended_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes``, or of a token's share, for ended runs; beyond it the oldest goes
-    earlier."""
+    """Part of ``max_bytes``, or of a token's share, for ended runs; then the oldest goes."""
 
 
 class TrackerSettings(BaseModel):
@@ -115,8 +114,8 @@ class TrackerSettings(BaseModel):
     model_config = _MODEL
 
     name: str = "wandb"
-    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, or one of another package;
-    several with commas."""
+    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl`` or another package's; several
+    with commas."""
 
     directory: Path | None = None
     """Tracker's files. Unset: ``data``."""
@@ -131,16 +130,16 @@ class TrackerSettings(BaseModel):
     """Values of a W&B run in a minute of its time; 0: no bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict)
-    """Options of the tracker; of one among several ``trackio.project``, or a table each."""
+    """Options of the tracker; of several, ``trackio.project`` or a table each."""
 
     max_live_runs: int = Field(32, ge=1)
     """Runs written at once, a process each; others wait in the journal."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
-    """Interval of asking the tracker which rows it has."""
+    """Interval of asking for rows that are there."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """Time that confirmed rows stay in the journal, or less without room."""
+    """Time that confirmed rows stay, if there is room."""
 
     max_retry_s: float = Field(60.0, gt=0)
     """Longest pause between attempts; the first is 0.5 s."""
@@ -204,16 +203,16 @@ class ArchiveSettings(BaseModel):
     model_config = _MODEL
 
     enabled: bool | None = None
-    """Write every accepted value to Parquet files. Unset: if pyarrow is installed."""
+    """Write it. Unset: if pyarrow is installed."""
 
     directory: Path | None = None
     """Its files. Unset: ``archive`` in ``data``."""
 
     every_s: float = Field(300.0, gt=0)
-    """Longest time until a value is in a file; 500,000 values end a file earlier."""
+    """Longest time of a file, of at most 500,000 values."""
 
     max_share: float = Field(0.1, gt=0, le=1)
-    """Part of ``journal.max_bytes`` for values that wait; more are left out and counted."""
+    """Part of ``journal.max_bytes`` for waiting values; more are left out."""
 
 
 class DiagnoseSettings(BaseModel):
@@ -234,8 +233,7 @@ class ViewSettings(BaseModel):
     """Serve it. Without ``auth.tokens`` on loopback only."""
 
     behind_proxy: bool = False
-    """Also without ``auth.tokens`` elsewhere: a proxy in front authenticates readers, and no one
-    else reaches the address."""
+    """Elsewhere, too, as only an authenticating proxy reaches the address."""
 
 
 class TelemetrySettings(BaseModel):
@@ -244,7 +242,7 @@ class TelemetrySettings(BaseModel):
     model_config = _MODEL
 
     endpoint: str | None = Field(None, pattern="^https?://")
-    """Base URL of OTLP/HTTP for the bridge's own metrics. Unset: no export."""
+    """OTLP/HTTP base URL for the bridge's own metrics. Unset: none."""
 
     interval_s: float = Field(15.0, gt=0)
     """Export interval."""

@@ -76,23 +76,22 @@ class Outcome(StrEnum):
 
     Attributes:
         OK: Accepted.
-        PARTIAL: Partly refused; the answer says what and why.
-        MALFORMED: The bytes are not OTLP.
-        HTTP2: HTTP/2 on the HTTP port, as by gRPC clients.
+        PARTIAL: Partly refused, as the answer says.
+        MALFORMED: Not OTLP.
+        HTTP2: HTTP/2 on the HTTP port.
         TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.
         UNAUTHENTICATED: No valid token.
         UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON.
         WRONG_METHOD: Not a POST.
         NOT_FOUND: Unknown path.
-        DISCONNECTED: The sender left before the end of its request.
-        CANCELLED: A gRPC call ended without its message, or with one over
-            ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout_s``, or a gRPC call lost its place.
-        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many gRPC calls without a place.
+        DISCONNECTED: The sender left early.
+        CANCELLED: gRPC without a message, or one over ``receive.max_body_bytes``.
+        SLOW: Over ``receive.body_timeout_s``, or a lost gRPC place.
+        OVERLOADED: Over ``receive.max_in_flight_bytes``, or no gRPC place.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
-        NO_ROOM: Journal or disk is full.
-        STOPPING: The bridge is stopping.
-        FAILED: Not stored, see the bridge's log.
+        NO_ROOM: Journal or disk full.
+        STOPPING: The bridge stops.
+        FAILED: Not stored, see the log.
     """
 
     OK = "ok"
@@ -118,21 +117,21 @@ class Refusal(StrEnum):
     """Reason to refuse a point, exemplar, span or log record of a request.
 
     Attributes:
-        MALFORMED: One resource is not OTLP; the rest is accepted.
-        NO_EXPERIMENT: No ``rl.experiment.name``, and no ``receive.default_experiment``.
-        NOT_ALLOWED: The token may not write this experiment.
-        TOO_MANY_EXPERIMENTS: A new run beyond ``receive.max_experiments``.
-        SHARE_USED_UP: A new run beyond the token's share of ``receive.max_experiments``.
-        INVALID_NAME: A name or tag is not text, empty, too long, unprintable or given twice.
-        INVALID_METRIC_NAME: The metric name is empty, too long or unprintable.
-        INVALID_ID: A trace or span id is missing, all zero or of the wrong length.
-        NO_VALUE: A gauge or sum has neither a number nor the flag for none.
-        INVALID_BUCKETS: Bounds do not ascend or fit the counts, or are not doubles.
-        INVALID_EVENT: A field of a log event is missing or wrong.
-        EVENT_TOO_LARGE: A log event or its text is too large or too deep.
-        SPAN_TOO_LARGE: Too many bytes or links, or a name or phase is too long.
-        TOO_MANY_ATTRIBUTES: Of a resource, point, span or event, or fields of a sample.
-        ATTRIBUTE_TOO_LONG: A key, a value or all attributes together.
+        MALFORMED: One resource is not OTLP.
+        NO_EXPERIMENT: No ``rl.experiment.name`` or ``receive.default_experiment``.
+        NOT_ALLOWED: Not for this token.
+        TOO_MANY_EXPERIMENTS: Beyond ``receive.max_experiments``.
+        SHARE_USED_UP: Beyond the token's share of them.
+        INVALID_NAME: A name or tag is no text, empty, long, unprintable or repeated.
+        INVALID_METRIC_NAME: Empty, too long or unprintable.
+        INVALID_ID: A trace or span id is missing, zero or of wrong length.
+        NO_VALUE: Neither a number nor the flag for none.
+        INVALID_BUCKETS: Bounds do not ascend or fit the counts.
+        INVALID_EVENT: A field is missing or wrong.
+        EVENT_TOO_LARGE: Too large or too deep.
+        SPAN_TOO_LARGE: Bytes, links, name or phase.
+        TOO_MANY_ATTRIBUTES: Or fields of a sample.
+        ATTRIBUTE_TOO_LONG: Key, value or all together.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars``.
         TIME_OUT_OF_RANGE: Beyond ``receive.max_age_s`` or ``receive.max_future_s``.
@@ -163,11 +162,11 @@ class SampleDrop(StrEnum):
 
     Attributes:
         TOO_MANY_SERIES: Beyond ``align.max_series`` or ``align.max_keys``.
-        TOO_OLD: Older than what deduplication remembers (``align.max_remembered``).
-        RUN_REMOVED: From before the run was removed (``journal.keep_ended_days``).
+        TOO_OLD: Before what ``align.max_remembered`` covers.
+        RUN_REMOVED: From before the run's removal (``journal.keep_ended_days``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
-        DAMAGED: The batch was damaged on the disk and set aside.
-        UNDECODABLE: The batch could not be decoded and was set aside: a defect, see the log.
+        DAMAGED: Damaged on the disk, set aside.
+        UNDECODABLE: Set aside: a defect, see the log.
     """
 
     TOO_MANY_SERIES = "too_many_series"
@@ -183,10 +182,9 @@ class ValueFold(StrEnum):
 
     Attributes:
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
-        FURTHER: What is beyond the basic detail, if still too much.
-        TOO_MANY_KEYS: New keys of both kinds, beyond 100,000 in all runs of the bridge.
-        TOO_MANY_ROWS: Values of steps between those with rows, beyond
-            ``align.max_rows_per_minute``; the archive has them.
+        FURTHER: Beyond the basic detail, if still too much.
+        TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
+        TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
     """
 
     WORKER = "worker"
@@ -199,9 +197,9 @@ class ArchiveDrop(StrEnum):
     """Reason to leave accepted values out of the archive. Their rows are not affected.
 
     Attributes:
-        NO_ROOM: More than ``archive.max_share`` waited for the disk.
+        NO_ROOM: Over ``archive.max_share`` waited.
         DAMAGED: Damaged on the journal's disk.
-        RUN_REMOVED: The run was removed before.
+        RUN_REMOVED: The run was removed.
     """
 
     NO_ROOM = "no_room"
@@ -213,8 +211,8 @@ class StateFault(StrEnum):
     """Reason to discard the stored state of a run, with its open steps and samples.
 
     Attributes:
-        DAMAGED: The bytes changed on the disk: check it.
-        REFUSED: Not the state of a run: something else writes to the journal.
+        DAMAGED: Changed on the disk: check it.
+        REFUSED: Something else writes to the journal.
     """
 
     DAMAGED = "damaged"
@@ -225,10 +223,10 @@ class TrackerFailure(StrEnum):
     """Reason to retry a delivery. The rows are kept.
 
     Attributes:
-        UNAVAILABLE: Unreachable, hanging or failing for now, or the writer process died.
-        REJECTED: The tracker refuses the key, the project or the run.
-        JOURNAL: The bridge's database is unreachable.
-        UNEXPECTED: A defect or a failing disk, see the log.
+        UNAVAILABLE: Unreachable, hanging, failing, or the writer died.
+        REJECTED: It refuses key, project or run.
+        JOURNAL: The database is unreachable.
+        UNEXPECTED: A defect or failing disk, see the log.
     """
 
     UNAVAILABLE = "unavailable"
@@ -241,7 +239,7 @@ class CommitRefusal(StrEnum):
     """Reason to undo a transaction of rows. Its batches wait and are retried.
 
     Attributes:
-        SHARE_USED_UP: The token's share of the journal is used up.
+        SHARE_USED_UP: The token's share is used up.
     """
 
     SHARE_USED_UP = "share_used_up"
@@ -251,8 +249,8 @@ class Removal(StrEnum):
     """Reason to remove an ended run from the journal. Its tracker has all rows.
 
     Attributes:
-        TOO_OLD: It ended ``journal.keep_ended_days`` ago.
-        OVER_SHARE: Ended runs exceeded ``journal.max_ended_share``; it was the oldest.
+        TOO_OLD: Ended ``journal.keep_ended_days`` ago.
+        OVER_SHARE: The oldest beyond ``journal.max_ended_share``.
     """
 
     TOO_OLD = "too_old"
@@ -263,14 +261,14 @@ class Where(StrEnum):
     """Place that caught an unexpected exception.
 
     Attributes:
-        HTTP: Answering an HTTP request; the sender retries.
-        GRPC: Answering a gRPC request; the sender retries.
-        DRAIN: Making rows; batches are read again.
-        DELIVERY: Writing a run; rows are written again.
-        WATCH: Diagnosing a run, which goes on without.
-        SETTLE: Unloading or removing ended runs; tried again.
-        ARCHIVE: Writing the archive; values are written again.
-        VIEW: Reading the page with the runs, which asks again.
+        HTTP: HTTP requests; senders retry.
+        GRPC: gRPC requests; senders retry.
+        DRAIN: Rows; made again.
+        DELIVERY: Tracker runs; written again.
+        WATCH: Diagnosis; left out.
+        SETTLE: Ended runs; unloaded or removed later.
+        ARCHIVE: Archive; written again.
+        VIEW: Page with the runs; asks again.
     """
 
     HTTP = "http"
@@ -313,9 +311,7 @@ class GaugeSpec:
 
 GAUGES: Mapping[Gauge, GaugeSpec] = {
     Gauge.JOURNAL_SIZE: GaugeSpec("Size of the journal, bounded by ``journal.max_bytes``.", "By"),
-    Gauge.SPOOL_SIZE: GaugeSpec(
-        "Acknowledged batches not yet made into rows, by experiment.", "By"
-    ),
+    Gauge.SPOOL_SIZE: GaugeSpec("Acknowledged batches not yet in rows, by experiment.", "By"),
     Gauge.ROWS_PENDING: GaugeSpec("Rows not yet handed to the tracker, by experiment.", "{row}"),
 }
 """Every gauge, described. The documentation is checked against it."""
@@ -325,21 +321,21 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.REQUESTS: CounterSpec(
         "Export requests answered, by outcome.", Outcome, unit="{request}"
     ),
-    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged to the sender.", unit="{point}"),
+    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged.", unit="{point}"),
     Counter.POINTS_REFUSED: CounterSpec(
         "Data points refused by partial success.", Refusal, unit="{point}"
     ),
     Counter.EXEMPLARS_REFUSED: CounterSpec(
-        "Single measurements refused from accepted points.",
+        "Measurements refused from accepted points.",
         Refusal,
         unit="{measurement}",
     ),
-    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged to the sender.", unit="{span}"),
+    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged.", unit="{span}"),
     Counter.SPANS_REFUSED: CounterSpec("Spans refused by partial success.", Refusal, unit="{span}"),
     Counter.SPANS_TOO_OLD: CounterSpec(
-        "Spans too late or without room for step analysis.", unit="{span}"
+        "Spans too late, or without room, for step analysis.", unit="{span}"
     ),
-    Counter.LOGS_ACCEPTED: CounterSpec("Log events acknowledged to the sender.", unit="{record}"),
+    Counter.LOGS_ACCEPTED: CounterSpec("Log events acknowledged.", unit="{record}"),
     Counter.LOGS_REFUSED: CounterSpec(
         "Log events refused by partial success.",
         Refusal,
@@ -351,13 +347,9 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     ),
     Counter.BATCHES_SPOOLED: CounterSpec("Batches stored and acknowledged.", unit="{batch}"),
     Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or open."),
-    Counter.SAMPLES_DUPLICATE: CounterSpec(
-        "Samples left out as repeated or older than a counter's total."
-    ),
-    Counter.SAMPLES_LATE: CounterSpec("Samples after their row, in a row of their own."),
-    Counter.SAMPLES_DROPPED: CounterSpec(
-        "Accepted samples that could not be put in a row.", SampleDrop
-    ),
+    Counter.SAMPLES_DUPLICATE: CounterSpec("Repeated samples, or older than a counter's total."),
+    Counter.SAMPLES_LATE: CounterSpec("Samples after their row, in one of their own."),
+    Counter.SAMPLES_DROPPED: CounterSpec("Accepted samples in no row.", SampleDrop),
     Counter.ROWS_CREATED: CounterSpec("Rows numbered and stored for delivery.", unit="{row}"),
     Counter.ROWS_WRITTEN: CounterSpec(
         "Rows handed to the tracker, repeats included.", unit="{row}"
@@ -368,18 +360,18 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
         ValueFold,
         unit="{value}",
     ),
-    Counter.ARCHIVE_WRITTEN: CounterSpec("Values written to files of the archive.", unit="{value}"),
+    Counter.ARCHIVE_WRITTEN: CounterSpec("Values in files of the archive.", unit="{value}"),
     Counter.ARCHIVE_DROPPED: CounterSpec(
         "Accepted values left out of the archive.", ArchiveDrop, unit="{value}"
     ),
     Counter.TRACKER_RETRIES: CounterSpec("Retried deliveries.", TrackerFailure, unit="{retry}"),
     Counter.STATES_LOST: CounterSpec(
-        "Unusable stored states, or parts of span logs.",
+        "Unusable states, or parts of span logs.",
         StateFault,
         unit="{state}",
     ),
     Counter.COMMITS_REFUSED: CounterSpec(
-        "Undone transactions with rows, to be retried.",
+        "Undone transactions of rows, retried.",
         CommitRefusal,
         unit="{transaction}",
     ),

@@ -21,7 +21,7 @@ from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.rows.processor import NO_METRIC_HINT
+from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey

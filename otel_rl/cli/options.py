@@ -25,38 +25,37 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
         "--tracker",
         metavar="NAME",
         action="append",
-        help="wandb (default), mlflow, trackio, tensorboard, jsonl, or one of another package; may "
-        "be repeated",
+        help="wandb (default), mlflow, trackio, tensorboard, jsonl or another package's; may be "
+        "repeated",
     )
     group.add_argument(
         "--detail",
         choices=[*Tier],
-        help="what the tracker gets: a chart for each question (basic, the default), internals "
-        "too, or everything",
+        help="what the tracker gets: the main values (basic, the default), internals too, or "
+        "everything",
     )
     group.add_argument(
         "--names",
         choices=[*KeyNames],
-        help="names of what a framework logs: its own (framework, the default), those that all "
-        "frameworks share (otel_rl), or both",
+        help="names of a framework's metrics: its own (framework, the default), shared ones "
+        "(otel_rl), or both",
     )
     group.add_argument(
         "--project",
         metavar="NAME",
-        help="project of W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
+        help="of W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
     )
     group.add_argument(
         "--attach",
         metavar="RUN",
-        help="join this W&B run of your own process, [[ENTITY/]PROJECT/]RUN_ID, instead of "
-        "creating one",
+        help="join this W&B run of your own process: [[ENTITY/]PROJECT/]RUN_ID",
     )
     group.add_argument("--data", type=Path, metavar="DIR", help="journal directory")
     group.add_argument(
         "--per-worker",
         action="store_true",
         default=None,
-        help="also write each worker's own series, every measurement",
+        help="also each worker's own series",
     )
 
 

@@ -13,14 +13,11 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.replay.replay import Replay
 from otel_rl.bridge.replay.replayed import Replayed
-from otel_rl.bridge.replay.stored_run import ReadOnlyJournal, StoredRun
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.embedded_bridge import say
-from otel_rl.cli.journal_discovery import shared_journal
-from otel_rl.cli.run_lookup import FoundRun
+from otel_rl.cli.replay_sources import ReplaySource
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -42,7 +39,7 @@ class ReplayJob:
         is_known: Whether an earlier replay has finished it.
     """
 
-    found: FoundRun
+    found: ReplaySource
     tracker: str
     key: ExperimentKey
     replay: Replay | None = None
@@ -104,21 +101,17 @@ class ReplayJobs:
         """Write one run, in a thread of the pool."""
         if self._stopping.is_set():
             return None
+        found = job.found
+        if self.replayed.has(found.directory, job.tracker, job.key, found.mark):
+            job.is_known = True
+            return None
         with contextlib.ExitStack() as stack:
-            if job.found.directory is not None:
-                store = RunStore(ReadOnlyJournal(job.found.directory))
-            else:
-                store = RunStore(stack.enter_context(shared_journal(self.settings)))
-            source = StoredRun(store, job.found.key)
-            mark = (source.end, source.description(job.key).status.value)
-            if self.replayed.has(job.found.directory, job.tracker, job.key, mark):
-                job.is_known = True
-                return None
+            source = found.opened(stack, self._stopping.is_set)
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
             status = job.replay.run()
-            if status is None or _is_complete(status, source.end):
-                self.replayed.note(job.found.directory, job.tracker, job.key, mark)
-            return status
+        if status is None or _is_complete(status, source.end):
+            self.replayed.note(found.directory, job.tracker, job.key, found.mark)
+        return status
 
     def _delivery(self, job: ReplayJob) -> DeliverySettings:
         """Return the settings: files are where users of the tracker expect them."""

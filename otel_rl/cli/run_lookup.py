@@ -1,6 +1,6 @@
 """Finds runs in the journals that a command can reach, and opens the journal of one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,12 @@ from otel_rl.bridge.journal.reader import (
     shared_overview,
     shared_removed_runs,
 )
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
-__all__ = ["FoundRun", "find_runs", "opened", "removed"]
+__all__ = ["FoundRun", "find_runs", "opened", "removed", "runs_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +47,37 @@ def find_runs(settings: BridgeSettings) -> tuple[Sequence[FoundRun], Sequence[Jo
     A run with several trackers comes once.
     """
     found: dict[tuple[ExperimentKey, Path | None], FoundRun] = {}
-    faults: list[JournalError] = []
     if settings.journal.url is not None:
         with shared_journal(settings) as journal:
             for run in shared_overview(journal):
                 found[run.key, None] = FoundRun(run, None)
-    else:
-        for directory in journals(settings):
-            try:
-                for run in overview(directory):
-                    found[run.key, directory] = FoundRun(run, directory)
-            except JournalError as exc:
-                faults.append(exc)
-    return sorted(found.values(), key=lambda one: one.overview.changed_ns), faults
+        return _by_activity(found), ()
+    return _runs_of(journals(settings))
+
+
+def runs_below(directory: Path) -> tuple[Sequence[FoundRun], Sequence[JournalError]]:
+    """Return the same of the journals below a directory, at any depth."""
+    return _runs_of(sorted(path.parent for path in directory.rglob(JOURNAL_FILE)))
+
+
+def _runs_of(
+    directories: Iterable[Path],
+) -> tuple[Sequence[FoundRun], Sequence[JournalError]]:
+    found: dict[tuple[ExperimentKey, Path | None], FoundRun] = {}
+    faults: list[JournalError] = []
+    for directory in directories:
+        try:
+            for run in overview(directory):
+                found[run.key, directory] = FoundRun(run, directory)
+        except JournalError as exc:
+            faults.append(exc)
+    return _by_activity(found), faults
+
+
+def _by_activity(
+    found: Mapping[tuple[ExperimentKey, Path | None], FoundRun],
+) -> Sequence[FoundRun]:
+    return sorted(found.values(), key=lambda one: one.overview.changed_ns)
 
 
 def removed(settings: BridgeSettings) -> Mapping[ExperimentKey, int]:

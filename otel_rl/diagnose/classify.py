@@ -24,7 +24,9 @@ __all__ = [
     "Work",
     "from_nothing",
     "goodput_part_of",
+    "only_waits",
     "stage_of",
+    "summed_by_step",
     "tracks_about",
     "waits_for_samples",
     "work_of",
@@ -191,6 +193,11 @@ def _part_by_words(phase: str) -> RlGoodputPartValues | None:
     return next(found, None)
 
 
+def only_waits(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``."""
+    return place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
+
+
 def waits_for_samples(place: PhaseKey) -> bool:
     """Return whether a wait of this phase is a trainer's wait for samples."""
     learner = not any(word in place.role for word in _PRODUCERS)
@@ -271,3 +278,14 @@ def from_nothing(history: RunHistory, counts: Track) -> Track:
         [*(at_s for _, at_s in before), *counts.times_s],
         [*([0.0] * len(before)), *counts.values],
     )
+
+
+def summed_by_step(counts: Track) -> Track:
+    """Return a counter's increase in each step; one snapshot may have all of it, or nothing."""
+    summed = Track()
+    for step, at_s, value in zip(counts.steps, counts.times_s, counts.values, strict=True):
+        if summed.steps and summed.steps[-1] == step:
+            summed.values[-1] += value
+        else:
+            summed.add(step, at_s, value)
+    return summed

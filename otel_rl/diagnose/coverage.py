@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
+from otel_rl.diagnose.detectors.processes import fell_silent_together
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.stats.changes import spread
@@ -71,7 +72,10 @@ def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False)
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
         yield f"{steps} steps are too few to compare"
-    yield from map(str, _dead(history))
+    if fell_silent_together(history):
+        yield "all workers fell silent at once: their SDK reports no end of a run"
+    else:
+        yield from map(str, _dead(history))
     gone = _gone(history)
     if gone:
         yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"

@@ -6,10 +6,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+from otel_rl.diagnose.costs import with_cost
 from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
     learning,
+    passing,
     processes,
     rare_phases,
     recurring,
@@ -18,6 +20,8 @@ from otel_rl.diagnose.detectors import (
     stale_policy,
     stalls,
 )
+from otel_rl.diagnose.detectors.workload import Workload, changes
+from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
@@ -39,6 +43,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.throttling,
     slow_phases.slow_work,
     recurring.recurring,
+    passing.passing_slowdowns,
     rare_phases.rare_phases,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
@@ -47,58 +52,6 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     dataflow.starvation,
 )
 
-_SLOW: Final = frozenset(
-    {
-        Kind.SLOW_GENERATION,
-        Kind.SLOW_REWARD,
-        Kind.SLOW_TRAINING,
-        Kind.SLOW_SYNC,
-        Kind.SLOW_PHASE,
-        Kind.STRAGGLER,
-    }
-)
-_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
-_BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
-
-# A process at fault does not slow the own work of another role.
-_OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
-
-# Consequences of each kind, if they began no earlier.
-_EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
-    # A policy of NaN writes long nonsense: work on its samples takes longer, in the whole role.
-    Kind.NAN: _LEARNING
-    | _BACKLOG
-    | {
-        Kind.REWARD_BUG,
-        Kind.SLOW_GENERATION,
-        Kind.SLOW_REWARD,
-        Kind.SLOW_TRAINING,
-        Kind.STARVATION,
-        Kind.KV_THRASH,
-    },
-    Kind.REWARD_BUG: _LEARNING,
-    Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
-    Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
-    Kind.STALL: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
-    Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
-    Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
-    Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
-    Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
-    Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
-    Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
-    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
-    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH}),
-    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
-    Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
-}
-
-_SLACK: Final = 8  # tolerance of the first step of a change, in steps
-_AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 _FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
@@ -130,7 +83,7 @@ def diagnose(
     else:
         found = (cause for detect in _DETECTORS for cause in detect(part))
         if steps is not None:
-            found = (one for one in found if one.since is None or one.since >= first - _SLACK)
+            found = (one for one in found if one.since is None or one.since >= first - SLACK)
         causes = _ranked(part, (one for one in found if passed or one.until is None))
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
@@ -150,6 +103,7 @@ def diagnose(
         _failures(part, causes),
         str(coverage(part)),
         why_not if found_nothing else (),
+        list(changes(part)),
     )
 
 
@@ -183,7 +137,7 @@ def _passed(history: RunHistory) -> list[Cause]:
         if over is None or not over.is_fall(ratio=0.7):
             continue
         found = (cause for detect in _DETECTORS for cause in detect(part))
-        causes = _ranked(part, (one for one in found if _is_near(one.since, longer.step)))
+        causes = _ranked(part, (one for one in found if is_near(one.since, longer.step)))
         if causes:
             return [
                 replace(one, until=over.step, words=f"{one.words}; over since step {over.step}")
@@ -192,17 +146,14 @@ def _passed(history: RunHistory) -> list[Cause]:
     return []
 
 
-def _is_near(since: int | None, step: int) -> bool:
-    return since is not None and abs(since - step) <= _SLACK
-
-
 def _is_longer(steps: LevelChange) -> bool:
     return steps.is_rise(ratio=LONGER, order=0.75, size=LONGER_NOISE)
 
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
     in_order = sorted(causes, key=lambda cause: -cause.score)
-    return [_with_worker(history, cause) for cause in _unexplained(in_order)]
+    named = [_with_worker(history, cause) for cause in unexplained(in_order)]
+    return [with_cost(history, cause) for cause in named]
 
 
 def _with_worker(history: RunHistory, cause: Cause) -> Cause:
@@ -214,93 +165,10 @@ def _with_worker(history: RunHistory, cause: Cause) -> Cause:
     return replace(cause, worker=workers.pop()) if len(workers) == 1 else cause
 
 
-def _unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Remove causes that follow from another one, and duplicates."""
-    seen: set[tuple[Kind, str | None, str | None]] = set()
-    for place, cause in enumerate(causes):
-        subject = cause.kind, cause.role, cause.worker
-        if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
-            continue
-        if any(_is_same_transfer(other, cause) for other in causes[:place]):
-            continue
-        seen.add(subject)
-        yield cause
-
-
-def _is_same_transfer(cause: Cause, other: Cause) -> bool:
-    """Return whether both are sides of one weight transfer: since then, by as much."""
-    if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
-        return False
-    if cause.role == other.role or cause.since is None or not _is_near(other.since, cause.since):
-        return False
-    (_, longer_s), (_, other_s) = _slower_by(cause), _slower_by(other)
-    return _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
-
-
-def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
-    if not _explains(cause, effect):
-        return False
-    return cause.score >= effect.score or not _explains(effect, cause)
-
-
-def _explains(cause: Cause, effect: Cause) -> bool:
-    if cause.kind in _SLOW and cause.since is None and effect.since is not None:
-        return False  # a constant state explains no change
-    if _is_answer_to(cause, effect):
-        return True
-    if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
-        return False
-    if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
-        # Work that waits for an answer is slower because of it. The answering role's work is not.
-        return effect.role not in cause.answered_by and _is_before(cause, effect)
-    if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
-        return cause.role in effect.answered_by and _is_before(cause, effect)
-    if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
-        return False
-    if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
-        return cause.since is None or _are_near(cause.since, effect.since)
-    if cause.kind is Kind.NAN and effect.worker is not None:
-        return False  # the same policy is everywhere
-    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
-        return effect.role == cause.role and _is_before(cause, effect)
-    return _is_before(cause, effect)
-
-
-def _is_answer_to(answer: Cause, call: Cause) -> bool:
-    """Return whether work of one role slows as much as the part of another role's that calls it.
-
-    At the same time, and all of its callers: one slow caller has a reason of its own, unless only
-    one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
-    """
-    kinds = {answer.kind, call.kind}
-    if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
-        return False
-    if call.worker is not None and answer.worker is None:
-        return False
-    if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
-        return False
-    (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
-    is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
-    return is_as_much and before_s < call_before_s
-
-
-def _are_near(since: int | None, other: int | None) -> bool:
-    return other is not None and _is_near(since, other)
-
-
-def _slower_by(cause: Cause) -> tuple[float, float]:
-    """Return (seconds before, added seconds) of the largest slowdown."""
-    before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
-    return before, after - before
-
-
-def _is_before(cause: Cause, effect: Cause) -> bool:
-    return cause.since is None or effect.since is None or cause.since <= effect.since + _SLACK
-
-
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    steps = level(settled(slow_phases.step_time(history)))
-    if steps is not None and _is_longer(steps):
+    track = settled(slow_phases.step_time(history))
+    steps, eased = level(track), level(Workload(history).eased_steps(track))
+    if steps is not None and _is_longer(steps) and eased is not None and _is_longer(eased):
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"

@@ -30,6 +30,8 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
     yield f"steps {report.first} to {report.last}: {report.verdict}{doubts}"
     for symptom in report.symptoms:
         yield f"  {symptom}"
+    for change in report.changes:
+        yield f"  no fault: {change}"
     if report.bound is not None:
         role, phase, share = report.bound
         yield f"  most of the time of a step: {role}/{phase}, {share:.0%}"

@@ -117,6 +117,7 @@ class Diagnosis:
         failures: Of workers, in words, the last ones; those of a cause left out.
         seen: What the verdict rests on, in words.
         doubts: Why a run without a finding may still not be healthy, in words.
+        changes: Deliberate changes, which are no faults, in words.
     """
 
     first: int
@@ -128,3 +129,4 @@ class Diagnosis:
     failures: Sequence[str] = ()
     seen: str = ""
     doubts: Sequence[str] = ()
+    changes: Sequence[str] = ()

@@ -10,9 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.identity.names import WorkerNames
-from otel_rl.worker.session import GUARD
+from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, start
 
 __all__ = ["OtelStatsLogger", "attach"]
 
@@ -67,7 +65,7 @@ class OtelStatsLogger:
         data: Mapping[str, object] | Sequence[Mapping[str, object]],
     ) -> None:
         """Record ``data`` at the steps at which AReaL itself logs it."""
-        with GUARD:
+        with guard:
             if _is_first_rank():
                 items = [data] if isinstance(data, Mapping) else data
                 for place, item in enumerate(items, self._first_step(global_step)):
@@ -78,7 +76,7 @@ class OtelStatsLogger:
     def _first_step(self, global_step: int) -> int:
         """Return the step after the last one that AReaL has logged, if it reports it."""
         last: object = None
-        with GUARD:
+        with guard:
             last = self._original.state_dict().get("last_commit_step")
         return max(global_step, last + 1) if isinstance(last, int) else global_step
 

@@ -18,10 +18,15 @@ from forge.observability.metrics import (  # type: ignore[import-not-found]  # n
 )
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, automatically, logging_errors, start
-from otel_rl.semconv.spec import Reduction
-from otel_rl.worker.identity.names import WorkerNames
-from otel_rl.worker.session import GUARD
+from otel_rl.integrations.adapter import (
+    Recorder,
+    Reduction,
+    WorkerNames,
+    automatically,
+    guard,
+    logging_errors,
+    start,
+)
 
 __all__ = ["NAME", "OtelBackend", "register", "register_always"]
 
@@ -93,7 +98,7 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def _record(self, metric: _Metric, step: int, *, spread: str) -> None:
-        with GUARD:
+        with guard:
             given = getattr(metric, "reduction", None)
             reduction = str(getattr(given, "value", given))
             reduce = spread if reduction == "std" else reduction

@@ -11,9 +11,7 @@ from nemo_rl.utils.logger import (  # type: ignore[import-not-found]  # no depen
 )
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.identity.names import WorkerNames
-from otel_rl.worker.session import GUARD
+from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, start
 
 __all__ = ["OtelLogger"]
 
@@ -48,7 +46,7 @@ class OtelLogger(LoggerInterface):  # type: ignore[misc]  # Any where NeMo-RL is
     ) -> None:
         """Record metrics at ``step``; those with an axis of their own by their time."""
         del step_finished
-        with GUARD:
+        with guard:
             has_axis = step_metric is not None and step_metric in metrics
             named = {
                 f"{prefix}/{name}" if prefix else name: value

@@ -19,8 +19,7 @@ from prime_rl import monitors  # type: ignore[import-not-found]  # no dependency
 from prime_rl.monitors.base import Monitor  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, automatically, logging_errors, start
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.integrations.adapter import Recorder, WorkerNames, automatically, logging_errors, start
 
 __all__ = ["OtelMonitor", "install"]
 

@@ -14,7 +14,7 @@ from opentelemetry.metrics import _Gauge as Gauge  # the name in the API's own _
 
 import otel_rl
 from otel_rl.errors import OtelRLError
-from otel_rl.semconv.aliases import Alias, dialect
+from otel_rl.semconv.aliases import Alias, Dialect, dialect
 from otel_rl.semconv.names import (
     METRICS,
     OTEL_RL_FRAMEWORK_METRIC,
@@ -113,12 +113,13 @@ class Recorder:
     """Records metrics that a framework logs. Thread-safe; never raises and never waits.
 
     Args:
-        framework: Its name in ``otel_rl/semconv/dialects``.
+        framework: Its name.
+        table: Its metrics; by default that of ``otel_rl/semconv/dialects``.
     """
 
-    def __init__(self, framework: str) -> None:
+    def __init__(self, framework: str, table: Dialect | None = None) -> None:
         self._framework = framework
-        self._dialect = dialect(framework)
+        self._dialect = dialect(framework) if table is None else table
         self._mlogger = MLogger(f"{__package__}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
         self._logged: set[str] = set()

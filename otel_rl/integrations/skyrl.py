@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.integrations.adapter import Recorder, WorkerNames, start
 
 __all__ = ["OtelTracker"]
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 from transformers import TrainerCallback  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, logging_errors, start
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.integrations.adapter import Recorder, WorkerNames, logging_errors, start
 
 __all__ = ["OtelCallback", "QuietCallback"]
 

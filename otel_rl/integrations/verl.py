@@ -11,14 +11,14 @@ from functools import wraps
 from typing import Final, Protocol
 
 import otel_rl
-from otel_rl.integrations.recorder import (
+from otel_rl.integrations.adapter import (
     Recorder,
+    WorkerNames,
     automatically,
     is_instrumented,
     logging_errors,
     start,
 )
-from otel_rl.worker.identity.names import WorkerNames
 
 __all__ = ["NAME", "OtelLogger", "always", "register"]
 

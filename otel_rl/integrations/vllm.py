@@ -9,11 +9,9 @@ from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no de
 )
 
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.recorder import meter_of, start
+from otel_rl.integrations.adapter import WorkerNames, guard, meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
-from otel_rl.worker.identity.names import WorkerNames
-from otel_rl.worker.session import GUARD
 
 __all__ = ["OtelStatLogger"]
 
@@ -36,7 +34,7 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
             meter = meter_of("vllm")
             self._instruments = None if meter is None else _Instruments(meter)
         except ConfigError as error:  # installed automatically, so it must not stop vLLM
-            GUARD.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
+            guard.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
     def record(
         self,
@@ -48,7 +46,7 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
         """Record one iteration of the engine. Never raises."""
         found = self._instruments
         if found is not None:
-            with GUARD:
+            with guard:
                 if scheduler_stats is not None:
                     found.scheduled(scheduler_stats)
                 if iteration_stats is not None:

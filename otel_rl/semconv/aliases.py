@@ -2,7 +2,7 @@
 
 A table ``dialects/<program>.toml`` holds what one program calls its metrics:
 
-    prefixes        of the names in a Collector's scrape; none if an adapter passes the names on
+    prefixes        of the names in OTLP or a Collector's scrape; none if an adapter passes them on
     lower_case      true: names are matched in lower case
     rules           the first one whose pattern matches the whole name, without a prefix, counts
         match       regular expression; its named groups stand in the other fields as {group}
@@ -12,6 +12,9 @@ A table ``dialects/<program>.toml`` holds what one program calls its metrics:
         scale       factor to the metric's unit; negative where the sign is the opposite
     labels          attribute of each label: name, and value with {} for the label's value
     dropped_labels  repeat another label
+    processes       see ``foreign_processes.py``
+    spans           see ``foreign_spans.py``
+    folds           see ``folded_attributes.py``
 
 A name without a rule stays, and so do its labels. A rule exists only if the program means the same
 as the registry: a timer that holds other timers is no phase, a running total is no counter's
@@ -21,15 +24,15 @@ workers are reduced, so that ratios are never summed.
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from otel_rl.semconv.names import METRICS, RL_STATISTIC
 
-__all__ = ["Alias", "Dialect", "Label", "Rule", "dialect", "programs", "scraped_alias"]
+__all__ = ["Alias", "Dialect", "Label", "Rule", "dialect", "programs", "scraped_alias", "sections"]
 
 _STATISTICS: Final = {"avg": "mean", "median": "p50"}
 
@@ -38,6 +41,8 @@ _REDUCED_ALIKE: Final = frozenset({"min", "max", "sum"})
 
 _MAX_KNOWN: Final = 10_000
 """Bounds the caches against names that contain an id or a step."""
+
+_SECTIONS: Final = frozenset({"folds", "processes", "spans"})
 
 _TABLES: Final = files(__package__).joinpath("dialects")
 
@@ -128,13 +133,19 @@ def dialect(program: str) -> Dialect:
     Raises:
         KeyError: There is none.
     """
-    file = _TABLES.joinpath(f"{program}.toml")
-    if not file.is_file():
-        raise KeyError(program)
-    table = tomllib.loads(file.read_text(encoding="utf-8"))
-    rules = [Rule(**rule) for rule in table["rules"]]
+    table = _table(program)
+    rules = [Rule(**rule) for rule in table.get("rules", ())]
     labels = {name: Label(**label) for name, label in table.get("labels", {}).items()}
-    return Dialect(**{**table, "rules": rules, "labels": labels})
+    own = {key: value for key, value in table.items() if key not in _SECTIONS}
+    return Dialect(**{**own, "rules": rules, "labels": labels})
+
+
+def sections(name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield a section of this name, see the module, of each table that has one."""
+    for program in programs():
+        section = _table(program).get(name)
+        if section is not None:
+            yield section
 
 
 def programs() -> list[str]:
@@ -142,9 +153,17 @@ def programs() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in _TABLES.iterdir())
 
 
+@cache
+def _table(program: str) -> Mapping[str, Any]:
+    file = _TABLES.joinpath(f"{program}.toml")
+    if not file.is_file():
+        raise KeyError(program)
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
 @lru_cache(maxsize=_MAX_KNOWN)
 def scraped_alias(name: str) -> tuple[Dialect, Alias] | None:
-    """Return the table and the meaning of a metric from a Collector's scrape; None without one."""
+    """Return the table and the meaning of a metric that no adapter translates; None without one."""
     for prefix, found in _by_prefix():
         if name.startswith(prefix):
             alias = found.alias(name[len(prefix) :])

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
@@ -21,7 +20,6 @@ from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetec
 from opentelemetry.util.types import AttributeValue
 
 from otel_rl.errors import ConfigError
-from otel_rl.records import Signal
 from otel_rl.redaction import redacted
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
@@ -32,6 +30,7 @@ from otel_rl.semconv.names import (
     RL_WORKER_STACK,
     RL_WORKER_TAG,
 )
+from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason, Drops
@@ -370,6 +369,9 @@ _session: Session | None = None
 _has_ended = False  # after shutdown only init starts another worker
 _providers: _Providers | None = None
 
+_watched: Session | None = None
+"""Session that children of ``multiprocessing`` flush."""
+
 
 def init(
     *,
@@ -437,6 +439,11 @@ def init(
     metadata = validated_metadata(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
+    _begin(identity, settings, metadata)
+
+
+def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> None:
+    """Start the session of the process, or check that it is the one that has begun."""
     with _lock:
         if _session is None:
             _start(identity, settings, is_guess=False, metadata=metadata)
@@ -618,7 +625,7 @@ def _start(
     with GUARD:
         watch_calls(_hurry, GUARD)
     _flush_at_end_of_multiprocessing_child(_session)
-    multiprocessing_util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
+    _watch_multiprocessing()
     return _session
 
 
@@ -628,6 +635,21 @@ def _after_fork_in_child() -> None:
     if _session is not None and _providers is not None:
         with GUARD:
             _session.restart_after_fork()
+    _watch_multiprocessing()
+
+
+def _watch_multiprocessing() -> None:
+    """Have each child that ``multiprocessing`` forks flush at its end.
+
+    A process that has not loaded it neither is nor has such a child. Whatever loads it later does
+    so before it forks, and then the fork is the time to watch: the child's first step is to forget
+    the parent's finalizers and to call what is registered here.
+    """
+    global _watched  # the session of the last registration
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _session is not None and _watched is not _session:
+        util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
+        _watched = _session
 
 
 def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
@@ -635,7 +657,9 @@ def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
 
     The low priority runs it after the finalizers of user code, which may still record.
     """
-    multiprocessing_util.Finalize(None, _shutdown_at_exit, exitpriority=-100)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _shutdown_at_exit, exitpriority=-100)
 
 
 def _resource(identity: Identity) -> Resource:

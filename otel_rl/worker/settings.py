@@ -6,11 +6,9 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
-from opentelemetry.util.re import parse_env_headers
-
 from otel_rl.errors import ConfigError
-from otel_rl.records import Signal
 from otel_rl.redaction import redacted
+from otel_rl.signals import Signal
 from otel_rl.worker.gpu import (
     GpuOptions,
     GpuSettings,
@@ -289,7 +287,7 @@ def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) ->
         signal=signal,
         url=url,
         protocol=protocol,
-        headers=tuple(sorted(parse_env_headers(find("HEADERS")[0], liberal=True).items())),
+        headers=_headers(find("HEADERS")[0]),
         timeout_s=_timeout_s(*find("TIMEOUT")),
         gzip=compression.lower() == "gzip" if compression else not loopback,
         certificate=certificate,
@@ -466,3 +464,11 @@ def _span_capacity(environ: Mapping[str, str]) -> int:
             hint="Correct or unset it.",
         )
     return capacity
+
+
+def _headers(text: str) -> tuple[tuple[str, str], ...]:
+    if not text:
+        return ()
+    from opentelemetry.util.re import parse_env_headers  # most workers have none
+
+    return tuple(sorted(parse_env_headers(text, liberal=True).items()))

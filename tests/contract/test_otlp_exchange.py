@@ -35,7 +35,7 @@ from otel_rl.errors import (
     RequestTooLarge,
     SlowSender,
 )
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.otlp_door import PROTOCOLS, Door, Refused, door_of
 from tests.otlp_requests import (
     event,

@@ -39,7 +39,7 @@ from otel_rl.errors import (
     JournalClosed,
     JournalFull,
 )
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,
@@ -51,6 +51,7 @@ from tests.otlp_requests import (
     metrics_request,
     point,
 )
+from tests.slow import examples
 
 wait_until = partial(waiting.wait_until, timeout_s=60)
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -557,7 +558,7 @@ class TestRobustness:
             assert receiver.journal.batches == []
 
     @settings(
-        max_examples=100,
+        max_examples=examples(100),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -16,8 +16,8 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.wandb.display.growing_tables import MAX_TABLES
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import validate
-from otel_rl.records import Signal
 from otel_rl.run_id import run_id
+from otel_rl.signals import Signal
 from tests import plain_http
 from tests.otlp_requests import (
     Attributes,
@@ -31,6 +31,7 @@ from tests.otlp_requests import (
     point,
     trace_request,
 )
+from tests.slow import examples
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -242,7 +243,7 @@ TIGHT = ReceiveLimits(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=4), ANY_TEXT, ANY_TEXT)
 def test_what_a_sender_is_told_is_one_printable_line(
     attributes: dict[str, str], name: str, experiment: str

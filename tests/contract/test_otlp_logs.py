@@ -19,7 +19,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.ingest import AuthSettings, ReceiveLimits
 from otel_rl.bridge.ingest.security.tokens import TokenSettings
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests import plain_http
 from tests.otlp_door import PROTOCOLS, Door, Refused, door_of
 from tests.otlp_requests import (

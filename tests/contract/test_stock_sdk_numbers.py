@@ -34,7 +34,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings, DedupLog
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.reports.data_warnings import OVERFLOWED, SHARED
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.kept import revived
@@ -61,12 +62,12 @@ class Run:
 
     def restart(self, logs: list[DedupLog]) -> None:
         """Go on from what is kept in a journal."""
-        log = self.aligner.take_log()
+        log = self.aligner.logs.take_dedup()
         logs += [] if log is None else [log]
-        logs[:] = [log for log in logs if log.newest_ns > self.aligner.forgotten_ns]
+        logs[:] = [log for log in logs if log.newest_ns > self.aligner.logs.dedup_forgotten_ns]
         self.aligner = revived(self.aligner)
         for log in reversed(logs):
-            self.aligner.restore(log.body)
+            self.aligner.logs.restore_dedup(log.body)
 
     def end(self) -> "Run":
         self.rows += self.aligner.close(self.now_ns, everything=True)

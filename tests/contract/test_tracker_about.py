@@ -133,6 +133,7 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
     )
 
 
+@pytest.mark.slow
 def test_mlflow_has_them(tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 

@@ -63,12 +63,13 @@ def trackio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trackio
 
 WANDB_PLACES = ("wandb-offline", "wandb-online")
 OTHER_PLACES = (
-    *("mlflow-server", "trackio-server", "tensorboard", "example"),
-    *("trackio-local", "mlflow-sqlite"),
+    *("trackio-server", "tensorboard", "example"),
+    *("mlflow-server", "trackio-local", "mlflow-sqlite"),
 )
 PLACES = ("jsonl", *WANDB_PLACES, *OTHER_PLACES)
 # Those that confirm rows and can be continued; one of each is enough for the fast tests.
-KEPT_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:4])
+FAST_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:3])
+KEPT_PLACES = (*FAST_PLACES, "mlflow-server")
 ALL_KEPT_FIRST = (*KEPT_PLACES, "wandb-offline", "trackio-local", "mlflow-sqlite")
 OFFLINE_PLACES = ("jsonl", "wandb-offline")  # for what does not depend on a server
 
@@ -135,7 +136,7 @@ def place(
     server.heal()
 
 
-@pytest.fixture(scope="module", params=slow_after(7, PLACES))
+@pytest.fixture(scope="module", params=slow_after(6, PLACES))
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -269,14 +270,14 @@ def test_the_time_of_a_row_is_its_event_time(finished: Place) -> None:
     assert [r.time_ns for r in finished.history(finished.run)] == [r.time_ns for r in ROWS]
 
 
-@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(FAST_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_closed_run_is_continued(place: Place) -> None:
     assert session(place, rows(0, 10)) == 0
     session(place, rows(0, 25))
     assert place.history(place.run) == place.held(rows(0, 25))
 
 
-@pytest.mark.parametrize("place", slow_after(len(KEPT_PLACES), ALL_KEPT_FIRST), indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(FAST_PLACES), ALL_KEPT_FIRST), indirect=True)
 def test_a_run_whose_writer_was_killed_is_continued(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         start = writer.open(place.run)
@@ -381,7 +382,7 @@ def test_a_name_that_wandb_cannot_take_costs_no_row(place: Place) -> None:
     assert others == rows(1, 3)
 
 
-@pytest.mark.parametrize("place", KEPT_PLACES, indirect=True)
+@pytest.mark.parametrize("place", slow_after(len(FAST_PLACES), KEPT_PLACES), indirect=True)
 def test_a_run_with_rows_of_another_journal_is_refused_before_anything_is_written(
     place: Place,
 ) -> None:

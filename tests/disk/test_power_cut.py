@@ -25,6 +25,7 @@ from otel_rl.errors import JournalError
 from tests.disk.model import RUNS, Content, content_of
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
+from tests.slow import examples
 
 pytestmark = [
     pytest.mark.process,
@@ -194,7 +195,7 @@ def _prunes(run: str, below: int) -> Change:
 
 
 LIGHT = settings(
-    max_examples=int(os.environ.get("POWER_CUT_RUNS", "60")),
+    max_examples=int(os.environ.get("POWER_CUT_RUNS", examples(60))),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

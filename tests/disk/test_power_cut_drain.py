@@ -23,6 +23,7 @@ from tests.disk.model import RUNS, key
 from tests.disk.power_failure import Life
 from tests.disk.recorder import Recorder, compiler
 from tests.simulation import otlp
+from tests.slow import examples
 
 pytestmark = [
     pytest.mark.process,
@@ -162,7 +163,7 @@ def test_every_measurement_is_in_one_row_whenever_the_power_fails(scratch: Path)
         run_state_machine_as_test(
             PowerCutsWhileDraining,
             settings=settings(
-                max_examples=int(os.environ.get("POWER_CUT_RUNS", "40")),
+                max_examples=int(os.environ.get("POWER_CUT_RUNS", examples(40))),
                 stateful_step_count=20,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

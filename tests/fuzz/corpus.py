@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.otlp_requests import Attributes, any_value, every_event, key_values
 
 Request = ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest

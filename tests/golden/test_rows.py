@@ -17,7 +17,7 @@ from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 HERE = Path(__file__).parent
 S = 1_000_000_000

@@ -4,6 +4,7 @@ Nothing of otel_rl is in the emitters. The bridge is the real one, and only the 
 and its patience are not the defaults; the Collector that scrapes is the real one, too.
 """
 
+import json
 import math
 import os
 import random
@@ -21,14 +22,13 @@ import numpy as np
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.docs_examples import blocks
 from tests.faults.keeper import wait_for
 from tests.lab.emitters import Emitter, Kind
 from tests.lab.programs import EMITTER_NODE, EMITTERS
 from tests.lab.running import Bridge, Collector
 from tests.lab.site import QUICK, History, history_of
 from tests.ports import free_ports
-from tests.process.commands import Row, jsonl_rows, otel_rl
+from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
 from tests.slow import slow_after
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -693,14 +693,17 @@ def test_what_is_scraped_counts_once_over_restarts_of_the_collector_and_of_the_t
     assert troubles(rows) == {}
 
 
-# The examples of the page about other SDKs, as their readers run them.
+# The examples in other languages, as their readers run them.
 
-PAGE = Path(__file__).parents[2] / "docs" / "other-sdks.md"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TEMPORALITIES = ["cumulative", "delta"]
 
 
-def run_example(directory: Path, *command: str | Path) -> Sequence[Row]:
+def run_example(directory: Path, temporality: str, *command: str | Path) -> Sequence[Row]:
+    preference = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": temporality}
     arguments = ["run", "--experiment", EXPERIMENT, "--role", ROLE, "--tracker", "jsonl", "--"]
-    done = otel_rl(*arguments, *command, cwd=directory)
+    environment = clean_environment(directory, **preference)
+    done = otel_rl(*arguments, *command, cwd=directory, env=environment)
     assert done.status == 0, done
     return jsonl_rows(directory, EXPERIMENT)
 
@@ -711,22 +714,34 @@ def assert_is_reported(rows: Sequence[Row]) -> None:
     assert troubles(rows) == {}
 
 
-def test_the_go_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None:
-    (code,) = blocks(PAGE, "go")
-    for name in ("go.mod", "go.sum"):
-        shutil.copy(Path(__file__).parent / "emitters" / "go" / name, tmp_path)
-    (tmp_path / "main.go").write_text(code)
-    built = tmp_path / "generator"
+@pytest.fixture(scope="module")
+def go_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = shutil.copytree(EXAMPLES / "go", tmp_path_factory.mktemp("go") / "source")
+    built = source.parent / "generator"
     # As `make lab` builds the emitter, so that what the two share is compiled already.
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
     command = ["go", "build", "-trimpath", "-buildvcs=false", "-o", str(built), "."]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    assert_is_reported(run_example(tmp_path, built))
+    subprocess.run(command, cwd=source, env=environment, check=True)
+    return built
 
 
-@pytest.mark.slow
-def test_the_node_example_of_the_page_reports_what_it_says(tmp_path: Path) -> None:
-    (code,) = blocks(PAGE, "js")
+@pytest.mark.parametrize("temporality", TEMPORALITIES)
+def test_the_go_example_reports_what_it_says(
+    tmp_path: Path, go_example: Path, temporality: str
+) -> None:
+    assert_is_reported(run_example(tmp_path, temporality, go_example))
+
+
+@pytest.mark.parametrize("temporality", slow_after(1, TEMPORALITIES))
+def test_the_node_example_reports_what_it_says(tmp_path: Path, temporality: str) -> None:
     (tmp_path / "node_modules").symlink_to(EMITTER_NODE.path.parent / "node_modules")
-    (tmp_path / "generator.mjs").write_text(code)
-    assert_is_reported(run_example(tmp_path, "node", "generator.mjs"))
+    shutil.copy(EXAMPLES / "node" / "generator.mjs", tmp_path)
+    assert_is_reported(run_example(tmp_path, temporality, "node", "generator.mjs"))
+
+
+def test_the_node_example_needs_the_packages_that_are_tested() -> None:
+    lab = Path(__file__).parent / "emitters" / "node" / "package.json"
+    tested = json.loads(lab.read_text())["dependencies"]
+    needed = json.loads((EXAMPLES / "node" / "package.json").read_text())["dependencies"]
+    assert needed
+    assert needed.items() <= tested.items()

@@ -10,18 +10,32 @@ import pytest
 # The others start whole runs of W&B, which is what a bench is for and not what is tested here.
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-PARTS = ["export", "phases", "loop"]
-FIELDS = {"name", "unit", "ours", "theirs", "against", "ratio", "goal", "limits", "met"}
+PARTS = ["export", "phases", "loop", "start"]
+FIELDS = {"name", "unit", "ours", "theirs", "against", "ratio", "goal", "limits", "met", "spread"}
+PART_FIELDS = {"title", "commit", "date", "machine", "load", "figures"}
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     out = tmp_path_factory.mktemp("bench") / "build" / "bench.json"
     command = [sys.executable, "-m", "bench", "--tiny", "--out", str(out), *PARTS]
     root = Path(__file__).parents[2]
     subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL, timeout=100)
-    found: list[dict[str, object]] = json.loads(out.read_text())
+    found: dict[str, dict[str, object]] = json.loads(out.read_text())
     return found
+
+
+@pytest.fixture
+def rows(parts: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+    figures: list[dict[str, object]] = []
+    for part in parts.values():
+        figures += part["figures"]  # type: ignore[arg-type]
+    return figures
+
+
+def test_every_part_tells_its_commit_and_machine(parts: dict[str, dict[str, object]]) -> None:
+    assert [*parts] == PARTS
+    assert all(part.keys() == PART_FIELDS and part["commit"] for part in parts.values())
 
 
 def test_every_row_has_the_documented_fields(rows: list[dict[str, object]]) -> None:

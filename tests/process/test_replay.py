@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests import waiting
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl
@@ -34,6 +35,9 @@ for step in range(int(sys.argv[1])):
 """
 
 
+ARCHIVED = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "true"}
+
+
 def info(directory: Path, experiment: str, trial: str = "default") -> RunInfo:
     return RunInfo(ExperimentKey(experiment, trial), run_id(experiment, trial), directory)
 
@@ -45,7 +49,7 @@ def offline_run(directory: Path, experiment: str, steps: int) -> None:
         *("run", "--tracker", "jsonl", "--experiment", experiment),
         *("--", sys.executable, "train.py", str(steps)),
         cwd=directory,
-        env=clean_environment(directory),
+        env=clean_environment(directory, **ARCHIVED),
     )
     assert done.status == 0, done.err
 
@@ -110,6 +114,108 @@ def test_a_replay_that_is_killed_goes_on_and_writes_no_row_twice(tmp_path: Path)
     assert [row.number for row in found] == [row.number for row in jsonl_rows(tmp_path, "grpo")]
 
 
+OF_THE_BRIDGE = ("service/", "goodput/", "diagnosis/", "otel_rl/bridge/")
+
+
+def measured(rows: Sequence[Row]) -> list[tuple[int, int, int, str, str]]:
+    """Every value that a worker has sent: attempt, step, time, key, value."""
+    return sorted(
+        (row.attempt, row.step, row.time_ns, key, repr(value))
+        for row in rows
+        for key, value in row.values.items()
+        if not key.startswith(OF_THE_BRIDGE)
+    )
+
+
+@pytest.mark.slow
+def test_a_replay_of_the_archive_is_as_that_of_the_journal_also_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    offline_run(tmp_path, "grpo", 3_000)
+    archive = tmp_path / "copied"
+    (file,) = {path.parent for path in tmp_path.rglob("*.parquet")}
+    shutil.copytree(file, archive)
+    with TrackioServer(tmp_path / "server") as server:
+        environment = clean_environment(tmp_path, **server.environment)
+        query = trackio_query(server)
+        done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
+        assert done.status == 0, done.err
+        journaled = read_trackio(query, info(tmp_path, "grpo"))
+        words = ["replay", "copied", "--tracker", "trackio", "--name", "archived"]
+        killed = subprocess.Popen(
+            [*OTEL_RL, *words], cwd=tmp_path, env=environment, start_new_session=True
+        )
+        wait_until(lambda: _count(server) > len(journaled), "the first rows are there")
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        part = len(read_trackio(query, info(tmp_path, "archived")))
+        while (done := otel_rl(*words, cwd=tmp_path, env=environment)).status:
+            assert "Another writer" in done.err, done.err  # of the killed one, for a moment
+            time.sleep(1)
+        assert "an archive holds no config" in done.err
+        archived = read_trackio(query, info(tmp_path, "archived"))
+    assert 0 < part < len(archived)
+    assert [row.number for row in archived] == [*range(len(archived))]
+    assert len(measured(archived)) >= 3_000
+    assert measured(archived) == measured(journaled)
+
+
+def test_a_run_whose_journal_has_no_rows_left_is_replayed_from_its_archive(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = clean_environment(
+        tmp_path, OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED_S="0", **ARCHIVED
+    )
+    words = ["--tracker", "jsonl", "--experiment", "grpo", "--", sys.executable, "train.py", "9"]
+    done = otel_rl("run", *words, cwd=tmp_path, env=environment)
+    assert done.status == 0, done.err
+    done = otel_rl("replay", "grpo", "--tracker", "tensorboard", cwd=tmp_path, env=environment)
+    assert done.status == 0, done.err
+    values = [row.values for row in read_tensorboard(info(tmp_path, "grpo"))]
+    assert len([one for one in values if "trainer/loss" in one]) == 9
+
+
+def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path: Path) -> None:
+    offline_run(tmp_path, "grpo", 5)
+    (file,) = tmp_path.rglob("*.parquet")
+    archive = tmp_path / "copied"
+    archive.mkdir()
+    shutil.copy(file, archive / "a.parquet")
+    words = ["replay", "copied", "--tracker", "tensorboard"]
+    environment = clean_environment(tmp_path)
+    done = otel_rl(*words, cwd=tmp_path, env=environment)
+    assert done.status == 0, done.err
+    before = read_tensorboard(info(tmp_path, "grpo"))
+    shutil.copy(file, archive / "b.parquet")
+    environment["OTEL_RL_BRIDGE__STOP_TIMEOUT_S"] = "4"
+    done = otel_rl(*words, cwd=tmp_path, env=environment)
+    assert done.status == 1
+    assert "another journal" in done.err
+    assert read_tensorboard(info(tmp_path, "grpo")) == before
+
+
+def test_runs_below_a_directory_may_be_chosen_by_name(tmp_path: Path) -> None:
+    offline_run(tmp_path, "one", 3)
+    offline_run(tmp_path, "two", 3)
+    words = ["replay", ".otel_rl", "--experiment", "two", "--tracker", "tensorboard"]
+    done = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
+    assert done.status == 0, done.err
+    assert "run two" in done.err
+    assert "run one" not in done.err
+
+
+def test_a_file_of_an_archive_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "copied").mkdir()
+    (tmp_path / "copied" / "a.parquet").write_bytes(b"PAR1 and no more")
+    done = otel_rl(
+        "replay", "copied", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path)
+    )
+    assert done.status == 2
+    assert "cannot be read" in done.err
+    assert len(done.err.splitlines()) == 2
+
+
 def _count(server: TrackioServer) -> int:
     try:
         return int(trackio_query(server)("SELECT COUNT(*) AS n FROM metrics")[0]["n"])
@@ -123,7 +229,7 @@ def _count(server: TrackioServer) -> int:
         (["grpo"], "--tracker: name the tracker"),
         (["--tracker", "jsonl"], "Name the run"),
         (["gone", "--tracker", "jsonl"], "There is no run 'gone'"),
-        ([".", "--tracker", "jsonl"], "There is no run in the journals below"),
+        ([".", "--tracker", "jsonl"], "There is no run in the journals and archives below"),
         (["gone", "--tracker", "wanbd"], "unknown name"),
         (["gone", "--tracker", "jsonl", "--at-once", "0"], "at least one run"),
     ],

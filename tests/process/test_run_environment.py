@@ -277,3 +277,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert "nowhere.yaml" in done.err
     assert value(tmp_path, "generator/loss") == 3
+
+
+TRACED = """
+    import os
+    import otel_rl
+    from opentelemetry import propagate, trace
+
+    otel_rl.init()
+    parent = propagate.extract({"traceparent": os.environ["TRACEPARENT"]})
+    with trace.get_tracer("m").start_as_current_span("train", parent) as span:
+        print(format(span.get_span_context().trace_id, "032x"), flush=True)
+    assert otel_rl.shutdown(timeout_s=30)
+"""
+
+
+def test_a_trace_of_the_launcher_goes_on_in_the_process(tmp_path: Path) -> None:
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    done = run(tmp_path, TRACED, TRACEPARENT=f"00-{trace_id}-00f067aa0ba902b7-01")
+    assert done.status == 0, done.err
+    assert trace_id in done.out.split()

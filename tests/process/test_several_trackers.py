@@ -103,6 +103,7 @@ def test_the_demo_is_the_same_in_five_trackers(tmp_path: Path) -> None:
     assert check_same(tmp_path, "demo") >= 20
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     server = TrackioServer(tmp_path / "server")

@@ -204,6 +204,41 @@ def test_a_multiprocessing_child_delivers_everything_when_it_ends(
     assert len(instances(sink)) == 3
 
 
+def test_a_child_of_a_multiprocessing_that_is_loaded_after_init_delivers_everything(
+    sink: Sink, tmp_path: Path
+) -> None:
+    file = tmp_path / "late.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import otel_rl
+            otel_rl.init(experiment="e", role="trainer", index=0, count=1, export_interval_s=60)
+            assert "multiprocessing" not in sys.modules
+            import multiprocessing
+
+            def child(depth):
+                otel_rl.mlogger.log({"depth": depth}, step=depth)
+                if depth < 2:
+                    fork(depth + 1)
+
+            def fork(depth):
+                process = multiprocessing.get_context("fork").Process(target=child, args=(depth,))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
+
+            fork(1)
+            """
+        ),
+        encoding="utf-8",
+    )
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SLURM_"))}
+    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
+    subprocess.run([sys.executable, str(file)], env=environ, check=True, timeout=90)
+    assert Counter(m.step for m in sink.measurements("depth")) == {1: 1, 2: 1}
+
+
 def test_a_forked_child_is_a_new_worker_with_sums_of_its_own(sink: Sink, tmp_path: Path) -> None:
     run(
         sink,

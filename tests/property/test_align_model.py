@@ -38,6 +38,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.spec import Instrument, Reduction
 from tests.kept import revived
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -113,12 +114,12 @@ class Alignment(RuleBasedStateMachine):
         """Time passes, rows are closed, and one of the bridges may have been restarted."""
         self.now_ns += int(seconds * S)
         if restart:
-            log = self.revived.take_log()
+            log = self.revived.logs.take_dedup()
             if log is not None:
                 self.logs.append(log.body)
             self.revived = revived(self.revived)
             for body in self.logs:
-                self.revived.restore(body)
+                self.revived.logs.restore_dedup(body)
         self._close(everything=False)
 
     @rule(
@@ -249,9 +250,9 @@ class Alignment(RuleBasedStateMachine):
     def _close(self, *, everything: bool) -> None:
         rows = self.aligner.close(self.now_ns, everything=everything)
         assert self.revived.close(self.now_ns, everything=everything) == rows
-        assert (self.revived.sample_counts, self.revived.next_number) == (
+        assert (self.revived.sample_counts, self.revived.row_maker.next_number) == (
             self.aligner.sample_counts,
-            self.aligner.next_number,
+            self.aligner.row_maker.next_number,
         )
         self.rows += rows
 
@@ -284,4 +285,4 @@ def is_own(key: str, *names: str) -> bool:
 
 
 TestAlignment = Alignment.TestCase
-TestAlignment.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestAlignment.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

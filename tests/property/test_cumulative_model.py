@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.records import HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
+from tests.slow import examples
 
 S = 1_000_000_000
 SERIES = Series(Worker("generator", "i"), "tokens", instrument=Instrument.COUNTER)
@@ -98,7 +99,7 @@ def check(looks: list[Look], expected: int) -> None:
 events = st.lists(st.integers(0, len(EDGES) - 2), max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     lives=st.lists(st.lists(events, min_size=1, max_size=5), min_size=1, max_size=4),
     overlap=st.booleans(),
@@ -121,7 +122,7 @@ def test_sdks_whose_processes_hang_and_are_replaced_under_one_name(
     check([*looks, *data.draw(st.lists(st.sampled_from(looks), max_size=5))], expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     before=st.integers(1, 1000),
     looks=st.lists(st.tuples(events, st.booleans()), min_size=1, max_size=8),
@@ -145,7 +146,7 @@ def test_a_collector_that_knows_no_start_and_is_replaced_now_and_then(
     check([look for look in sent for _ in range(1 + repeat)], expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(looks=st.lists(st.tuples(events, st.integers(0, 1)), max_size=10))
 def test_two_collectors_that_look_at_one_process_in_turns(
     looks: list[tuple[list[int], int]],
@@ -163,7 +164,7 @@ def test_two_collectors_that_look_at_one_process_in_turns(
     check(sent, expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 6), events), max_size=12),
     is_one_start=st.booleans(),

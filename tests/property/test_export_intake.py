@@ -8,6 +8,7 @@ from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Covered, Measurements, Series, Worker
+from tests.slow import examples
 
 S = 1_000_000_000
 SETTINGS = AlignSettings(max_series=6, per_worker=True)
@@ -47,7 +48,7 @@ exports = st.lists(
 
 
 @given(exports)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_points_are_the_same_together_as_one_by_one(
     sent: list[tuple[list[Measurements], bool]],
 ) -> None:
@@ -71,12 +72,17 @@ def _state(intake: PointIntake) -> str:
     return repr(
         (
             intake.sample_counts,
-            intake.series.to_wire(),
+            intake.series.state.to_wire(),
             intake.axis.to_wire(),
             intake.steps.to_wire(),
             intake.windows.to_wire(),
             intake.history.take(
-                0, 0, intake.series.workers, intake.series.names(), 1 << 20, everything=True
+                0,
+                0,
+                intake.series.workers.states,
+                intake.series.workers.names(),
+                1 << 20,
+                everything=True,
             ),
             intake.warnings,
             intake.dropped,

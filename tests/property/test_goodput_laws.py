@@ -20,6 +20,7 @@ from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.goodput import Spent
 from otel_rl.records import Attempt
 from otel_rl.semconv.spec import Reduction
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -127,7 +128,7 @@ ROUNDED: list[tuple[Any, ...]] = [
 """The time of phases side by side, cut to the wall time, is a little more than it by rounding."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(events)
 @example(ROUNDED)
 def test_the_parts_add_up_to_the_wall_time_of_the_allocation(
@@ -168,7 +169,7 @@ def again(goodput: Goodput) -> Goodput:
     return Goodput.from_wire(msgspec.msgpack.decode(state, type=wire.Goodput))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**15), st.floats(0, 1e6)), max_size=1500),
     st.integers(0, 10**15),

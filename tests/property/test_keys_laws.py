@@ -7,6 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import (
     MAX_KEY_LENGTH,
@@ -96,10 +97,10 @@ def test_no_two_metrics_of_a_run_write_the_same_key(series: list[Series]) -> Non
     table, settings = StreamTable(), AlignSettings(per_worker=True)
     for one in series:
         table.stream(one, settings)
-    for known in (table, StreamTable.from_wire(table.to_wire())):
+    for known in (table, StreamTable(TableState.from_wire(table.state.to_wire()))):
         written = [
             key
-            for group in known.groups
+            for group in known.keys.groups
             for key in (
                 group.key,
                 *(f"{group.key}/{suffix}" for suffix in (*group.statistics, *group.extra)),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -45,7 +46,7 @@ PASSES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     passes=PASSES,
     lags_s=st.lists(st.floats(0, 2.5), min_size=1, max_size=4),

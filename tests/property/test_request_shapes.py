@@ -26,6 +26,7 @@ from otel_rl.bridge.otlp.decode import decode, decode_parts
 from otel_rl.errors import RequestError
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
 from tests.otlp_requests import Journal, backwards
+from tests.slow import examples
 
 NOW_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -204,7 +205,7 @@ class _Admission:
 
 
 @given(conversations())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_known_shape_is_accepted_as_if_it_were_parsed(sent: list[bytes]) -> None:
     known = KnownShapes(LIMITS)
     for payload in sent:
@@ -218,7 +219,7 @@ def test_a_known_shape_is_accepted_as_if_it_were_parsed(sent: list[bytes]) -> No
 
 
 @given(conversations())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_request_that_needs_no_thread_has_the_outcome_of_one_that_does(sent: list[bytes]) -> None:
     fast, slow = _Site(), _Site()
     door = fast.door()
@@ -268,7 +269,7 @@ class _Site:
 
 
 @given(conversations())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_known_shape_is_decoded_as_if_it_were_parsed(sent: list[bytes]) -> None:
     for payload in sent:
         # A field that OTLP does not have, so that the request is parsed.
@@ -299,7 +300,7 @@ def _spelled(decoded: Decoded) -> str:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) -> None:
     known = KnownShapes(LIMITS)
     is_backwards = data.draw(st.booleans())

@@ -90,7 +90,7 @@ def test_what_it_says_is_what_happened(happened: list[tuple[str, int]]) -> None:
     world.pass_(400)
     if not world.started:
         return
-    found = world.aligner.roles["generator"]
+    found = world.aligner.standing.roles["generator"]
     assert found.alive == len(world.living)
     assert found.failures == world.killed
     assert found.expected == COUNT - len(world.gone)

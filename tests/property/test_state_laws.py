@@ -41,6 +41,7 @@ from otel_rl.records import (
 )
 from otel_rl.semconv.spec import STEP_SPAN, Instrument, Reduction
 from tests.kept import from_bytes, to_bytes
+from tests.slow import examples
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -210,7 +211,8 @@ class Twins:
 
     def restart(self) -> None:
         straight, restarted = (
-            (aligner.take_log(), aligner.take_spans(), aligner.take_dropped()) for aligner in self
+            (aligner.logs.take_dedup(), aligner.logs.take_spans(), aligner.logs.take_dropped())
+            for aligner in self
         )
         assert straight == restarted
         log, trail, _ = straight
@@ -219,9 +221,9 @@ class Twins:
         body = to_bytes(self.restarted)
         self.restarted = from_bytes(body, self.restarted)
         for one in self.logs:
-            self.restarted.restore(one)
+            self.restarted.logs.restore_dedup(one)
         for one in self.trails:
-            self.restarted.restore_spans(one)
+            self.restarted.logs.restore_spans(one)
         assert kept(self.restarted) == kept(self.straight)
 
     def close(self, now_ns: int, *, everything: bool) -> None:
@@ -229,9 +231,9 @@ class Twins:
             [repr(row) for row in aligner.close(now_ns, everything=everything)] for aligner in self
         )
         assert straight == restarted
-        assert self.straight.roles == self.restarted.roles
-        assert self.straight.devices == self.restarted.devices
-        assert self.straight.status == self.restarted.status
+        assert self.straight.standing.roles == self.restarted.standing.roles
+        assert self.straight.standing.devices == self.restarted.standing.devices
+        assert self.straight.standing.status == self.restarted.standing.status
 
 
 def kept(aligner: Aligner) -> object:
@@ -266,7 +268,7 @@ moves = st.lists(
     data=st.data(),
     per_worker=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
     moves: Sequence[tuple[str, float]],
     restarts: Sequence[bool],
@@ -300,7 +302,9 @@ def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
         if restart:
             twins.restart()
     for aligner in twins:
-        aligner.tell(Finding(3, now_ns, "cause", "It is slow.", [{"kind": "slow", "score": 0.5}]))
+        aligner.findings.tell(
+            Finding(3, now_ns, "cause", "It is slow.", [{"kind": "slow", "score": 0.5}])
+        )
         aligner.end(failed=False)
     twins.restart()
     twins.close(now_ns + 60 * S, everything=True)
@@ -315,7 +319,7 @@ def test_announcements_that_were_written_and_read_describe_the_same_run(
         Announcement(T0 + place, ExperimentStatus.RUNNING, {key: value}, key, [key])
         for place, (key, value) in enumerate(said)
     )
-    run = wire.Run(wire.VERSION, Aligner().to_wire(), about.to_wire(), (7, 8))
+    run = wire.Run(wire.VERSION, Aligner().state.to_wire(), about.to_wire(), (7, 8))
     read = wire.decode(wire.encode(run), wire.Run)
     assert read.cut == (7, 8)
     assert repr(RunMetadata.from_wire(read.about).describe()) == repr(about.describe())
@@ -328,7 +332,7 @@ def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
     for cell in ([number, 1.5], large):
         step = wire.OpenStep(0, 0, {0: cell}, {}, {"a"})
         steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1)
-        aligner = replace(Aligner().to_wire(), steps={"a": steps})
+        aligner = replace(Aligner().state.to_wire(), steps={"a": steps})
         about = RunMetadata().to_wire()
         read = wire.decode(wire.encode(wire.Run(wire.VERSION, aligner, about, None)), wire.Run)
         (one,) = read.aligner.steps["a"].open[1].cells.values()

@@ -230,7 +230,7 @@ class Bridge:
     def _gain(self, key: ExperimentKey, _has_rows: bool) -> None:  # a callback
         self.run_store.forget(key)
         self._drop([key])
-        self._drain.begin(key)
+        self._drain.runs.begin(key)
         self._gained(key)
 
     def _drop(self, keys: Collection[ExperimentKey]) -> None:

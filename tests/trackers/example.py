@@ -1,5 +1,6 @@
-"""The example of docs/write-a-tracker.md, installed as a package would be."""
+"""The tracker of examples/tracker, installed as docs/write-a-tracker.md registers it."""
 
+import shutil
 import sqlite3
 import tomllib
 from collections import defaultdict
@@ -12,7 +13,9 @@ from tests.docs_examples import blocks
 
 __all__ = ["install_example", "read_example", "register"]
 
-_PAGE = Path(__file__).parents[2] / "docs" / "write-a-tracker.md"
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "write-a-tracker.md"
+_CODE = _ROOT / "examples" / "tracker" / "sqlite.py"
 
 _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
 
@@ -20,12 +23,11 @@ _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
 def install_example(directory: Path) -> Path:
     """Write the package and its metadata. Returns the directory for the path."""
     place = directory / "site"
-    (code,) = blocks(_PAGE, "python")
     (entry_points,) = blocks(_PAGE, "ini")
     package = place / "my_package"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "tracker.py").write_text(code, encoding="utf-8")
+    shutil.copy(_CODE, package / "tracker.py")
     groups = tomllib.loads(entry_points)["project"]["entry-points"]
     register(place, "my-package", dict(groups["otel_rl.trackers"]))
     return place

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from string import Template
 
-from otel_rl.semconv.spec import Instrument, Tier
+from otel_rl.semconv.spec import Instrument, Reduction, Tier
 from tools.semconv.definition import Attribute, Event, Member, Metric, Registry
 
 __all__ = ["constant", "instruments", "names", "page"]
@@ -40,7 +40,14 @@ _LOOKS_LIKE_A_SECRET = re.compile(r"(^|_)TOKEN(_|$)")
 _BRIDGE = "otel_rl.bridge."
 # Every metric of a device has these; the page says so once.
 _DEVICE = ("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent")
+_HOST = "host.name"  # of every metric of a host
 _EVENT_ID = "log.record.uid"  # of every event
+_DEFAULT_REDUCTION = {
+    Instrument.GAUGE: Reduction.MEAN,
+    Instrument.COUNTER: Reduction.SUM,
+    Instrument.UP_DOWN_COUNTER: Reduction.SUM,
+    Instrument.HISTOGRAM: Reduction.MEAN,
+}
 _QUANTILES = ("p50", "p90", "p99", "min", "max")
 _CONSTRUCTORS = {
     Instrument.GAUGE: ("create_gauge", "Gauge"),
@@ -294,10 +301,10 @@ def _constructor(metric: Metric) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
 
 
 def _codes(values: Iterable[str]) -> str:
@@ -310,18 +317,20 @@ def _sentences(brief: str, note: str) -> str:
 
 def _metric_list(metrics: Sequence[Metric]) -> str:
     def reduced(metric: Metric) -> str:
-        if metric.statistics == _QUANTILES:
-            return str(metric.reduction)
-        return ", ".join((metric.reduction, *metric.statistics))
+        statistics = () if metric.statistics == _QUANTILES else metric.statistics
+        if not statistics and metric.reduction is _DEFAULT_REDUCTION[metric.instrument]:
+            return ""
+        return f": {', '.join((metric.reduction, *statistics))}"
 
     def values(metric: Metric) -> str:
-        parts = [f"{metric.instrument}, `{metric.unit}`: {reduced(metric)}"]
+        unit = "" if metric.unit == "1" else f", `{metric.unit}`"
+        parts = [f"{metric.instrument}{unit}{reduced(metric)}"]
         parts += ["each worker"] if metric.per_worker else []
         parts += [metric.tier] if metric.tier is not Tier.FULL else []
         return "; ".join([*parts, *(f"{name}: {tier}" for name, tier in metric.tiers)])
 
     def description(metric: Metric) -> str:
-        own = [key for key, _ in metric.attributes if key not in _DEVICE]
+        own = [key for key, _ in metric.attributes if key not in (*_DEVICE, _HOST)]
         by = f"By {_codes(own)}." if own else ""
         told = "" if metric.upstream else _sentences(metric.brief, metric.note)
         return _sentences(told, by)

@@ -24,19 +24,20 @@ JSON has no NaN and no infinities. They are the strings "NaN", "Infinity" and "-
 """
 
 import dataclasses
-import errno
 import json
 import logging
 import math
 import mmap
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from io import BufferedRandom
 from pathlib import Path
 
 from otel_rl.bridge.delivery.console_lines import ConsoleLines
+from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
+from otel_rl.bridge.delivery.local_files.read_back import ReadBack
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.journal.formats.row_format import fast_json
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
@@ -44,7 +45,6 @@ __all__ = ["JsonLinesTracker"]
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CHUNK = 1 << 20  # bytes
 
 
@@ -57,10 +57,7 @@ class JsonLinesTracker:
         self._console: BufferedRandom | None = None  # opened when there is a line for it
         self._console_lines = ConsoleLines(0)
         self._next_row = 0
-        self._end = 0  # end of the rows, in bytes
-        # Of the rows written since the last read-back.
-        self._checked_end = 0
-        self._checksum = 0
+        self._written = ReadBack()  # the end of the rows, in bytes
 
     def open(self, run: RunInfo, /) -> int:
         """Open the file, and resume after its last row, or before the first missing one."""
@@ -70,19 +67,14 @@ class JsonLinesTracker:
             end, self._next_row = _end_of_rows(self._file)
             self._check_journal(run)
             self._file.truncate(end)
-            self._end, self._next_row = _end_before_gap(self._file, end, self._next_row)
-            if self._end < end:
+            sound_end, self._next_row = _end_before_gap(self._file, end, self._next_row)
+            if sound_end < end:
                 _log.warning("%s: has no row %d, but later ones.", self._path, self._next_row)
-            self._checked_end = self._end
-            self._file.seek(self._end)
+            self._written = ReadBack(sound_end)
+            self._file.seek(sound_end)
             _sync_names(run.directory)
         except OSError as exc:
-            if exc.errno in _NO_ROOM:
-                raise self._unavailable(exc) from exc
-            raise TrackerRejected(
-                f"{self._path}: cannot be opened ({exc.strerror}).",
-                hint="Give the bridge a directory that it may write to.",
-            ) from exc
+            raise not_opened(self._path, exc, self._path.parent) from exc
         self.describe(run.description)
         return self._next_row
 
@@ -105,14 +97,13 @@ class JsonLinesTracker:
         try:
             self._write_console(rows)
             # Rows after a gap are written anew, now that the missing ones are here.
-            if os.fstat(file.fileno()).st_size > self._end:
-                file.truncate(self._end)
+            if os.fstat(file.fileno()).st_size > self._written.end:
+                file.truncate(self._written.end)
             file.write(lines)
             file.flush()
         except OSError as exc:
             raise self._unavailable(exc) from exc
-        self._end += len(lines)
-        self._checksum = zlib.crc32(lines, self._checksum)
+        self._written.appended(lines)
         self._next_row = rows[-1].number + 1
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
@@ -120,8 +111,7 @@ class JsonLinesTracker:
         try:
             if self._console is not None:  # before its rows
                 os.fsync(self._console.fileno())
-            os.fsync(self._opened().fileno())
-            self._read_back()
+            self._written.check(self._opened(), self._path)
         except OSError as exc:
             raise self._unavailable(exc) from exc
         return self._next_row
@@ -158,28 +148,8 @@ class JsonLinesTracker:
         self._console.write("".join(lacking).encode(errors="backslashreplace"))
         self._console.flush()
 
-    def _read_back(self) -> None:
-        """Check that the file of this name has the written rows."""
-        file = self._opened()
-        if not os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
-            raise TrackerUnavailable(f"{self._path}: was replaced while it was written.")
-        checksum, position = 0, self._checked_end
-        while position < self._end:
-            chunk = os.pread(file.fileno(), min(_CHUNK, self._end - position), position)
-            if not chunk:
-                break
-            checksum = zlib.crc32(chunk, checksum)
-            position += len(chunk)
-        if position < self._end or checksum != self._checksum:
-            raise TrackerUnavailable(
-                f"{self._path}: does not have the rows that were written to it.",
-                hint="Does something else write to it? Check the disk.",
-            )
-        self._checked_end, self._checksum = self._end, 0
-
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
-        hint = f"Free space in {self._path.parent}." if exc.errno in _NO_ROOM else ""
-        return TrackerUnavailable(f"{self._path}: {exc.strerror}.", hint=hint)
+        return unavailable(self._path, exc, self._path.parent)
 
     def _check_journal(self, run: RunInfo) -> None:
         """Refuse to append to the rows of another journal."""
@@ -214,17 +184,21 @@ def _sync_names(directory: Path) -> None:
 
 
 def _line(row: Row) -> bytes:
-    values = {key: _named(value) for key, value in row.values.items()}
     record: dict[str, object] = {
         "number": row.number,
         "step": row.step,
         "attempt": row.attempt,
         "time_ns": row.time_ns,
         "policy_version": row.policy_version,
-        "values": values,
+        "values": row.values,
     }
     if row.labels:
         record["labels"] = dict(row.labels)
+    line = None if row.tables else fast_json(record, row.values.values())
+    # Other text is escaped: some readers take further characters for the end of a line.
+    if line is not None and line.isascii():
+        return line + b"\n"
+    record["values"] = {key: _named(value) for key, value in row.values.items()}
     tables = {
         key: {
             "columns": table.columns,

@@ -2,7 +2,7 @@
 
 from otel_rl.bridge.ingest.signals import SIGNALS, ExportResponse
 from otel_rl.bridge.ingest.validation.validate import Validated
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 __all__ = ["export_response"]
 

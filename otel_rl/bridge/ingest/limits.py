@@ -27,14 +27,13 @@ class ReceiveLimits(BaseModel):
     """Protobuf messages in a request; twice as many strings, half as many JSON objects."""
 
     max_points_per_request: int = Field(200_000, ge=1)
-    """Points, spans or log records in a request; also resources, scopes and metrics together."""
+    """Points, spans or log records; also resources, scopes and metrics together."""
 
     max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
-    """Memory for parsing; large requests share three quarters of it, one at a time."""
+    """Memory for parsing; one large request at a time has three quarters."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
-    """Request bodies held at once, compressed and decompressed; at least twice
-    ``max_body_bytes``."""
+    """Bodies held at once, decompressed too; at least twice ``max_body_bytes``."""
 
     # Waiting requests share one fsync, so this exceeds the number of cores.
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
@@ -57,7 +56,7 @@ class ReceiveLimits(BaseModel):
 
     # Above the export interval of every SDK.
     idle_timeout_s: float = Field(75.0, gt=0)
-    """Time without requests until a connection is closed."""
+    """Time until an idle connection is closed."""
 
     retry_after_s: int = Field(1, ge=1)
     """``Retry-After`` of a 503; above three, exporters give up."""
@@ -66,7 +65,7 @@ class ReceiveLimits(BaseModel):
     """Attributes of a resource."""
 
     max_attributes: int = Field(64, ge=1)
-    """Attributes of a scope, point, exemplar or log event; fields of a text sample."""
+    """Attributes of a scope, point, exemplar or event; fields of a sample."""
 
     # The limit of OpenTelemetry SDKs.
     max_span_attributes: int = Field(128, ge=1)
@@ -86,7 +85,7 @@ class ReceiveLimits(BaseModel):
     """UTF-8 bytes of an attribute or event key."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
-    """Protobuf bytes of an attribute value, except of spans; of a scope's name and version."""
+    """Protobuf bytes of a value, except of spans; of a scope's name and version."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
     """Protobuf bytes of a resource's attributes."""
@@ -106,7 +105,7 @@ class ReceiveLimits(BaseModel):
     """Nesting in a log event."""
 
     max_name_chars: int = Field(128, ge=1)
-    """Characters of an experiment, trial, role, phase, table, tag, group or job type."""
+    """Characters of a name (experiment, role, phase, table, tag, ...)."""
 
     # OpenTelemetry's limit.
     max_metric_name_bytes: int = Field(255, ge=1)
@@ -120,10 +119,10 @@ class ReceiveLimits(BaseModel):
     """Exemplars of a data point."""
 
     max_age_s: float = Field(14 * 86_400.0, gt=0)
-    """Oldest event time, by the bridge's clock."""
+    """Oldest event time."""
 
     max_future_s: float = Field(600.0, ge=0)
-    """Furthest event time ahead of the bridge's clock."""
+    """Furthest event time ahead."""
 
     default_experiment: str | None = Field(None, min_length=1)
     """Experiment of data that names none. Unset: refused."""

@@ -25,8 +25,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.records import Signal
 from otel_rl.semconv import names
+from otel_rl.signals import Signal
 
 __all__ = ["SIGNALS", "ExportRequest", "ExportResponse", "SignalSpec"]
 

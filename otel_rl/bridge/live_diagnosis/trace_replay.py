@@ -48,10 +48,10 @@ def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator
         if now_ns - closed_ns >= _CLOSE_EVERY_NS:
             aligner.close(now_ns)
             closed_ns = now_ns
-        if (kept := aligner.take_history(now_ns)) is not None:
+        if (kept := aligner.logs.take_history(now_ns)) is not None:
             yield kept.body
     aligner.close(now_ns, everything=True)
-    if (kept := aligner.take_history(now_ns, everything=True)) is not None:
+    if (kept := aligner.logs.take_history(now_ns, everything=True)) is not None:
         yield kept.body
 
 

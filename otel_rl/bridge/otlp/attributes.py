@@ -9,12 +9,14 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.records import ExperimentKey, Value
 from otel_rl.semconv import names
+from otel_rl.semconv.foreign_processes import own_identity
 
 __all__ = [
     "event_name",
     "experiment_of",
     "integer",
     "plain",
+    "run_of_program",
     "step_of",
     "text",
     "text_pairs",
@@ -115,6 +117,16 @@ def experiment_of(attributes: Iterable[KeyValue]) -> ExperimentKey | None:
     if not experiment:
         return None
     return ExperimentKey(experiment, trial) if trial else ExperimentKey(experiment)
+
+
+def run_of_program(attributes: Iterable[KeyValue]) -> dict[str, str]:
+    """Return experiment and trial by a known program's own attributes; empty if there are none."""
+    identity = own_identity(dict(text_pairs(attributes)))
+    return {
+        name: identity[name]
+        for name in (names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME)
+        if name in identity
+    }
 
 
 def integer(written: str | None) -> int | None:

@@ -54,6 +54,7 @@ from otel_rl.records import (
     Worker,
 )
 from otel_rl.semconv import names
+from otel_rl.semconv.folded_attributes import fold
 from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["decode", "decode_parts"]
@@ -239,10 +240,11 @@ def _read_series(
     step = step_of(messages)
     if step is not None:
         messages = [pair for pair in messages if pair.key != names.RL_LOOP_ITERATION]
-    parsed = text_pairs(messages)
+    parsed, folded = fold(name, text_pairs(messages))
     if sender.host:
         parsed = at_host(parsed, sender.host)
-    typed = typed_pairs(messages)
+    # In the series, so that each has its own totals; not in the key.
+    typed = (*typed_pairs(messages), *folded)
     found = Series(sender.worker, name, unit, parsed, reduction, instrument, scope, typed, data)
     return found, step
 

@@ -8,12 +8,15 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_rl.bridge.otlp.attributes import integer, text_pairs
 from otel_rl.records import Worker
 from otel_rl.semconv import names
+from otel_rl.semconv.foreign_processes import own_identity
 
 __all__ = ["Sender", "sender_of"]
 
 _DISTRO = "otel_rl"
 
 _DEFAULT_ROLE = "worker"
+
+_PID = "process.pid"
 
 # Bounds of two caches, for a few thousand processes: together they hold 16 MiB of received data.
 _MAX_SENDERS, _MAX_LONG_SENDERS = 1 << 12, 1 << 8
@@ -46,13 +49,18 @@ def sender_of(serialized: bytes) -> Sender:
 
 def _read_sender(serialized: bytes) -> Sender:
     attributes = dict(text_pairs(Resource.FromString(serialized).attributes))
+    exact = attributes.get("telemetry.distro.name") == _DISTRO
+    identity = {} if exact else own_identity(attributes)
+    attributes |= identity
     service = attributes.get("service.name", "")
     role = attributes.get(names.RL_WORKER_ROLE) or (
         _DEFAULT_ROLE if not service or service.startswith("unknown_service") else service
     )
     own = attributes.get("service.instance.id") or "/".join(
-        attributes.get(name, "") for name in ("host.name", "process.pid", names.RL_WORKER_INDEX)
+        attributes.get(name, "") for name in ("host.name", _PID, names.RL_WORKER_INDEX)
     )
+    if identity:  # its ranks are numbered in each group of workers
+        own = "/".join((role, own, attributes.get("host.name", ""), attributes.get(_PID, "")))
     # In OpenTelemetry an instance's id is unique within its service only.
     instance = "/".join((attributes.get("service.namespace", ""), service, own))
     worker = Worker(
@@ -64,7 +72,7 @@ def _read_sender(serialized: bytes) -> Sender:
     return Sender(
         worker,
         host=attributes.get("host.name", ""),
-        exact=attributes.get("telemetry.distro.name") == _DISTRO,
+        exact=exact,
         # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
         knows_starts="telemetry.sdk.name" in attributes and "url.scheme" not in attributes,
     )

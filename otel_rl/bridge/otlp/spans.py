@@ -1,16 +1,28 @@
 """Decodes an accepted batch of spans into records."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from otel_rl.bridge.otlp.attributes import step_of
-from otel_rl.bridge.otlp.resource import sender_of
-from otel_rl.records import PART, Batch, Decoded, Export, SpanRecord, Worker
+from otel_rl.bridge.otlp.attributes import integer, step_of, text
+from otel_rl.bridge.otlp.resource import Sender, sender_of
+from otel_rl.records import (
+    PART,
+    Batch,
+    Decoded,
+    Export,
+    Measurements,
+    Series,
+    SpanRecord,
+    Worker,
+)
 from otel_rl.semconv import names
+from otel_rl.semconv.foreign_spans import kind_of, meaning_of, step_keys
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["decode_spans", "span_parts"]
 
@@ -23,20 +35,23 @@ _OTHER: Final = names.RlPhaseClassValues.OTHER.value
 
 _HOST: Final = "host.name"
 
+_NS_PER_S: Final = 1_000_000_000
+
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
 
 
 def decode_spans(batch: Batch) -> Decoded:
     """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
-    *_, (spans, workers) = _decoded(batch, PART)
-    return Decoded((), [Export(worker, 0) for worker in workers], spans=spans)
+    *_, found = _decoded(batch, PART)
+    exports = [Export(worker, 0) for worker in found.workers]
+    return Decoded(found.steps, exports, spans=found.spans)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     """Decode in parts, see ``decode_parts``."""
     decoded = _decoded(batch, most)
-    spans, workers = next(decoded)
+    spans, steps, workers = next(decoded)
     for _ in decoded:
         yield Decoded((), (), has_more=True)
     # A nested span precedes its parent, also if both end together.
@@ -45,59 +60,123 @@ def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     for place in places[:-1]:
         yield Decoded((), (), spans=spans[place : place + most], has_more=True)
     exports = [Export(worker, 0) for worker in workers]
-    yield Decoded((), exports, spans=spans[places[-1] :])
+    yield Decoded(steps, exports, spans=spans[places[-1] :])
 
 
-def _decoded(batch: Batch, most: int) -> Iterator[tuple[list[SpanRecord], dict[Worker, None]]]:
-    """Yield spans and their senders, the same objects each time, complete in the last one."""
-    spans: list[SpanRecord] = []
-    workers: dict[Worker, None] = {}
-    yield spans, workers
+class _Found(NamedTuple):
+    """Content of a batch.
+
+    Attributes:
+        spans: In the order of the request.
+        steps: Durations of the steps of other programs, whose measurements carry no step.
+        workers: The senders.
+    """
+
+    spans: list[SpanRecord]
+    steps: list[Measurements]
+    workers: dict[Worker, None]
+
+
+def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
+    """Yield what is found, the same objects each time, complete in the last one."""
+    found = _Found([], [], {})
+    yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
-        worker = sender_of(resource.SerializeToString()).worker
-        workers[worker] = None
+        sender = sender_of(resource.SerializeToString())
+        worker = sender.worker
+        found.workers[worker] = None
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
-            for span in _records(scope_spans.spans, worker, host):
-                spans.append(span)
-                if not len(spans) % most:
-                    yield spans, workers
-    yield spans, workers
+            for sent in scope_spans.spans:
+                marks = _marks_of(sent, sender)
+                if marks is None:
+                    continue
+                found.spans.append(_record(sent, marks, worker, host))
+                if marks.is_foreign_step and marks.step is not None:
+                    found.steps.append(_duration(sent, marks.step, worker))
+                if not len(found.spans) % most:
+                    yield found
+    yield found
 
 
-def _records(spans: Iterable[Span], worker: Worker, host: str) -> Iterator[SpanRecord]:
-    for span in spans:
-        phase = phase_class = ""
-        is_open = False
-        for attribute in span.attributes:
-            if attribute.key == names.RL_PHASE:
-                phase = attribute.value.string_value
-            elif attribute.key == names.RL_PHASE_CLASS:
-                phase_class = attribute.value.string_value
-            elif attribute.key == names.RL_OPEN:
-                is_open = attribute.value.bool_value
-        if is_open:  # it comes again when it has ended
-            continue
-        # A plain span named like a phase of the open proposal is that phase.
-        phase = phase or _PHASE_OF_SPAN.get(span.name, "")
-        if phase:
-            phase_class = phase_class or _CLASS_OF.get(phase, _OTHER)
-        yield SpanRecord(
-            span.trace_id + span.span_id,
-            span.trace_id + span.parent_span_id if span.parent_span_id else None,
-            tuple(link.trace_id + link.span_id for link in span.links if _names_a_span(link)),
-            worker.role,
-            worker.instance,
-            host,
-            span.start_time_unix_nano,
-            max(span.start_time_unix_nano, span.end_time_unix_nano),
-            span.name,
-            phase,
-            phase_class,
-            step_of(span.attributes),
-            span.status.code == Status.STATUS_CODE_ERROR,
-        )
+@dataclass(slots=True)
+class _Marks:
+    """Meaning of a span, by its name and attributes.
+
+    Attributes:
+        phase: Empty for none.
+        phase_class: Empty for none.
+        step: The training step.
+        is_foreign_step: Whether it is one training step, by another program's name.
+    """
+
+    phase: str = ""
+    phase_class: str = ""
+    step: int | None = None
+    is_foreign_step: bool = False
+
+
+def _marks_of(span: Span, sender: Sender) -> _Marks | None:
+    """Return the meaning of a span; None for an open one, which comes again when it has ended."""
+    marks = _Marks(step=step_of(span.attributes))
+    for attribute in span.attributes:
+        if attribute.key == names.RL_PHASE:
+            marks.phase = attribute.value.string_value
+        elif attribute.key == names.RL_PHASE_CLASS:
+            marks.phase_class = attribute.value.string_value
+        elif attribute.key == names.RL_OPEN and attribute.value.bool_value:
+            return None
+    # A plain span named like a phase of the open proposal is that phase.
+    marks.phase = marks.phase or _PHASE_OF_SPAN.get(span.name, "")
+    if not (marks.phase or sender.exact):
+        _translate(marks, span)
+    if marks.phase:
+        marks.phase_class = marks.phase_class or _CLASS_OF.get(marks.phase, _OTHER)
+    return marks
+
+
+def _translate(marks: _Marks, span: Span) -> None:
+    """Add what a span means in another program, see ``foreign_spans.py``."""
+    marks.phase, marks.is_foreign_step = meaning_of(span.name)
+    by_attributes = "", ""
+    for attribute in span.attributes:
+        if attribute.key in step_keys():
+            marks.step = integer(text(attribute.value)) if marks.step is None else marks.step
+        elif not any(by_attributes):
+            by_attributes = kind_of(attribute.key, attribute.value.string_value)
+    if not (marks.phase or marks.is_foreign_step):
+        marks.phase, by_class = by_attributes
+        marks.phase_class = marks.phase_class or by_class
+
+
+def _record(span: Span, marks: _Marks, worker: Worker, host: str) -> SpanRecord:
+    return SpanRecord(
+        span.trace_id + span.span_id,
+        span.trace_id + span.parent_span_id if span.parent_span_id else None,
+        tuple(link.trace_id + link.span_id for link in span.links if _names_a_span(link)),
+        worker.role,
+        worker.instance,
+        host,
+        span.start_time_unix_nano,
+        max(span.start_time_unix_nano, span.end_time_unix_nano),
+        STEP_SPAN if marks.is_foreign_step else span.name,
+        marks.phase,
+        marks.phase_class,
+        marks.step,
+        span.status.code == Status.STATUS_CODE_ERROR,
+    )
+
+
+def _duration(span: Span, step: int, worker: Worker) -> Measurements:
+    """Return the duration of a step: it gives the run its steps."""
+    took_s = max(0, span.end_time_unix_nano - span.start_time_unix_nano) / _NS_PER_S
+    return Measurements(
+        Series(worker, names.RL_ITERATION_DURATION, "s"),
+        [span.end_time_unix_nano],
+        [took_s],
+        [step],
+    )
 
 
 def _names_a_span(link: Span.Link) -> bool:

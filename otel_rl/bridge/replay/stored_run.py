@@ -74,28 +74,27 @@ class StoredRun:
     Args:
         store: The runs of the journal.
         stored: Name of the run there.
+        identity: Marks its rows; default: that of the journal, so that its bridge and a replay
+            are the same.
 
     Attributes:
         stored: As given.
         end: Number of its rows; later ones are left to another replay.
         first: Number of the first row that the journal still has.
+        identity: See ``RowSource``.
 
     Raises:
         JournalError: It cannot be read.
     """
 
-    def __init__(self, store: RunStore, stored: ExperimentKey) -> None:
+    def __init__(self, store: RunStore, stored: ExperimentKey, identity: str = "") -> None:
         self._store = store
         self.stored = stored
+        self.identity = identity or store.identity
         self.end = store.next_row(stored)
         kept = store.rows(stored, start=0, limit=1)
         self.first = kept[0].number if kept else self.end
         self._description = store.description(stored)
-
-    @property
-    def identity(self) -> str:
-        """See ``RowSource``: that of the journal, so that its bridge and a replay are the same."""
-        return self._store.identity
 
     def rows(self, _: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
         """See ``RowSource``."""

@@ -26,10 +26,12 @@ from otel_rl.bridge.journal.formats.key_log import decode_keys, encode_keys
 from otel_rl.bridge.journal.run_store import SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.otlp.decode import decode_parts
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings, HistoryRecords, SampleCounts
-from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.history.history_writer import HistoryRecords
+from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
+from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.turns.turn_length import Turn
 from otel_rl.records import (
     Decoded,
@@ -173,12 +175,8 @@ class LoadedRun:
 
     def describe(self) -> Description:
         """Return the run's description."""
-        return self.metadata.describe(
-            self.aligner.status,
-            self.aligner.devices,
-            self.aligner.failures,
-            self.aligner.attempts,
-        )
+        now = self.aligner.standing
+        return self.metadata.describe(now.status, now.devices, now.failures, now.attempts)
 
     def take_commit(
         self,
@@ -193,34 +191,34 @@ class LoadedRun:
             description: If it has changed.
             history: New records.
         """
-        aligner = self.aligner
+        aligner, logs, standing = self.aligner, self.aligner.logs, self.aligner.standing
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
-        seen = aligner.take_log()  # before the state, which includes what the log forgets
-        kept = wire.Run(wire.VERSION, aligner.to_wire(), self.metadata.to_wire(), self.cut)
-        keys = aligner.take_keys()
-        archive = [] if aligner.archived is None else aligner.archived.take()
+        seen = logs.take_dedup()  # before the state, which includes what the log forgets
+        kept = wire.Run(wire.VERSION, aligner.state.to_wire(), self.metadata.to_wire(), self.cut)
+        keys = aligner.row_maker.keys.take()
+        archive = logs.take_archived()
         if archive and self.archive_room is not None and not self.archive_room():
             self.unarchived += sum(samples for samples, _ in archive)
             archive = []
         return Commit(
             self.key,
             rows,
-            aligner.next_number,
+            aligner.row_maker.next_number,
             wire.encode(kept),
             taken,
-            aligner.is_watching,
+            standing.is_watching,
             seen,
-            aligner.forgotten_ns,
+            logs.dedup_forgotten_ns,
             description,
-            aligner.take_spans(),
-            aligner.spans_forgotten_ns,
+            logs.take_spans(),
+            logs.spans_forgotten_ns,
             history,
-            aligner.history_forgotten_ns,
-            aligner.roles,
+            logs.history_forgotten_ns,
+            standing.roles,
             self.epoch,
             encode_keys(keys) if keys else None,
             archive,
-            aligner.step,
+            standing.step,
         )
 
     def committed(self) -> None:
@@ -248,7 +246,7 @@ class LoadedRun:
             run=self.key,
         )
         self.left_out = 0
-        thinned = self.aligner.take_thinned()
+        thinned = self.aligner.row_maker.take_thinned()
         add(Counter.VALUES_FOLDED, thinned, reason=ValueFold.TOO_MANY_ROWS, run=self.key)
         add(Counter.ARCHIVE_DROPPED, self.unarchived, reason=ArchiveDrop.NO_ROOM, run=self.key)
         self.unarchived = 0
@@ -298,27 +296,28 @@ def load_run(
         lost = f"open steps are lost, and {_UNRECOGNISED}"
         with _counting_refusals(counters, key, what, lost), wire.refusing():
             aligner, metadata, cut = _restored(saved.state, settings)
-    aligner.next_number = saved.next_row
+    aligner.row_maker.begin_at(saved.next_row)
     aligner.go_on(now_ns)
     for body in saved.seen:
         what = f"Points of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNRECOGNISED):
-            aligner.restore(body)
+            aligner.logs.restore_dedup(body)
     for body in saved.spans:
         what = f"Spans of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNEXPLAINED):
-            aligner.restore_spans(body)
+            aligner.logs.restore_spans(body)
     for body in saved.keys:
         what = f"Keys of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNDESCRIBED):
-            aligner.restore_keys(decode_keys(body))
+            aligner.row_maker.keys.restore(decode_keys(body))
     counted = dataclasses.replace(aligner.sample_counts)
     run = LoadedRun(key, aligner, metadata, report, counters, counted, epoch, now_ns)
     run.lost_ns = saved.lost_ns
-    run.told_failures = aligner.failures
+    run.told_failures = aligner.standing.failures
     run.cut = cut
     if archive_room is not None:
-        aligner.archived, run.archive_room = ArchivedPoints(), archive_room
+        aligner.logs.begin_archive()
+        run.archive_room = archive_room
     return run
 
 
@@ -327,7 +326,7 @@ def _restored(
 ) -> tuple[Aligner, RunMetadata, tuple[Offset, int] | None]:
     kept = wire.decode(state, wire.Run)
     cut = None if kept.cut is None else (Offset(kept.cut[0]), kept.cut[1])
-    aligner = Aligner.from_wire(kept.aligner, settings)
+    aligner = Aligner(state=RunState.from_wire(kept.aligner, settings))
     return aligner, RunMetadata.from_wire(kept.about), cut
 
 

@@ -1,6 +1,6 @@
 """Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
@@ -14,32 +14,11 @@ from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import StepFacts
-from otel_rl.goodput import Spent
-from otel_rl.records import RoleStanding, Row, Table
-from otel_rl.semconv import names
-from otel_rl.semconv.names import RlGoodputPartValues
-from otel_rl.semconv.spec import Reduction
+from otel_rl.records import Row, Table
 
-__all__ = ["STANDING_METRICS", "Closed", "RowMaker"]
+__all__ = ["Closed", "RowMaker"]
 
 _NS_PER_S = 1_000_000_000
-
-# Metric and key suffix of each field of a ``RoleStanding``.
-STANDING_METRICS = (
-    (names.RL_SERVICE_EXPECTED, ""),
-    (names.RL_SERVICE_ALIVE, ""),
-    (names.RL_SERVICE_FAILURES, ""),
-    (names.RL_SERVICE_RECOVERY, "_s"),
-    (names.RL_SERVICE_SILENT, ""),
-)
-
-# Parts in the order of the fields of ``Spent``.
-_GOODPUT_PARTS = (
-    RlGoodputPartValues.PRODUCTIVE,
-    RlGoodputPartValues.OVERHEAD,
-    RlGoodputPartValues.IDLE,
-    RlGoodputPartValues.WASTED,
-)
 
 _MAX_NAMED = 8
 """Bound on named workers whose spans a step lacks; ``critical_path/partial`` counts all."""
@@ -53,17 +32,25 @@ class RowMaker:
 
     Attributes:
         next_number: Number of the next row.
-        thinned: Number of values without a row, as their steps are left out. Its owner may reset
-            it.
         keys: The meaning of every key that was in a row.
     """
 
-    def __init__(self, open_data: PointIntake) -> None:
+    def __init__(self, open_data: PointIntake, next_number: int = 0) -> None:
         self._open = open_data
-        self.next_number = 0
-        self.thinned = 0
+        self.next_number = next_number
         self.keys = KeyCatalogue()
         self._thinning = StepThinning()
+        # Number of values without a row, as their steps are left out.
+        self._thinned = 0
+
+    def begin_at(self, number: int) -> None:
+        """Set the number of the next row."""
+        self.next_number = number
+
+    def take_thinned(self) -> int:
+        """Return the number of values that the bound on rows has left out, since the last call."""
+        thinned, self._thinned = self._thinned, 0
+        return thinned
 
     def rows(self, closed: Closed) -> Iterator[Row]:
         """Yield the rows of what was closed, numbered."""
@@ -87,14 +74,14 @@ class RowMaker:
             step = self._open.axis.step_at(closed.time_ns)
         if isinstance(closed, ClosedTable):
             tables = {closed.key: closed.table(step, self._open.settings.trace_url)}
-            self.keys.note(tables, STEP, self._open.series.find)
+            self.keys.note(tables, STEP, self._open.series.keys.find)
             yield self._row(step, closed.time_ns, {}, version, tables)
             return
         if isinstance(closed, StepAnalysis):
             self._open.history.explained(self._step_facts(closed, attempt))
             if not self._keeps(step, closed):
                 return
-            workers = self._open.series.names()
+            workers = self._open.series.workers.names()
             labels = {
                 "critical_path/longest": closed.longest,
                 "critical_path/trace_id": closed.trace_id,
@@ -110,7 +97,7 @@ class RowMaker:
                 values["critical_path/partial"] = float(len(closed.missed))
                 missed = sorted(workers.get(worker, worker) for worker in closed.missed)
                 labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
-            self.keys.note(values, STEP, self._open.series.find, closed.sources)
+            self.keys.note(values, STEP, self._open.series.keys.find, closed.sources)
             self.keys.note_texts(labels, STEP)
             yield self._row(step, closed.time_ns, values, version, labels=labels)
             return
@@ -120,14 +107,14 @@ class RowMaker:
         if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
             return
         axis = STEP if isinstance(closed, ClosedStep) else TIME
-        self.keys.note(closed.values, axis, self._open.series.find)
+        self.keys.note(closed.values, axis, self._open.series.keys.find)
         for values in parts(closed.values):
             yield self._row(step, closed.time_ns, values, version)
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
         version = self._open.axis.version_at(finding.time_ns)
         values = {"diagnosis/causes": float(len(finding.causes))}
-        self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.find)
+        self.keys.note({**values, "diagnosis/ranked": None}, STEP, self._open.series.keys.find)
         self.keys.note_texts(finding.labels, STEP)
         yield self._row(
             finding.step,
@@ -149,7 +136,7 @@ class RowMaker:
         return self._row(step, warning.time_ns, {}, version, labels=warning.labels)
 
     def _step_facts(self, explained: StepAnalysis, attempt: int) -> StepFacts:
-        names = self._open.series.names()
+        names = self._open.series.workers.names()
         clocks = [
             (names.get(clock.worker, clock.worker), clock.ahead_ns / _NS_PER_S)
             for clock in explained.clocks
@@ -169,56 +156,11 @@ class RowMaker:
             {**explained.values, **explained.health},
         )
 
-    def standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
-        """Return the standings of the roles, by tracker key."""
-        values: dict[str, float] = {}
-        table, last = self._open.series, Reduction.LAST
-        for role, standing in roles.items():
-            for (name, suffix), value in zip(STANDING_METRICS, standing, strict=True):
-                identity = (role, name + suffix, (), last)
-                if value is not None and table.has_room_for(identity, self._open.settings):
-                    values[table.group(role, name, (), last, suffix=suffix).key] = value
-        return values
-
-    def goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
-        """Return the goodput of the run and of its roles, by tracker key.
-
-        A part without any time has no key.
-        """
-        values: dict[str, float] = {}
-        for role, of in spent.items():
-            for part, seconds in zip(_GOODPUT_PARTS, of, strict=True):
-                attributes = ((names.RL_GOODPUT_PART, str(part)),)
-                self._put(values, role, names.RL_GOODPUT_TIME, attributes, seconds or None)
-            self._put(values, role, names.RL_GOODPUT_RATIO, (), of.ratio)
-        return values
-
-    def _put(
-        self,
-        values: dict[str, float],
-        role: str,
-        name: str,
-        attributes: tuple[tuple[str, str], ...],
-        value: float | None,
-    ) -> None:
-        identity = (role, name, attributes, Reduction.LAST)
-        table = self._open.series
-        if value is not None and table.has_room_for(identity, self._open.settings):
-            values[table.group(*identity).key] = value
-
-    def dips(self, dips: Iterable[tuple[str, int, int]]) -> Iterator[ClosedWindow]:
-        """Yield windows of moments when workers were missing, noticed only later."""
-        for role, at_ns, alive in dips:
-            identity = (role, names.RL_SERVICE_ALIVE, (), Reduction.LAST)
-            if self._open.series.has_room_for(identity, self._open.settings):
-                group = self._open.series.group(*identity)
-                yield ClosedWindow(at_ns, {group.key: float(alive)})
-
     def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
         """Return whether a step has a row; it is in the history and the archive in any case."""
         if self._thinning.keeps(step, closed.time_ns, self._open.settings.max_rows_per_minute):
             return True
-        self.thinned += len(closed.values)
+        self._thinned += len(closed.values)
         return False
 
     def _row(

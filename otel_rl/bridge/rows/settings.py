@@ -39,33 +39,31 @@ class AlignSettings(BaseModel):
     """Also write each worker's own series, under ``workers/<role>/<index>/...``."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment; points of more are dropped. Also bounds the workers that rows wait
-    for."""
+    """Series per experiment, and workers that rows wait for; more are dropped."""
 
     max_keys: int = Field(default=20_000, gt=0)
     """Tracker keys per experiment; points that need more are dropped."""
 
     max_remembered: int = Field(default=4_000_000, gt=0)
-    """Points per experiment remembered for deduplication, 16 bytes each; older ones are dropped."""
+    """Points per experiment for deduplication, 16 bytes each; older ones are dropped."""
 
     max_worker_series: int = Field(default=2_000, ge=0)
     """Per-worker series per experiment; more are only in the role's value."""
 
     max_devices: int = Field(default=128, ge=0)
-    """GPUs per experiment with keys of their own, and as many hosts."""
+    """GPUs with keys of their own, and as many hosts."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Steps of a role that wait for workers or analysis; above it the oldest close."""
+    """Waiting steps of a role; above it the oldest close."""
 
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
     """Time a step waits for its spans."""
 
     spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
-    """Spans that ended longer before a step take no part in its analysis."""
+    """Spans that ended earlier before a step are not analysed."""
 
     trace_url: str = ""
-    """URL of a trace, for rows of analyses and tables of samples:
-    ``http://localhost:16686/trace/{trace_id}``."""
+    """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
 
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment kept for analysis; the oldest are dropped."""
@@ -77,5 +75,4 @@ class AlignSettings(BaseModel):
     """Open windows per experiment; above it the oldest close."""
 
     max_history_bytes: int = Field(default=64 << 20, ge=0)
-    """Compressed history for ``otel-rl diagnose`` per experiment; the oldest is dropped. 0:
-    none."""
+    """Compressed history per experiment; the oldest is dropped. 0: none."""

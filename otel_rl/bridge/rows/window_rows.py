@@ -33,6 +33,7 @@ from otel_rl.bridge.rows.reduce import (
     statistic,
 )
 from otel_rl.bridge.rows.series.cumulative import Increment
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group, Stream
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -312,7 +313,7 @@ class OpenWindows:
         clock_ns = min(
             (
                 worker.event_ns
-                for worker in table.workers.values()
+                for worker in table.workers.states.values()
                 if worker.received_ns >= horizon_ns
                 and (worker.event_ns or worker.first_ns >= young_ns)
             ),
@@ -372,14 +373,14 @@ class OpenWindows:
         # of one that left.
         beyond = {
             (worker.role, worker.label)
-            for worker in table.workers.values()
+            for worker in table.workers.states.values()
             if worker.event_ns >= end_ns and worker.first_ns <= window.received_ns
         }
         is_whole_run = is_last and end_ns - self._first_end_ns <= length_ns
         for number, counted in window.counted.items():
             cells = _once(counted, window, _seconds)
             before = self._unrated.pop(number, None)
-            is_known = before is None and table.groups[number].total != 0
+            is_known = before is None and table.keys.groups[number].total != 0
             if before is not None:
                 cells = before | {
                     stream: cell.joined(before[stream]) if stream in before else cell
@@ -418,7 +419,7 @@ def _rows(
     window: _Window, table: StreamTable, rates: Mapping[int, Sequence[float]]
 ) -> Iterator[ClosedWindow]:
     """Yield the single measurements, then the reduced values."""
-    groups = table.groups
+    groups = table.keys.groups
     values: dict[str, float] = {}
     for number, levels in window.levels.items():
         if number not in window.single:
@@ -480,7 +481,7 @@ def _device_counts(window: _Window, table: StreamTable) -> Iterator[tuple[str, f
     if roles:
         roles[""] = set().union(*roles.values())
     for role, devices in roles.items():
-        group = table.group(role, names.RL_GPU_COUNT, (), Reduction.SUM)
+        group = table.keys.group(GroupIdentity(role, names.RL_GPU_COUNT, (), Reduction.SUM))
         yield group.key, len(devices)
 
 
@@ -493,7 +494,7 @@ def _turns(
     """
     held: dict[str, float] = {}
     for number in window.counted:
-        group = table.groups[number]
+        group = table.keys.groups[number]
         uuid = dict(group.attributes).get("hw.id")
         if uuid and group.name == names.RL_GPU_OWNER_TIME:
             # Without the rate of one phase, the rest is unknown.
@@ -505,7 +506,7 @@ def _turns(
             (names.RL_GPU_OWNER_IDLE, max(0.0, 1 - share)),
             (names.RL_GPU_OWNER_OVERLAP, max(0.0, share - 1)),
         ):
-            derived = table.device_group(uuid, name)
+            derived = table.groups.derived_of_device(uuid, name)
             if derived is not None:
                 yield derived.key, value
 
@@ -531,7 +532,7 @@ def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, flo
     queries: dict[str, float] = {}
     hits: dict[str, float] = {}
     for number, counted in window.counted.items():
-        group = table.groups[number]
+        group = table.keys.groups[number]
         if group.own or group.has_shares:
             continue
         found = sum(cell.value for cell in counted.values())
@@ -541,5 +542,7 @@ def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, flo
             hits[group.role] = hits.get(group.role, 0) + found
     for role, asked in queries.items():
         if asked > 0:
-            group = table.group(role, names.RL_GENERATOR_KV_CACHE_MISS_RATIO, (), Reduction.MEAN)
+            group = table.keys.group(
+                GroupIdentity(role, names.RL_GENERATOR_KV_CACHE_MISS_RATIO, (), Reduction.MEAN)
+            )
             yield group.key, 1 - hits.get(role, 0) / asked

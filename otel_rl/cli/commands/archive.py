@@ -5,15 +5,15 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import pyarrow.parquet as pq
+from typing import Final
 
 from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
+from otel_rl.cli.archive_places import archive_place, archive_places
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals
 from otel_rl.cli.options import add_bridge_options, settings_of
@@ -34,8 +34,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "archive",
-        description="Write the values that a stopped bridge has left for the archive, and show "
-        "where the Parquet files of each run are (docs/archive.md).",
+        description="Write what a stopped bridge has left for the archive, and show where each "
+        "run's Parquet files are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,20 +43,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
-
-
-class _ArchivedRun(NamedTuple):
-    """A run with files.
-
-    Attributes:
-        key: The run.
-        files: Sorted, at least one.
-        values: In all of them.
-    """
-
-    key: ExperimentKey
-    files: Sequence[Path]
-    values: int
 
 
 def _command(arguments: argparse.Namespace) -> int:
@@ -70,7 +56,7 @@ def _command(arguments: argparse.Namespace) -> int:
             "writes the archive if pyarrow is installed: pip install 'otel-rl[archive]'",
         )
     for run in runs:
-        directory = run.files[0].parent
+        directory = run.directory
         if arguments.to is not None:
             directory = arguments.to / directory.name
             _copy(run.files, directory)
@@ -96,7 +82,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
             try:
                 Archiver(
                     ArchiveStore(journal),
-                    _directory(settings, data),
+                    archive_place(settings, data),
                     every_s=settings.archive.every_s,
                     max_waiting_bytes=journal.max_bytes,
                     counters=Counters(),
@@ -107,20 +93,9 @@ def _write_waiting(settings: BridgeSettings) -> bool:
     return is_complete
 
 
-def _directory(settings: BridgeSettings, data: Path) -> Path:
-    return settings.archive.directory or data / "archive"
-
-
-def _runs(settings: BridgeSettings) -> Iterator[_ArchivedRun]:
-    places = {_directory(settings, data) for data in (settings.data, *journals(settings))}
-    for place in sorted(places):
-        for directory in sorted(place.glob("*/")):
-            files = sorted(directory.glob("*.parquet"))
-            if files:
-                heads = [pq.read_metadata(file) for file in files]
-                names = heads[0].metadata
-                key = ExperimentKey(names[b"experiment"].decode(), names[b"trial"].decode())
-                yield _ArchivedRun(key, files, sum(head.num_rows for head in heads))
+def _runs(settings: BridgeSettings) -> Iterator[ArchiveFiles]:
+    for place in archive_places(settings):
+        yield from archives_below(place, lambda exc: say(str(exc)))
 
 
 def _is_wanted(key: ExperimentKey, text: str | None) -> bool:

@@ -42,8 +42,8 @@ from otel_rl.view.worker_places import places_of
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Name the worker and phase behind a slower or worse run, during it or after it, from the history that
-its bridge keeps: ranked causes with evidence. Exits 0 whatever it finds.
+Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
+Exits 0 whatever it finds.
 """
 
 _EPILOG = """\
@@ -79,7 +79,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--now",
         action="store_true",
-        help="only what is wrong now, without what has passed",
+        help="only what is wrong now",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="as JSON")
@@ -90,7 +90,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page too: causes, charts of step times, timeline, workers",
+        help="write a page too",
     )
     parser.add_argument(
         "--jaeger", metavar="URL", help="read the traces of this Jaeger instead of a journal"

@@ -75,7 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--steps",
         type=steps,
         metavar="FIRST[:LAST]",
-        help="only these, with the samples and weights that they used (all)",
+        help="only these, with the samples and weights they used (all)",
     )
     parser.add_argument(
         "-o",

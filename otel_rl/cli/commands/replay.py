@@ -1,30 +1,37 @@
 """``otel-rl replay``: writes stored runs to a tracker, as often as one likes."""
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.journal.reader import overview
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.replay.replayed import Replayed
+from otel_rl.cli.archive_places import archive_places
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay_jobs import ReplayJob, ReplayJobs
-from otel_rl.cli.run_lookup import FoundRun, find_runs
+from otel_rl.cli.replay_sources import JournalSource, ReplaySource
+from otel_rl.cli.run_lookup import FoundRun, find_runs, runs_below
 from otel_rl.cli.wanted_run import WantedRun, add_run_names, wanted_run
-from otel_rl.errors import ConfigError, JournalError
+from otel_rl.errors import ConfigError, JournalError, MissingExtra
 from otel_rl.records import ExperimentKey
 
 __all__ = ["add_parser"]
+
+_NOT_ARCHIVED: Final = (
+    "config, tags, notes, status, text samples, console, traces, findings and requested reductions"
+)
+"""What a run's journal has and its archive has not."""
 
 _EPILOG: Final = """\
 examples:
   otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere, live or ended
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
+  otel-rl replay .otel_rl/archive --experiment grpo-7b --tracker mlflow    from Parquet files
 
 Called again it goes on where the tracker is, and writes no row twice.
 """
@@ -34,8 +41,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "replay",
-        description="Write runs from their journals to a tracker. It may be called again at any "
-        "time: it goes on where the tracker is, and writes no row twice.",
+        description="Write runs from their journals or archives to a tracker. It may be called "
+        "again at any time: it goes on where the tracker is, and writes no row twice.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "run",
         nargs="?",
         metavar="EXPERIMENT[/TRIAL]|DIR",
-        help="a run, or a directory: every run in the journals below it",
+        help="a run, or a directory: every run in the journals and archives below it",
     )
     add_run_names(parser)
     parser.add_argument(
@@ -59,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--again",
         action="store_true",
-        help="ask the tracker also for runs that an earlier replay has finished",
+        help="also ask for runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
@@ -87,6 +94,8 @@ def _command(arguments: argparse.Namespace) -> int:
         arguments.at_once,
         Replayed(settings.tracker.options, enabled=not arguments.again),
     )
+    if any(not isinstance(run, JournalSource) for run in runs):
+        say(f"an archive holds no {_NOT_ARCHIVED}")
     jobs.run()
     if jobs.known:
         say(f"{jobs.known} were written by an earlier replay; --again asks their tracker")
@@ -102,51 +111,81 @@ def _check(settings: BridgeSettings) -> None:
         backend(tracker).validate(settings.tracker.options_of(tracker))
 
 
-def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence[FoundRun]:
+def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence[ReplaySource]:
     """Return the runs to write.
 
     Raises:
         ConfigError: There are none, or it is unclear which.
     """
     if arguments.run is not None and Path(arguments.run).is_dir():
-        return _below(Path(arguments.run))
+        directory = Path(arguments.run)
+        named = WantedRun(None, arguments.experiment, arguments.trial)
+        found = _found(settings, runs_below(directory), [directory])
+        keys = {*named.of([run.key for run in found])}
+        if not keys:
+            which = f"run {named}" if named.is_exact else "run"
+            raise ConfigError(
+                f"There is no {which} in the journals and archives below {str(directory)!r}.",
+                hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data, or "
+                "one of an archive.",
+            )
+        return [run for run in found if run.key in keys]
     wanted = wanted_run(arguments)
     if wanted == WantedRun(None):
         raise ConfigError(
             "Name the run, or a directory with all that are wanted.", hint="See `otel-rl runs`."
         )
-    runs, faults = find_runs(settings)
-    for fault in faults:
-        say(str(fault))
-    of_key = {run.key: run for run in runs}
-    keys = wanted.of(of_key)
-    if not keys:
+    of_key = {
+        run.key: run for run in _found(settings, find_runs(settings), archive_places(settings))
+    }
+    chosen = wanted.of(of_key)
+    if not chosen:
         raise ConfigError(
             f"There is no run {wanted} in the journals below {str(settings.data)!r}.",
             hint=f"There are: {', '.join(sorted(map(str, of_key))) or 'none'}.",
         )
-    return [of_key[key] for key in keys]
+    return [of_key[key] for key in chosen]
 
 
-def _below(directory: Path) -> Sequence[FoundRun]:
-    """Return every run of the journals below a directory, at any depth.
+def _found(
+    settings: BridgeSettings,
+    journaled: tuple[Sequence[FoundRun], Sequence[JournalError]],
+    archives: Sequence[Path],
+) -> Sequence[ReplaySource]:
+    """Return every run once: from its journal, or its archive if that is all there is of it."""
+    runs, faults = journaled
+    for fault in faults:
+        say(str(fault))
+    sources = [JournalSource(run, settings) for run in runs]
+    archived = _archived(settings, archives)
+    names = {one.key for one in archived}
+    alone = [one for one in sources if one.key not in names or _is_whole(one)]
+    known = {one.key for one in alone}
+    return [*alone, *(one for one in archived if one.key not in known)]
 
-    Raises:
-        ConfigError: There are none.
-    """
-    found: dict[tuple[Path, ExperimentKey], FoundRun] = {}
-    for path in sorted(directory.rglob(JOURNAL_FILE)):
-        try:
-            for run in overview(path.parent):
-                found[path.parent, run.key] = FoundRun(run, path.parent)
-        except JournalError as exc:
-            say(str(exc))
-    if not found:
-        raise ConfigError(
-            f"There is no run in the journals below {str(directory)!r}.",
-            hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data.",
-        )
-    return [*found.values()]
+
+def _is_whole(source: JournalSource) -> bool:
+    try:
+        return source.is_whole
+    except JournalError:
+        return False
+
+
+def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
+    """Return the runs with files in these directories or below."""
+    if not any(next(place.rglob("*.parquet"), None) for place in places):
+        return ()
+    if importlib.util.find_spec("pyarrow") is None:
+        say(str(MissingExtra("The archive", "pyarrow", "archive")))
+        return ()
+    from otel_rl.bridge.replay.archive_files import archives_below
+    from otel_rl.cli.archive_source import ArchiveSource
+
+    return [
+        ArchiveSource(files, settings)
+        for place in places
+        for files in archives_below(place, lambda exc: say(str(exc)))
+    ]
 
 
 def _renamed(key: ExperimentKey, name: str) -> ExperimentKey:

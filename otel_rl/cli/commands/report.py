@@ -13,8 +13,8 @@ from otel_rl.view.report import write_report
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Write what `otel-rl view` shows of a run to one HTML file, to be mailed or kept: verdict, charts,
-timeline, workers, rollouts. It opens in any browser, without a server and without internet.
+Write what `otel-rl view` shows of a run to one HTML file, to be mailed or kept. It
+opens in any browser, without a server and without internet.
 """
 
 _EPILOG = """\

@@ -52,8 +52,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "run",
-        description="Start an embedded bridge on free loopback ports, run CMD with the OTEL_* "
-        "variables set to it, write everything that it reports, finish the run.",
+        description="Start a bridge on free loopback ports, run CMD with the OTEL_* variables set "
+        "to it, write all that it reports, finish the run.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -84,7 +84,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-live-line",
         dest="live_line",
         action="store_false",
-        help="keep the last row of the terminal free; there is no live line without a terminal",
+        help="keep the last row of the terminal free",
     )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")

@@ -54,9 +54,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "runs",
-        description="List the runs that a bridge keeps, live and ended, the last active one first: "
-        "state, newest step, goodput, age, time since the last activity, sizes, and where the "
-        "tracker has them.",
+        description="List the runs that a bridge keeps, the last active one first: state, step, "
+        "goodput, age, idle time, sizes, place in the tracker.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

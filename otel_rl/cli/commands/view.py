@@ -16,9 +16,8 @@ from otel_rl.view.server import ViewServer
 __all__ = ["add_parser", "run_of"]
 
 _DESCRIPTION = """\
-Show runs in a browser, live and ended: charts, causes of faults, a timeline of spans, workers,
-rollouts, health. Reads journals beside their bridges and changes nothing; needs no account and no
-internet.
+Show runs in a browser, live and ended. Reads journals beside their bridges and changes
+nothing; needs no account and no internet.
 """
 
 _EPILOG = """\

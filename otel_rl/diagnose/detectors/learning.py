@@ -12,6 +12,7 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, level
@@ -25,6 +26,9 @@ _JUMP = 4.0  # times the usual change between two steps
 # is above its own trend by this many times its noise.
 _FAR = 4.0
 _WELL_SPENT = 2.0
+
+# Times and counts, whatever they are the time of.
+_NO_VALUES = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
@@ -204,7 +208,8 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 def _of_rows(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
     """Yield the series about a subject from the rows: reduced over workers, one value a step."""
     for key, track in history.rows.items():
-        if re.search(subject.value, key) and not key.startswith(("otel_rl/", "critical_path/")):
+        is_time = key.startswith(_NO_VALUES) or "/duration" in key or timed_part(key) is not None
+        if re.search(subject.value, key) and not is_time:  # the time of a reward is no reward
             yield key, track.finite()
 
 

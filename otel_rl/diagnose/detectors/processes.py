@@ -3,9 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about
+from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level
@@ -15,6 +16,7 @@ __all__ = [
     "clock_skew",
     "crash_loops",
     "crashes",
+    "fell_silent_together",
     "gc_pauses",
     "preemptions",
     "throttling",
@@ -23,6 +25,8 @@ __all__ = [
 _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
+_FEWEST_STEPS = 8
+_AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
 _GC_SHARE = 0.05
@@ -32,7 +36,11 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
     failure = WorkerFailure.first_cause(history.failures)
     has_crashed = history.status == ExperimentStatus.CRASHED
-    if failure is None or failure.is_interrupt or not (has_crashed or failure.error is not None):
+    if failure is None or failure.is_interrupt:
+        return
+    if not has_crashed and failure.error is None and not _stands_still(history, failure):
+        return
+    if failure.error is None and fell_silent_together(history):
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -46,6 +54,39 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
         since=failure.step,
         evidence=[Evidence(failure.message)] if failure.message else (),
     )
+
+
+def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
+    """Return whether the run has made no step since then, far longer than one takes."""
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    if failure.step is None or len(begun_s) < _FEWEST_STEPS or history.last > failure.step + 1:
+        return False
+    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
+    return history.ends_s - begun_s[-1] > max(_AT_ONCE_S, 3 * median(gaps_s), max(gaps_s[3:]))
+
+
+def fell_silent_together(history: RunHistory) -> bool:
+    """Return whether all workers stopped at once, and are of SDKs that report no end.
+
+    Their run has ended, or was killed: that cannot be told.
+    """
+    lasting = [one for one in history.failures if one.recovery_s is None]
+    if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
+        return False
+    last_s: dict[str, float] = {}  # by the bridge's clock: a worker's own may be wrong
+    for of in (history.lags, *history.spans.values(), *history.workers.values()):
+        for name, track in of.items():
+            last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
+    if not last_s or not last_s.keys() <= {one.worker for one in lasting}:
+        return False
+    return max(last_s.values()) - min(last_s.values()) <= max(_AT_ONCE_S, _AT_ONCE * usual_s)
+
+
+def _reports_ends(history: RunHistory) -> bool:
+    """Return whether workers are of otel_rl, by what only its workers measure."""
+    return any(key.startswith("phase/") or "/worker/" in key for key in history.workers)
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
@@ -176,7 +217,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
-                track = from_nothing(history, track)  # the same with its zeros
+                track = summed_by_step(from_nothing(history, track))  # the same with its zeros
             change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"

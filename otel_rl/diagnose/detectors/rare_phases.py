@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Evidence
@@ -26,7 +26,7 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
     for place, tracks in history.spans.items():
-        if place in history.waits and work_of(place) is not Work.SYNC:
+        if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
         longest: dict[int, float] = defaultdict(float)
         for track in tracks.values():

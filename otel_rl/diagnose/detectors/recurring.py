@@ -11,7 +11,7 @@ from math import comb, exp, log
 from statistics import median
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -49,7 +49,7 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
     """Find workers that are far slower than their peers in some of the steps."""
     whole_s = sum(step_time(history).finite().values) or history.ends_s
     for place, tracks in history.spans.items():
-        waits = place in history.waits and work_of(place) is not Work.SYNC
+        waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
         odd, compared = _odd_steps(history.first, tracks)

@@ -11,17 +11,22 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.classify import Work, only_waits, work_of
+from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import common_ratio, level, medians, settled
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["slow_kind", "slow_work", "step_time", "traces_of"]
+__all__ = ["slow_kind", "slow_work", "step_time", "together", "traces_of"]
 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
+_LEAST_RATIO = 1.2  # where values are steady: this, and so many times their noise
+_STEADY = 5.0
 _MIN_SHARE = 0.1
+_LEAST_SHARE = 0.04  # of a slowdown that is small, and clear
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
@@ -78,7 +83,8 @@ def step_time(history: RunHistory) -> Track:
     for key, rows in history.rows.items():
         if key.endswith("/iteration/duration"):
             return rows
-    return track
+    named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
+    return next(named, track)
 
 
 def slow_kind(place: PhaseKey) -> Kind:
@@ -98,12 +104,13 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     work = {
         place: tracks
         for place, tracks in history.spans.items()
-        if place not in history.waits or work_of(place) is Work.SYNC
+        if not only_waits(history, place) or work_of(place) is Work.SYNC
     }
-    pooled = {place: _together(tracks) for place, tracks in work.items()}
+    pooled = {place: together(tracks) for place, tracks in work.items()}
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
-    longer_s = _longer_step(history)
+    load = Workload(history)
+    longer_s = _longer_step(history, load)
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
@@ -121,7 +128,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             yield _cause(history, place, alone, is_alone=True)
             continue
         found = level(settled(pooled[place]))
-        if found is None or not found.is_rise(ratio=_MIN_RATIO, order=0.7, size=1.2):
+        eased = level(settled(load.eased(place, pooled[place])))
+        if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
             yield from _always_slower(history, place, tracks, usual_s)
             continue
         others = [track for other, track in pooled.items() if other != place]
@@ -130,17 +138,32 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             _Slow(worker, found.step, before, after, excess, share)
             for worker, track in tracks.items()
             for before, after in [medians(track, found.step) or _NO_LEVELS]
-            if (share := _more_of(history, place, worker, found.step, before, after)) > _MIN_SHARE
+            if (share := _more_of(history, place, worker, found.step, before, after))
+            > _least_share(found)
             and after - before > least_s
         ]
-        if excess >= _MIN_RATIO and 2 * len(slow) >= len(tracks):
+        if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
 
 
-def _longer_step(history: RunHistory) -> float:
-    """Return by how many seconds a step takes longer than before, if it clearly does."""
-    found = level(settled(step_time(history)))
+def _is_slower(found: LevelChange) -> bool:
+    return found.is_rise(ratio=_least_ratio(found), order=0.7, size=1.2)
+
+
+def _least_ratio(found: LevelChange) -> float:
+    """Return the smallest slowdown that stands out of the noise of a series."""
+    noise = found.change.noise / found.before if found.before > 0 else 1.0
+    return min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * noise))
+
+
+def _least_share(found: LevelChange) -> float:
+    return _MIN_SHARE if found.ratio >= _MIN_RATIO else _LEAST_SHARE
+
+
+def _longer_step(history: RunHistory, load: Workload) -> float:
+    """Return by how many seconds a step takes longer for its work, if it clearly does."""
+    found = level(settled(load.eased_steps(step_time(history))))
     if found is None or not found.is_rise(ratio=1.5, order=0.7):
         return 0.0
     return found.after - found.before
@@ -162,14 +185,15 @@ def _slower_than_peers(
     found = level(relative, among=len(tracks))
     if found is None:
         return None
-    least_ratio = _MIN_RATIO
+    least_ratio = _least_ratio(found)
     if not is_felt:
         least_ratio *= 1 + _UNEVEN / sum(step >= found.step for step in relative.steps)
     if not found.is_rise(ratio=least_ratio, order=0.65, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     share = _more_of(history, place, worker, found.step, before, after)
-    if after < _MIN_OWN_RATIO * before or after - before < least_s or share < _MIN_SHARE:
+    own_ratio = min(_MIN_OWN_RATIO, least_ratio - 0.05)
+    if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
     return _Slow(worker, found.step, before, after, found.ratio, share)
 
@@ -228,7 +252,7 @@ def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
     return all(after < limit * before for before, after in filter(None, peers))
 
 
-def _together(tracks: Mapping[str, Track]) -> Track:
+def together(tracks: Mapping[str, Track]) -> Track:
     """Return the geometric mean over the workers, in each step."""
     of_step: dict[int, list[float]] = defaultdict(list)
     for track in tracks.values():
@@ -243,8 +267,8 @@ def _together(tracks: Mapping[str, Track]) -> Track:
 
 def _against(track: Track, peers: Sequence[Track]) -> Track:
     """Return the worker's values relative to the geometric mean of its peers', in common steps."""
-    own = _together({"": track})
-    others = _together({str(place): peer for place, peer in enumerate(peers)})
+    own = together({"": track})
+    others = together({str(place): peer for place, peer in enumerate(peers)})
     at = dict(zip(others.steps, others.values, strict=True))
     relative = Track()
     for step, value in zip(own.steps, own.values, strict=True):

@@ -7,10 +7,12 @@ from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["stale_policy", "staleness"]
 
+_AT_ONCE = 0.75  # part of a change that makes it a jump
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -147,6 +149,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.after - change.before < 1.5:
             continue
+        if change.jump < _AT_ONCE and not _grows_faster(track):
+            continue  # a buffer that fills up from the beginning on
         yield Cause(
             Kind.STALENESS_GROWTH,
             0.4,
@@ -157,6 +161,14 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
         )
         return
+
+
+def _grows_faster(track: Track) -> bool:
+    """Return whether a series has left its trend, upwards."""
+    left = departure(track.finite())
+    if left is None or not left.is_sure:
+        return False
+    return any(window.found > max(window.expected) for window in left.windows)
 
 
 def _gap(newest: Track, own: Track) -> Track:

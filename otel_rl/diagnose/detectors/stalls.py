@@ -120,9 +120,29 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
                 last[worker] = max(last.get(worker, 0), track.steps[-1])
     if not last:
         return 0, []
+    behind = _behind_their_peers(history)
+    if behind:
+        return min(behind.values()), sorted(behind)
     least = min(last.values())
     silent = sorted(worker for worker, step in last.items() if step == least)
     return least, silent if 2 * len(silent) <= len(last) else []
+
+
+def _behind_their_peers(history: RunHistory) -> dict[str, int]:
+    """Return the last steps of workers that have not done what most of their peers have.
+
+    The newest work of the run tells it: who waits for it comes to none.
+    """
+    for of in sorted(history.spans.values(), key=_last_s, reverse=True):
+        ends = {worker: track.steps[-1] for worker, track in of.items() if track.steps}
+        behind = {worker: step for worker, step in ends.items() if step < max(ends.values())}
+        if 0 < len(behind) < len(ends) / 2:
+            return behind
+    return {}
+
+
+def _last_s(tracks: Mapping[str, Track]) -> float:
+    return max((track.times_s[-1] for track in tracks.values() if track.times_s), default=0.0)
 
 
 def _is_of_steps(tracks: Mapping[str, Track], stopped_s: float) -> bool:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
+from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
@@ -122,6 +123,7 @@ class RunHistory:
         for key, track in self.rows.items():
             self.rows[key] = _in_order(track, by_step=False)
         self._add_phases_without_spans()
+        self._add_timed_parts()
         for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
             for worker, track in several.items():
                 several[worker] = _in_order(track, by_step=True)
@@ -208,6 +210,17 @@ class RunHistory:
             spec = names.PHASES.get(name)
             if spec is not None and spec.phase_class in AWAITING:
                 self.waits.add(phase)
+            self.unspanned.add(phase)
+            self.spans[phase].update(_copied(self.workers[key]))
+            self.counts[phase].update(_copied(self.measurements[key]))
+
+    def _add_timed_parts(self) -> None:
+        """Add measured times as phases, where neither spans nor phases tell of them."""
+        known = {phase.role for phase in self.spans}
+        for key in [*self.workers]:
+            if (part := timed_part(key)) is None or part[0] in known:
+                continue
+            phase = PhaseKey(*part)
             self.unspanned.add(phase)
             self.spans[phase].update(_copied(self.workers[key]))
             self.counts[phase].update(_copied(self.measurements[key]))

@@ -13,7 +13,8 @@ exactly: each begins where the next one ends.
   begins. Time without a child is the span's own time.
 * A wait is over when the last awaited event is there: the end, during the wait, of a span of
   another process that the waiting one, or its parents, link to; the end of later work on it
-  elsewhere, such as the scoring of a sample; or the arrival of the last rank at a barrier.
+  elsewhere, such as the scoring of a sample; or the arrival of the last rank at a barrier. Where
+  nothing links to anything, as in separate traces, it is the last sample.
 * A piece of work was started by the last event before it: the previous span of the process, a span
   that it links to, or a parent in another process. The time between is idle time.
 """
@@ -136,6 +137,9 @@ class _Walk:
             if producer.span_id not in self._entered and producer.worker != wait.worker:
                 yield _Cause(producer, producer.end_ns)
                 return
+        sample = self._forest.sample_before(wait, at_ns)
+        if sample is not None and sample.span_id not in self._entered:
+            yield _Cause(sample, sample.end_ns)
 
     def _before(self, span: SpanRecord, at_ns: int) -> SpanRecord | None:
         """Return the span at which the walk continues from the beginning of a span.

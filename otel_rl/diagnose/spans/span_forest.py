@@ -25,6 +25,9 @@ more.
 
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
+_SAMPLE: Final = RlPhaseValues.GENERATE.value
+_SAMPLE_WAIT: Final = RlPhaseValues.COLLECTOR_WAIT.value
+
 
 class ByEnd:
     """Spans by the time of their end.
@@ -81,6 +84,8 @@ class Forest:
         self._around: dict[bytes, SpanRecord | None] = {}
         self._used: dict[bytes, ByEnd] = {}
         self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
+        has_links = any(span.links for span in self.spans)
+        self._samples = _NONE if has_links else ByEnd(filter(self._is_sample, self.spans))
 
     @property
     def spans(self) -> Iterable[SpanRecord]:
@@ -219,6 +224,20 @@ class Forest:
                     known.add(child.span_id)
                     waiting.append(child)
                     yield child
+
+    def sample_before(self, wait: SpanRecord, through_ns: int) -> SpanRecord | None:
+        """Return the last sample that another process ended during a wait for samples.
+
+        Only where no span links to any: in separate traces nothing else tells which sample it was.
+        """
+        if self.phase(wait) != _SAMPLE_WAIT:
+            return None
+        ended = self._samples.between(wait.start_ns, through_ns)
+        return next((span for span in ended if span.worker != wait.worker), None)
+
+    def _is_sample(self, span: SpanRecord) -> bool:
+        parent = self.parent(span)
+        return span.phase == _SAMPLE and (parent is None or parent.worker != span.worker)
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Return the span of the last rank to arrive at a collective, if it was another one."""

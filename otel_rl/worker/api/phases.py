@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
+from opentelemetry.metrics import Meter
 from opentelemetry.metrics import _Gauge as Gauge
 
-from otel_rl.semconv.instruments import (
-    create_rl_iteration_duration,
-    create_rl_phase_duration,
-    create_rl_train_mfu,
+from otel_rl.semconv.names import (
+    METRICS,
+    RL_ITERATION_DURATION,
+    RL_LOOP_ITERATION,
+    RL_PHASE,
+    RL_PHASE_CLASS,
+    RL_PHASE_DURATION,
+    RL_TRAIN_MFU,
+    RL_TRAIN_TOKENS,
 )
-from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_PHASE, RL_PHASE_CLASS, RL_TRAIN_TOKENS
 from otel_rl.version import __version__
 from otel_rl.worker import session
 from otel_rl.worker.api.decorator import timed
@@ -285,9 +290,9 @@ class _Gauges:
     def __init__(self, provider: BufferedMeterProvider) -> None:
         meter = provider.get_meter(SCOPE_NAME, __version__)
         self.provider = provider
-        self._phase: Gauge = create_rl_phase_duration(meter)
-        self._iteration: Gauge = create_rl_iteration_duration(meter)
-        self._mfu: Gauge = create_rl_train_mfu(meter)
+        self._phase: Gauge = _gauge(meter, RL_PHASE_DURATION)
+        self._iteration: Gauge = _gauge(meter, RL_ITERATION_DURATION)
+        self._mfu: Gauge = _gauge(meter, RL_TRAIN_MFU)
 
     def record_phase(
         self,
@@ -330,3 +335,8 @@ def _gauges(measurements: int) -> _Gauges | None:
     if _made is None or _made.provider is not current.providers.meter:
         _made = _Gauges(current.providers.meter)
     return _made
+
+
+def _gauge(meter: Meter, name: str) -> Gauge:
+    spec = METRICS[name]
+    return meter.create_gauge(name, spec.unit, spec.brief)

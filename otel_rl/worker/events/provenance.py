@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
@@ -100,6 +99,8 @@ def _cut_bytes(text: str) -> str:
 
 
 def _packages() -> list[str]:
+    from importlib.metadata import distributions  # 1 MB that one worker of a role needs
+
     found = {
         f"{one.name}=={one.version}"
         for one in distributions()

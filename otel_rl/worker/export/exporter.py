@@ -15,7 +15,7 @@ from typing import Final
 
 from opentelemetry import context
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.collect_schedule import CollectSchedule
 from otel_rl.worker.export.flush_requests import FlushRequests

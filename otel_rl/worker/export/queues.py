@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.export.transport import Transport
 from otel_rl.worker.otlp.request_packer import Request
 

@@ -4,7 +4,7 @@ import random
 import time
 from typing import Final
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.queues import SendQueue, SendQueues
 from otel_rl.worker.export.transport import Outcome, Reply

@@ -15,8 +15,8 @@ from math import inf
 from typing import Final, TypedDict
 
 from otel_rl.errors import ConfigError
-from otel_rl.worker.gpu.nvml import Driver, DriverMemory, NoDriver
 from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
+from otel_rl.worker.gpu.readings import DriverMemory, NoDriver
 from otel_rl.worker.guard import Guard
 
 __all__ = ["MfuOptions", "MfuSettings", "ModelFlops", "read_mfu_settings"]
@@ -186,6 +186,8 @@ def _visible_models() -> list[str]:
     Raises:
         NoDriver: There is no driver.
     """
+    from otel_rl.worker.gpu.nvml import Driver  # few workers need it
+
     driver = Driver(DriverMemory())
     try:
         devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))

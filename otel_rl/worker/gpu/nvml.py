@@ -4,7 +4,6 @@ Every query may fail separately: some devices, drivers and containers lack some.
 are not repeated; a lost device is looked for again.
 """
 
-import ctypes
 import logging
 import os
 import sys
@@ -12,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_rl.semconv.names import (
     ERROR_TYPE,
@@ -36,6 +35,7 @@ from otel_rl.semconv.names import (
     RlGpuLinkValues,
     RlGpuThrottleReasonValues,
 )
+from otel_rl.worker.gpu.readings import DeviceGone, DriverMemory, NoDriver, Reading
 from otel_rl.worker.gpu.visible_devices import Instance, Listed, choose
 
 __all__ = [
@@ -56,30 +56,6 @@ _DIRECTION: Final = "network.io.direction"
 _ALL_LINKS: Final = 0xFFFFFFFF  # NVML's scope of an NVLink counter that is the sum over all links
 
 _MAX_EVENTS: Final = 64  # per sample; a faulty GPU may repeat an error endlessly
-
-
-class NoDriver(Exception):
-    """NVIDIA driver missing or not usable; the message gives the reason."""
-
-
-class DeviceGone(Exception):
-    """Device, or whole driver, no longer answers; the message gives the reason."""
-
-
-class Reading(NamedTuple):
-    """One reading of a device, in the registry's unit.
-
-    Attributes:
-        metric: The registry's name.
-        value: For a counter, since a start that only the device knows.
-        attributes: Besides those of the device.
-        since: Value of a counter when the worker began; None if only the device knows.
-    """
-
-    metric: str
-    value: float
-    attributes: tuple[tuple[str, str], ...] = ()
-    since: float | None = None
 
 
 _Question = Callable[["Device"], Iterator[Reading]]
@@ -137,19 +113,6 @@ class Device:
                         self.questions.remove(question)
                     self.driver.log_unsupported(self, question.__name__.strip("_"), error)
         return found
-
-
-@dataclass(slots=True)
-class DriverMemory:
-    """State that outlives a connection to the driver.
-
-    Attributes:
-        logged: Keys of logged messages, to log each once.
-        errors: Number of XID errors so far, by device and kind.
-    """
-
-    logged: set[str] = field(default_factory=set)
-    errors: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Driver:
@@ -351,6 +314,8 @@ def renew_locks() -> None:
 
 
 def _address(handle: object) -> int | None:
+    import ctypes  # pynvml has loaded it
+
     return ctypes.cast(handle, ctypes.c_void_p).value  # type: ignore[arg-type]  # a ctypes pointer
 
 

@@ -13,7 +13,7 @@ from otel_rl.semconv.names import (
     RL_GPU_OWNER_MEMORY_USAGE,
     RL_GPU_OWNER_TIME,
 )
-from otel_rl.worker.gpu.nvml import Reading
+from otel_rl.worker.gpu.readings import Reading
 
 __all__ = ["PhaseShares"]
 

@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, _Gauge
 
 from otel_rl.semconv.names import METRICS, RL_GPU_OWNER, RL_GPU_OWNER_TIME
 from otel_rl.semconv.spec import Instrument
-from otel_rl.worker.gpu.nvml import Device, Reading
+from otel_rl.worker.gpu.readings import Reading
+
+if TYPE_CHECKING:
+    from otel_rl.worker.gpu.nvml import Device
 
 __all__ = ["Recorder"]
 
@@ -39,7 +43,7 @@ class Recorder:
         # The device's last count, and the run's own total.
         self._counts: dict[_Key, tuple[float, float]] = {}
 
-    def record(self, answers: Iterable[tuple[Device, Sequence[Reading]]]) -> None:
+    def record(self, answers: Iterable[tuple["Device", Sequence[Reading]]]) -> None:
         """Record readings of devices."""
         for device, readings in answers:
             shared = device.attributes()
@@ -65,7 +69,7 @@ class Recorder:
         """Report from now on the time that phases hold the GPUs."""
         self._observe(RL_GPU_OWNER_TIME)
 
-    def _keep(self, device: Device, reading: Reading, attributes: Mapping[str, str]) -> None:
+    def _keep(self, device: "Device", reading: Reading, attributes: Mapping[str, str]) -> None:
         key = (reading.metric, device.uuid, reading.attributes)
         with self._lock:
             value = reading.value

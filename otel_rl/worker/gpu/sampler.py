@@ -9,29 +9,24 @@ The process can be forked, and the sampler started and stopped, any number of ti
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, monotonic_ns, time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import Meter
 
-from otel_rl.worker.gpu.nvml import (
-    Device,
-    DeviceGone,
-    Driver,
-    DriverMemory,
-    NoDriver,
-    Reading,
-    load,
-    renew_locks,
-)
 from otel_rl.worker.gpu.phase_owner import PhaseOwnership
 from otel_rl.worker.gpu.phase_shares import PhaseShares
+from otel_rl.worker.gpu.readings import DeviceGone, DriverMemory, NoDriver, Reading
 from otel_rl.worker.gpu.recorder import Recorder
 from otel_rl.worker.gpu.settings import GpuSettings
 from otel_rl.worker.guard import Guard
+
+if TYPE_CHECKING:
+    from otel_rl.worker.gpu.nvml import Device, Driver
 
 __all__ = ["GpuSampler"]
 
@@ -47,7 +42,7 @@ _BETWEEN_TURNS_S: Final = 0.1
 _log = logging.getLogger("otel_rl")
 
 
-_Answers = list[tuple[Device, Sequence[Reading]]]
+_Answers = list[tuple["Device", Sequence[Reading]]]
 
 
 class GpuSampler:
@@ -76,6 +71,8 @@ class GpuSampler:
     def prepare(self, settings: GpuSettings) -> None:
         """Load NVML if sampling is enabled. Call it in the thread that starts the worker."""
         if settings.enabled:
+            from otel_rl.worker.gpu.nvml import load  # few workers sample
+
             with self._guard, suppress(NoDriver):
                 load()
 
@@ -121,7 +118,10 @@ class GpuSampler:
         self._stopping = threading.Event()
         self._memory = DriverMemory(self._memory.logged)
         self._has_devices = False
-        renew_locks()
+        if "pynvml" in sys.modules:
+            from otel_rl.worker.gpu.nvml import renew_locks
+
+            renew_locks()
         self._ownership.forget()
         self._recorder.forget()
         self._shares = PhaseShares()
@@ -149,6 +149,8 @@ class GpuSampler:
         Returns:
             True if it sampled; False without a usable driver.
         """
+        from otel_rl.worker.gpu.nvml import Driver
+
         try:
             driver = Driver(self._memory)
         except NoDriver as reason:
@@ -167,7 +169,7 @@ class GpuSampler:
             driver.close()
 
     def _sample_with(
-        self, driver: Driver, settings: GpuSettings, stopping: threading.Event
+        self, driver: "Driver", settings: GpuSettings, stopping: threading.Event
     ) -> bool:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices, are_all = driver.devices(visible, settings.devices)
@@ -187,7 +189,7 @@ class GpuSampler:
         self._share(self._answers(devices))  # for a turn that ends with the process
         return False
 
-    def _wait(self, devices: Sequence[Device], stopping: threading.Event, wait_s: float) -> None:
+    def _wait(self, devices: Sequence["Device"], stopping: threading.Event, wait_s: float) -> None:
         """Wait for the next round. At each change of the phase, divide the interval before it."""
         until_s, changed = monotonic() + wait_s, self._ownership.changed
         while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
@@ -196,7 +198,7 @@ class GpuSampler:
                 self._share(self._answers(devices))
                 stopping.wait(_BETWEEN_TURNS_S)
 
-    def _round(self, driver: Driver, devices: Sequence[Device]) -> list[Device]:
+    def _round(self, driver: "Driver", devices: Sequence["Device"]) -> list["Device"]:
         """Query every device once. Returns those that still answer."""
         answers = self._answers(devices)
         self._recorder.record(answers)
@@ -214,7 +216,7 @@ class GpuSampler:
         shares = self._shares.divide(monotonic(), held_s, readings)
         self._recorder.record((devices[uuid], found) for uuid, found in shares)
 
-    def _answers(self, devices: Sequence[Device]) -> _Answers:
+    def _answers(self, devices: Sequence["Device"]) -> _Answers:
         """Return the readings of the devices that answer."""
         answers: _Answers = []
         for device in devices:

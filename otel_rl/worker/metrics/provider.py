@@ -1,17 +1,19 @@
 """MeterProvider behind the OpenTelemetry API in an otel_rl worker.
 
     gauge.set ----------> Buffer --Expander--> Encoder ---> RequestPacker ---> requests
-    counter.add, ... ---> Sdk -----------> encode_sdk ----> RequestPacker
+    counter.add, ... ---> SdkMeters -------------------> RequestPacker
                      '---> StepShares ----> encode_shares -> RequestPacker
+    otel_rl's callbacks -> OwnObservables --------------> RequestPacker
 
 Synchronous gauges keep every measurement (ADR 0000) at a tenth of the SDK's cost; all other
-instruments are the SDK's own; what counters and histograms count during a step is sent beside it
-(ADR 0015). Instruments in user code survive a fork.
+instruments of the program are the SDK's own, which the first of them loads; what counters and
+histograms count during a step is sent beside it (ADR 0015). Instruments in user code survive a
+fork.
 """
 
 from collections.abc import Callable, Sequence
 from time import monotonic, time_ns
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
@@ -28,17 +30,16 @@ from opentelemetry.metrics import (
     UpDownCounter,
     _Gauge,
 )
-from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import AnyValue, Attributes
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_HEARTBEAT,
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
     RL_LOOP_ITERATION,
 )
+from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
@@ -56,15 +57,20 @@ from otel_rl.worker.metrics.instruments import (
     Records,
     plain_callbacks,
 )
-from otel_rl.worker.metrics.mirror import AddsTwice, Mirror, RecordsTwice
-from otel_rl.worker.metrics.sdk_meters import SdkMeters
+from otel_rl.worker.metrics.own_observables import Callbacks, OwnObservables
 from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.otlp.gauges import Stream, encode_heartbeat
 from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.observed import ObservedKind
 from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
-from otel_rl.worker.otlp.sdk_metrics import encode_sdk
 from otel_rl.worker.otlp.step_shares import ShareStream, encode_shares
 from otel_rl.worker.tensors import PLAIN, NotANumber, hold, number
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from otel_rl.worker.metrics.mirror import Mirror
+    from otel_rl.worker.metrics.sdk_meters import SdkMeters
 
 __all__ = ["BUFFER_FULL", "BufferedGauge", "BufferedMeterProvider"]
 
@@ -187,6 +193,8 @@ class BufferedMeterProvider(MeterProvider):
         self.mirror: Mirror | None = None
         """Copy of the instruments for readers of the program; None without such readers."""
         self._collected_ns = 0  # all earlier records have been collected
+        self.own = OwnObservables(guard)
+        """Observable instruments of otel_rl itself."""
         self._begin()
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, _BufferedMeter] = {}
@@ -205,9 +213,13 @@ class BufferedMeterProvider(MeterProvider):
         return self._resource
 
     @property
-    def sdk(self) -> SdkMeters:
-        """Present SDK of counters and histograms."""
-        return self._sdk
+    def sdk(self) -> "SdkMeters":
+        """Present SDK of counters and histograms, loaded at the first use."""
+        from otel_rl.worker.metrics.sdk_meters import SdkMeters  # 3 MB that few workers need
+
+        # setdefault is atomic: two threads get the same.
+        found = self._sdk.get(None)
+        return self._sdk.setdefault(None, SdkMeters(self._resource)) if found is None else found
 
     def get_meter(
         self,
@@ -246,20 +258,22 @@ class BufferedMeterProvider(MeterProvider):
         if mirror is not None:
             mirror.shutdown(max(0.0, until_s - monotonic()))
 
-    def add_metric_reader(self, metric_reader: MetricReader) -> None:
+    def add_metric_reader(self, metric_reader: "MetricReader") -> None:
         """Add a reader of all instruments, including existing ones. Never raises.
 
         It reads measurements from now on, without steps, and of a gauge the last value, as any
         reader. otel_rl's own export does not change.
         """
         if self.mirror is None:
+            from otel_rl.worker.metrics.mirror import Mirror  # as the reader, it is the SDK's
+
             with self.guard:
                 self.mirror = Mirror(self._resource, self.guard)
                 self._rebind()
         if self.mirror is not None:
             self.mirror.add(metric_reader)
 
-    def remove_metric_reader(self, metric_reader: MetricReader) -> None:
+    def remove_metric_reader(self, metric_reader: "MetricReader") -> None:
         """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``. Never raises."""
         if self.mirror is not None:
             self.mirror.remove(metric_reader)
@@ -299,9 +313,10 @@ class BufferedMeterProvider(MeterProvider):
         with self.guard:
             too_large = encode_shares(self.steps.take(), self._intervals, packer)
             self.guard.drops.add(DropReason.TOO_LARGE, too_large)
-        for data in self._sdk.collect():
+        self.own.pack(self._intervals, packer)
+        for sdk in tuple(self._sdk.values()):
             with self.guard:
-                too_large = encode_sdk(data, self._intervals, packer)
+                too_large = sdk.pack(self._intervals, packer)
                 self.guard.drops.add(DropReason.TOO_LARGE, too_large)
         self._collected_ns = collected_ns
         return packer
@@ -346,7 +361,9 @@ class BufferedMeterProvider(MeterProvider):
     def _bind(self, resource: Resource) -> None:
         self._resource = resource
         self._resource_bytes = encode_resource(resource)
-        self._sdk = SdkMeters(resource)
+        # At most one, by None. Written with setdefault only.
+        self._sdk: dict[None, SdkMeters] = {}
+        self.own.restart()
 
 
 class _BufferedMeter(Meter):
@@ -450,6 +467,7 @@ class _BufferedMeter(Meter):
         plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableCounter:
+            self._observe_own(ObservedKind.COUNTER, name, plain, unit, description)
             return BoundObservableCounter(
                 lambda: self._observes(
                     lambda meter: meter.create_observable_counter(name, plain, unit, description)
@@ -470,6 +488,7 @@ class _BufferedMeter(Meter):
         plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableGauge:
+            self._observe_own(ObservedKind.GAUGE, name, plain, unit, description)
             return BoundObservableGauge(
                 lambda: self._observes(
                     lambda meter: meter.create_observable_gauge(name, plain, unit, description)
@@ -490,6 +509,7 @@ class _BufferedMeter(Meter):
         plain = plain_callbacks(callbacks, self._provider.guard)
 
         def make() -> BoundObservableUpDownCounter:
+            self._observe_own(ObservedKind.UP_DOWN_COUNTER, name, plain, unit, description)
             return BoundObservableUpDownCounter(
                 lambda: self._observes(
                     lambda meter: meter.create_observable_up_down_counter(
@@ -503,14 +523,33 @@ class _BufferedMeter(Meter):
 
     def _adds(self, create: Callable[[Meter], Adds]) -> Adds:
         own, mirrored = self._twice(create)
-        return own if mirrored is None else AddsTwice(own, mirrored)
+        if mirrored is None:
+            return own
+        from otel_rl.worker.metrics.mirror import AddsTwice
+
+        return AddsTwice(own, mirrored)
 
     def _records(self, create: Callable[[Meter], Records], *, advised: bool) -> Records:
         own, mirrored = self._twice(create, advised=advised)
-        return own if mirrored is None else RecordsTwice(own, mirrored)
+        if mirrored is None:
+            return own
+        from otel_rl.worker.metrics.mirror import RecordsTwice
+
+        return RecordsTwice(own, mirrored)
 
     def _observes(self, create: Callable[[Meter], object]) -> None:
-        self._twice(create)
+        if self._scope.name != SCOPE_NAME:
+            self._twice(create)
+        elif self._provider.mirror is not None:
+            create(self._provider.mirror.meter(self._scope))
+
+    def _observe_own(
+        self, kind: ObservedKind, name: str, callbacks: Callbacks, unit: str, description: str
+    ) -> None:
+        """Read the callbacks without the SDK, if they are otel_rl's own."""
+        if self._scope.name == SCOPE_NAME:
+            stream = Stream(self._scope, _text(name), unit or "", description or "")
+            self._provider.own.add(stream, kind, callbacks)
 
     def _twice(
         self, create: Callable[[Meter], MadeT], *, advised: bool = False

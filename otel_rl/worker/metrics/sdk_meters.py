@@ -5,18 +5,22 @@ so that minimum and maximum belong to the interval and merging is exact; an inst
 explicit buckets gets those.
 """
 
+from threading import Lock
+
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     InMemoryMetricReader,
-    MetricsData,
 )
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.otlp.intervals import Intervals
+from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.otlp.sdk_metrics import encode_sdk
 
 __all__ = ["AllBut", "SdkMeters", "without_steps"]
 
@@ -33,36 +37,61 @@ class AllBut(set[str]):
 
 
 class SdkMeters:
-    """Two SDK providers for one resource, because one cannot have both histogram defaults.
+    """SDK providers for one resource: for each name of a scope, and each default of histograms.
+
+    One cannot have both defaults, and one with a View warns of instruments of one name in different
+    scopes, such as ``http.client.duration`` of two HTTP clients. Any thread may call any method.
 
     Args:
         resource: Resource of the measurements; fixed, a fork needs a new ``SdkMeters``.
     """
 
     def __init__(self, resource: Resource) -> None:
-        delta: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
-        self._exponential = InMemoryMetricReader(
-            delta, {Histogram: ExponentialBucketHistogramAggregation()}
-        )
-        self._explicit = InMemoryMetricReader(delta)
-        self._main = _provider(resource, self._exponential)
-        self._advised = _provider(resource, self._explicit)
+        self._resource = resource
+        # _lock guards the dict below.
+        self._lock = Lock()
+        self._providers: dict[tuple[str, bool], tuple[MeterProvider, InMemoryMetricReader]] = {}
 
     def meter(self, scope: InstrumentationScope, *, advised: bool = False) -> Meter:
         """Return the meter of ``scope``; with explicit histogram buckets if ``advised``."""
-        provider = self._advised if advised else self._main
+        with self._lock:
+            found = self._providers.get((scope.name, advised))
+            if found is None:
+                found = self._made(advised=advised)
+                self._providers[scope.name, advised] = found
+        provider, _ = found
         return provider.get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
 
-    def collect(self) -> list[MetricsData]:
-        """Run the callbacks and return the recorded data. Empty if there is none."""
-        found = (reader.get_metrics_data() for reader in (self._exponential, self._explicit))
-        return [data for data in found if data is not None]
+    def pack(self, intervals: Intervals, packer: RequestPacker) -> int:
+        """Run the callbacks and add the recorded data to requests.
+
+        Args:
+            intervals: Of all exports of the process.
+            packer: Of metrics of the resource.
+
+        Returns:
+            The number of points that no request can hold.
+        """
+        too_large = 0
+        with self._lock:
+            readers = [reader for _, reader in self._providers.values()]
+        for reader in readers:
+            data = reader.get_metrics_data()
+            if data is not None:
+                too_large += encode_sdk(data, intervals, packer)
+        return too_large
+
+    def _made(self, *, advised: bool) -> tuple[MeterProvider, InMemoryMetricReader]:
+        delta: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
+        reader = InMemoryMetricReader(
+            delta, None if advised else {Histogram: ExponentialBucketHistogramAggregation()}
+        )
+        provider = MeterProvider(
+            [reader], self._resource, shutdown_on_exit=False, views=[without_steps()]
+        )
+        return provider, reader
 
 
 def without_steps() -> View:
     """Return a View that removes the step, which would make a new series every step."""
     return View(instrument_name="*", attribute_keys=AllBut(RL_LOOP_ITERATION))
-
-
-def _provider(resource: Resource, reader: InMemoryMetricReader) -> MeterProvider:
-    return MeterProvider([reader], resource, shutdown_on_exit=False, views=[without_steps()])

@@ -4,7 +4,7 @@ Settings are arbitrary objects: paths, enums, dataclasses, configs of other libr
 types become text, and oversized values are dropped: a truncated one could look complete.
 """
 
-from argparse import Namespace
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -121,7 +121,8 @@ def _plain(value: object, depth: int, room: Iterator[int]) -> Plain:
 def _as_mapping(value: object) -> Mapping[object, object] | None:
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, Namespace | SimpleNamespace):
+    argparse = sys.modules.get("argparse")  # whoever has a Namespace has loaded it
+    if isinstance(value, SimpleNamespace) or (argparse and isinstance(value, argparse.Namespace)):
         return dict(vars(value).items())
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name, None) for field in fields(value)}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_WORKER_END
+from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard

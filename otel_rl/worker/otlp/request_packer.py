@@ -16,7 +16,7 @@ from typing import Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.otlp import protobuf
 
 __all__ = [

@@ -7,8 +7,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 from opentelemetry.util.types import Attributes
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_RUN_ID
+from otel_rl.signals import Signal
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
 from otel_rl.worker.settings import SignalSettings

@@ -107,7 +107,7 @@ def sent(sink: Sink, framework: str, names: KeyNames) -> dict[str, float]:
         batch = Batch(ExperimentKey("exp"), Signal.METRICS, request.SerializeToString(), 1)
         aligner.add(decode(batch), received_ns=1)
     rows = aligner.close(2, everything=True)
-    catalogue = aligner.take_keys()
+    catalogue = aligner.row_maker.keys.take()
     selection = KeySelection(Tier.BASIC, names, per_worker=False, keys=lambda: catalogue)
     found: dict[str, float] = {}
     for row in selection.rows(rows):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import otel_rl
+from tests.otlp_sink import Sink
 
 pytestmark = pytest.mark.process
 
@@ -24,11 +25,46 @@ HEAVY = [
 ]
 
 
-def loaded_after(code: str) -> set[str]:
-    """Those of HEAVY that a fresh interpreter has loaded after ``code``."""
+UNUSED = [
+    "argparse",
+    "certifi",
+    "ctypes",
+    "email",
+    "encodings.idna",
+    "google.protobuf",
+    "grpc",
+    "gzip",
+    "http.client",
+    "importlib.metadata",
+    "multiprocessing",
+    "opentelemetry.exporter",
+    "opentelemetry.proto",
+    "opentelemetry.sdk.metrics",
+    "otel_rl.records",
+    "otel_rl.worker.api.lineage",
+    "pynvml",
+    "requests",
+    "ssl",
+    "tempfile",
+    "urllib3",
+]
+"""Needed by some workers only, and loaded by them."""
+
+EXPORT = """
+import otel_rl
+otel_rl.init(experiment="e", role="r", index=1, count=2, endpoint={url!r})
+with otel_rl.step(1):
+    with otel_rl.phase("train"):
+        otel_rl.mlogger.log({{"loss": 1.0}}, step=1)
+assert otel_rl.flush(timeout_s=60)
+"""
+
+
+def loaded_after(code: str, names: list[str] = HEAVY) -> set[str]:
+    """Those of ``names`` that a fresh interpreter has loaded after ``code``."""
     program = (
         f"{code}\nimport sys, json\n"
-        f"print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+        f"print(json.dumps([name for name in {names} if name in sys.modules]))"
     )
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
@@ -47,7 +83,48 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
         "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n"
         "otel_rl.shutdown(timeout_s=0.1)"
     )
-    assert loaded == {"requests", "opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
+    assert loaded == {"opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
+
+
+def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink: Sink) -> None:
+    assert loaded_after(EXPORT.format(url=sink.url), UNUSED) == set()
+    assert {m.name for m in sink.measurements()} >= {"loss", "rl.phase.duration"}
+    assert sink.traces
+    assert sink.logs
+
+
+def test_a_counter_of_the_program_loads_the_sdks(sink: Sink) -> None:
+    counting = """
+from opentelemetry import metrics
+metrics.get_meter("m").create_counter("tokens").add(7)
+assert otel_rl.flush(timeout_s=60)
+"""
+    needed = ["opentelemetry.sdk.metrics", "google.protobuf"]
+    assert loaded_after(EXPORT.format(url=sink.url) + counting, [*needed, "requests"]) == {*needed}
+    sent = [
+        point.as_int
+        for request in sink.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.sum.data_points
+        if metric.name == "tokens"
+    ]
+    assert sent[-1] == 7
+
+
+def test_a_proxy_loads_requests(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", sink.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    sent = """
+from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.settings import read_settings
+transport = open_transport(read_settings({}, endpoint="http://bridge.invalid:4318").metrics)
+assert transport.send(b"").outcome.value == "accepted"
+"""
+    assert loaded_after(sent, ["requests"]) == {"requests"}
+    assert sink.order == ["http://bridge.invalid:4318/v1/metrics"]
 
 
 def test_all_is_sorted_and_every_name_of_it_is_there() -> None:

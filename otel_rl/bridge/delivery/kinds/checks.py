@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,12 +13,15 @@ from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
 from otel_rl.errors import ConfigError, MissingExtra, TrackerError
+from otel_rl.redaction import redacted
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 __all__ = [
     "check_jsonl",
+    "check_server",
+    "check_settings",
     "check_wandb",
     "check_writable",
     "validate_jsonl",
@@ -27,6 +30,7 @@ __all__ = [
 
 _CONNECT_TIMEOUT_S = 3.0
 _INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
+_OFFLINE = "Set WANDB_MODE=offline to write files instead."
 
 
 def validate_wandb(attributes: Mapping[str, str]) -> None:
@@ -56,7 +60,10 @@ def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
     found = f"Found an API key for {account.base_url}, project {account.project}."
     if account.attached_run:
         found = f"Found an API key for {account.base_url}, to join the run {account.attached_path}."
-    results += [CheckResult("wandb account", found), _check_server(account.base_url)]
+    results += [
+        CheckResult("wandb account", found),
+        check_server("wandb server", account.base_url, _OFFLINE),
+    ]
     if account.attached_run and "{" not in account.attached_run and results[-1].ok:
         results.append(_check_joined_run(account))
     return results
@@ -70,11 +77,25 @@ def validate_jsonl(attributes: Mapping[str, str]) -> None:
 
 def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
     """Check the settings and the directory."""
+    wrong = check_settings("jsonl settings", validate_jsonl, attributes)
+    return [wrong or check_writable("tracker directory", directory)]
+
+
+def check_settings(
+    name: str, validate: Callable[[Mapping[str, str]], None], attributes: Mapping[str, str]
+) -> CheckResult | None:
+    """Return what is wrong with the settings; None if nothing is.
+
+    Args:
+        name: Of the check.
+        validate: Raises ConfigError if something is.
+        attributes: Of a run.
+    """
     try:
-        validate_jsonl(attributes)
+        validate(attributes)
     except ConfigError as exc:
-        return [CheckResult("jsonl settings", exc.args[0], ok=False, hint=exc.hint)]
-    return [check_writable("tracker directory", directory)]
+        return CheckResult(name, exc.args[0], ok=False, hint=exc.hint)
+    return None
 
 
 def check_writable(name: str, directory: Path) -> CheckResult:
@@ -85,6 +106,29 @@ def check_writable(name: str, directory: Path) -> CheckResult:
             name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
         )
     return CheckResult(name, f"{directory} can be written to.")
+
+
+def check_server(name: str, url: str, hint: str = "") -> CheckResult:
+    """Check that the server of a URL takes connections.
+
+    Args:
+        name: Of the check.
+        url: Of the server; its secrets are not shown.
+        hint: Further remedy if it is away.
+    """
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    shown = redacted(url)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as exc:
+        return CheckResult(
+            name,
+            f"{shown} cannot be reached ({exc}).",
+            ok=False,
+            hint=f"Rows are kept until it can be. {hint}".rstrip(),
+        )
+    return CheckResult(name, f"{shown} can be reached.")
 
 
 def _check_package() -> CheckResult:
@@ -124,18 +168,3 @@ def _check_joined_run(account: Account) -> CheckResult:
     if not run.is_shared:
         return CheckResult("wandb run", f"{path} is not in shared mode.", ok=False, hint=SHARE_IT)
     return CheckResult("wandb run", f"{path} is there, and in shared mode.")
-
-
-def _check_server(base_url: str) -> CheckResult:
-    parts = urlsplit(base_url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError as exc:
-        return CheckResult(
-            "wandb server",
-            f"{base_url} cannot be reached ({exc}).",
-            ok=False,
-            hint="Rows are kept until it can be. Set WANDB_MODE=offline to write files instead.",
-        )
-    return CheckResult("wandb server", f"{base_url} can be reached.")

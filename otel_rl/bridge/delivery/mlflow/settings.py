@@ -45,7 +45,8 @@ class MlflowSettings:
             raise ConfigError(
                 f'mlflow.tracking_uri: must be a server or a database (got "{redacted(uri)}").',
                 hint="Files of runs have no key against repeated values, and MLflow has given them "
-                "up. Use sqlite:///mlflow.db, or http://HOST:5000.",
+                "up: `mlflow migrate-filestore` moves them. Use sqlite:///mlflow.db, or "
+                "http://HOST:5000.",
             )
         return settings
 

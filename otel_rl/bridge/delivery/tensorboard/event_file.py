@@ -7,21 +7,19 @@ in its framing: length, checksum of the length, message, checksum of the message
 
 import os
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedRandom, BytesIO
 from pathlib import Path
 from typing import Final
 
-from otel_rl.errors import TrackerUnavailable
+from otel_rl.bridge.delivery.local_files.read_back import ReadBack
 
 __all__ = ["EventFile"]
 
 _HEADER: Final = struct.Struct("<QI")
 _FOOTER_BYTES: Final = 4
 _MAX_EVENT_BYTES: Final = 1 << 30  # of any sane file
-_CHUNK: Final = 1 << 20
 
 # A power cut can only harm what was not synced. Checksums of the rest would take long: they are
 # computed in Python.
@@ -57,19 +55,17 @@ class EventFile:
         self._crc: Callable[[bytes], int] = masked_crc32c
         self._frame = RecordWriter
         self._file: BufferedRandom = path.open("r+b" if path.exists() else "w+b")
-        self._end = self._sound_end(accepts)
-        # Of what was written since it was read back last.
-        self._checked_end, self._checksum = self._end, 0
+        self._written = ReadBack(self._sound_end(accepts))
 
     def cut_off(self) -> None:
         """Remove what follows the accepted events. Call it before anything is appended."""
-        self._file.truncate(self._end)
+        self._file.truncate(self._written.end)
         _sync_name(self._path)
 
     @property
     def is_empty(self) -> bool:
         """Return whether it has no event."""
-        return not self._end
+        return not self._written.end
 
     def append(self, messages: Sequence[bytes]) -> None:
         """Append events; the operating system has all of them on return."""
@@ -78,11 +74,10 @@ class EventFile:
         for message in messages:
             frame.write(message)
         content = framed.getvalue()
-        self._file.seek(self._end)
+        self._file.seek(self._written.end)
         self._file.write(content)
         self._file.flush()
-        self._end += len(content)
-        self._checksum = zlib.crc32(content, self._checksum)
+        self._written.appended(content)
 
     def sync(self) -> None:
         """Sync the file, and read back what was appended.
@@ -90,22 +85,7 @@ class EventFile:
         Raises:
             TrackerUnavailable: It is not there.
         """
-        os.fsync(self._file.fileno())
-        if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
-            raise TrackerUnavailable(f"{self._path}: was replaced while it was written.")
-        checksum, position = 0, self._checked_end
-        while position < self._end:
-            chunk = os.pread(self._file.fileno(), min(_CHUNK, self._end - position), position)
-            if not chunk:
-                break
-            checksum = zlib.crc32(chunk, checksum)
-            position += len(chunk)
-        if position < self._end or checksum != self._checksum:
-            raise TrackerUnavailable(
-                f"{self._path}: does not have the rows that were written to it.",
-                hint="Does something else write to it? Check the disk.",
-            )
-        self._checked_end, self._checksum = self._end, 0
+        self._written.check(self._file, self._path)
 
     def close(self) -> None:
         """Close it. Idempotent."""

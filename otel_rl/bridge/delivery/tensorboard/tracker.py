@@ -8,7 +8,6 @@ Values are scalars as PyTorch's ``SummaryWriter`` writes them, of 32 bits. Table
 config are TensorBoard's texts, in Markdown.
 """
 
-import errno
 import hashlib
 import json
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
 from otel_rl.bridge.delivery.tensorboard.event_file import EventFile
 from otel_rl.bridge.delivery.tensorboard.settings import validate
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
@@ -35,8 +35,6 @@ _CONFIG: Final = "otel_rl config "
 _FILE_VERSION: Final = "brain.Event:2"
 
 _MAX_NAME_BYTES: Final = 200  # a file system has 255
-
-_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def run_directory(run: RunInfo) -> Path:
@@ -67,12 +65,7 @@ class TensorBoardTracker:
             self._check_journal(run)
             self._file.cut_off()
         except OSError as exc:
-            if exc.errno in _NO_ROOM:
-                raise self._unavailable(exc) from exc
-            raise TrackerRejected(
-                f"{self._directory}: cannot be opened ({exc.strerror}).",
-                hint="Give the bridge a directory that it may write to.",
-            ) from exc
+            raise not_opened(self._directory, exc, self._directory) from exc
         self.describe(run.description)
         return self._next_row
 
@@ -156,8 +149,7 @@ class TensorBoardTracker:
         sidecar.write_text(f"{run.journal}\n")
 
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
-        hint = f"Free space in {self._directory}." if exc.errno in _NO_ROOM else ""
-        return TrackerUnavailable(f"{self._directory}: {exc.strerror}.", hint=hint)
+        return unavailable(self._directory, exc, self._directory)
 
     def _opened(self) -> EventFile:
         if self._file is None:

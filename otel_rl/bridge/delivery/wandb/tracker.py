@@ -1,6 +1,6 @@
 """Writes each run to Weights & Biases: offline without a key, online with one.
 
-Row n is W&B's ``_step`` n, logged in one call. So the row number is an idempotency key: a resumed
+Row n is W&B's ``_step`` n, logged in one piece. So the row number is an idempotency key: a resumed
 run reports its step, and missing rows are logged again. ``key_display.py`` defines the axis of each
 key, and ``run_summary.py`` keeps the run's summary.
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from otel_rl.bridge.delivery.console_lines import ConsoleLines
 from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
-from otel_rl.bridge.delivery.wandb.display.alerts import alert
+from otel_rl.bridge.delivery.wandb.display.alerts import alert, has_alert
 from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.display.history_rows import payload
 from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
@@ -35,6 +35,7 @@ from otel_rl.bridge.delivery.wandb.display.provenance import ProvenanceFiles
 from otel_rl.bridge.delivery.wandb.display.run_metadata import show
 from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
 from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
+from otel_rl.bridge.delivery.wandb.history_log import HistoryLog
 from otel_rl.bridge.delivery.wandb.offline_copies import (
     OfflineCopy,
     check_room,
@@ -72,6 +73,7 @@ class WandbTracker:
         self._account = Account(online=False, base_url="", project="", entity="")
         self._run: wandb.Run | None = None
         self._display: KeyDisplay | None = None
+        self._history: HistoryLog | None = None
         self._panels: SystemPanels | None = None
         self._files: ProvenanceFiles | None = None
         self._console = ConsoleLines(0)
@@ -114,6 +116,7 @@ class WandbTracker:
         with translated():
             attempt = run.description.attempt_below(start)
             self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
+            self._history = HistoryLog(self._run)
         self._console = ConsoleLines(console_lines)
         path = writer_file(run, "samples") if self._account.online else None
         self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
@@ -135,32 +138,47 @@ class WandbTracker:
         return start
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """Log each row in one call at its own step."""
+        """Log each row at its own step."""
         run = self._opened()
         given = self._copy or self._upload
         given.begin()
-        summary, display = self._summary, self._display
+        summary, display, history = self._summary, self._display, self._history
         assert summary is not None
         assert display is not None
+        assert history is not None
         for row in rows:
             summary.learn(row.new_keys)
         summary.take(rows)
-        for row in rows:
-            with translated():
-                lines = self._console.of(row)
-                if lines:  # before the row, whose confirmation should not come without them
-                    run.write_logs("\n".join(lines))
-                if self._samples is not None:  # before the row as well
-                    self._samples.add(row)
-                display.take(row)
-                run.log(payload(row, summary.hours(row.time_ns)), step=row.number, commit=True)
-                alert(run, row)
-            if self._panels is not None:
-                self._panels.send(row)
-            given.next_row = row.number + 1
-        if shown := summary.changed():
-            with translated():
+        with translated():
+            for row in rows:
+                line = payload(row, summary.hours(row.time_ns))
+                if display.knows(row) and not row.tables and not has_alert(row):
+                    history.add(line, row.number)
+                else:
+                    history.flush()
+                    self._write_with_more(row, line)
+                if self._panels is not None:
+                    self._panels.send(row)
+            history.flush()
+            if rows:
+                given.next_row = rows[-1].number + 1
+            if self._samples is not None:
+                self._samples.show()
+            if shown := summary.changed():
                 run.summary.update(shown)
+
+    def _write_with_more(self, row: Row, line: dict[str, object]) -> None:
+        """Log a row that comes with more than numbers and texts."""
+        run, display = self._opened(), self._display
+        assert display is not None
+        lines = self._console.of(row)
+        if lines:  # before the row, whose confirmation should not come without them
+            run.write_logs("\n".join(lines))
+        if self._samples is not None:  # before the row as well
+            self._samples.add(row)
+        display.take(row)
+        run.log(line, step=row.number, commit=True)
+        alert(run, row)
 
     def describe(self, description: Description, /) -> None:
         """Update the run. Its group and job type are those at its opening."""

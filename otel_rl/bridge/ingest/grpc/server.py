@@ -25,7 +25,7 @@ from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, SlowSender
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 __all__ = ["SERVICES", "GrpcServer"]
 

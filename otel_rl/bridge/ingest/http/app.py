@@ -23,7 +23,7 @@ from otel_rl.bridge.ingest.http.media import RequestHead, error_response
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import MalformedRequest
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 __all__ = ["PATHS", "create_app"]
 

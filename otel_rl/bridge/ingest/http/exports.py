@@ -30,7 +30,7 @@ from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import JournalClosed
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 __all__ = ["Exports"]
 

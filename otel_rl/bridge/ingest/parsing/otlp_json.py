@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from otel_rl.bridge.ingest.parsing.preparse import SMALLER_BATCHES
 from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 
 __all__ = ["memory_of_json", "parse_json"]
 

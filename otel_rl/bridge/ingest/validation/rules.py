@@ -31,6 +31,7 @@ from otel_rl.bridge.ingest.validation.event_rules import (
     Problem,
     event_problem,
 )
+from otel_rl.bridge.otlp.attributes import run_of_program
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
 from otel_rl.semconv import names
@@ -102,11 +103,16 @@ class Rules:
             return problem
         named = [pair for pair in resource.attributes if pair.key in _NAME_ATTRIBUTES]
         keys = {pair.key for pair in named}
-        if names.RL_EXPERIMENT_NAME not in keys and limits.default_experiment is None:
-            return (
-                Refusal.NO_EXPERIMENT,
-                f"Resource attribute {names.RL_EXPERIMENT_NAME} is missing",
-            )
+        if names.RL_EXPERIMENT_NAME not in keys:
+            own = run_of_program(resource.attributes)
+            if not own and limits.default_experiment is None:
+                detail = f"Resource attribute {names.RL_EXPERIMENT_NAME} is missing"
+                return Refusal.NO_EXPERIMENT, detail
+            for name, value in own.items():
+                fault = self._text_fault(value)
+                if fault:
+                    detail = f"Resource attribute {name}, by the program's own, {fault}"
+                    return Refusal.INVALID_NAME, detail
         if len(keys) < len(named):
             # Choosing one of the two would be a guess, and a way around a token's grant.
             twice = "/".join(sorted(keys))
@@ -314,7 +320,9 @@ class Rules:
     def _name_fault(self, attribute: KeyValue) -> str:
         if attribute.value.WhichOneof("value") != "string_value":
             return "is not a string"
-        name = attribute.value.string_value
+        return self._text_fault(attribute.value.string_value)
+
+    def _text_fault(self, name: str) -> str:
         if not name.strip():
             return "is empty"
         if len(name) > self._limits.max_name_chars:

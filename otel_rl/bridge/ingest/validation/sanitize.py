@@ -26,7 +26,7 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.preparse import SMALLER_BATCHES
 from otel_rl.bridge.ingest.refused_items import Refusals
 from otel_rl.bridge.ingest.validation.rules import DataPoint, Problem, Rules
-from otel_rl.bridge.otlp.attributes import event_name, experiment_of
+from otel_rl.bridge.otlp.attributes import event_name, experiment_of, run_of_program
 from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
 from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey
@@ -256,11 +256,15 @@ class Sanitizer:
         return problem
 
     def _name_experiment(self, resource: Resource) -> None:
-        default = self._default_experiment
-        if default is None or any(a.key == names.RL_EXPERIMENT_NAME for a in resource.attributes):
+        """Give a resource without an experiment that of its program, or the default one."""
+        if any(a.key == names.RL_EXPERIMENT_NAME for a in resource.attributes):
             return
-        resource.attributes.add(key=names.RL_EXPERIMENT_NAME).value.string_value = default
-        self.has_changed = True
+        own = run_of_program(resource.attributes)
+        if self._default_experiment is not None:
+            own[names.RL_EXPERIMENT_NAME] = self._default_experiment
+        for name, value in own.items():
+            resource.attributes.add(key=name).value.string_value = value
+            self.has_changed = True
 
     def _refuse(self, problem: tuple[Refusal, str], n: int = 1) -> Literal[False]:
         self._refusals.add(*problem, n, run=self._experiment)

@@ -20,8 +20,10 @@ from otel_rl.bridge.rows.reports.data_warnings import (
 )
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
+from otel_rl.bridge.rows.series.table_state import SAMPLES
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.step_axis import StepAxis, is_integral
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
@@ -127,7 +129,7 @@ class PointIntake:
         if start_ns:
             is_new = stream.seen.take_interval(start_ns, end_ns)
         else:
-            is_new = self.series.take_time(stream, end_ns, step)
+            is_new = self.series.memory.take_time(stream.number, end_ns, step)
         if not is_new:
             self.sample_counts.drop_as_duplicate(samples)
         return is_new
@@ -158,7 +160,7 @@ class PointIntake:
         if self.series.is_unknown(stream, time_ns, single=True):
             self.sample_counts.drop_as_too_old(1)
             return False
-        if self.series.take_time(stream, time_ns, step):
+        if self.series.memory.take_time(stream.number, time_ns, step):
             return True
         self.sample_counts.drop_as_duplicate(1)
         return False
@@ -170,7 +172,7 @@ class PointIntake:
         if self.series.is_unknown(stream, time_ns, single=True):
             self.sample_counts.drop_as_too_old(1)
             return False
-        if self.series.take_change(stream, (step, since_ns, time_ns), value):
+        if self.series.memory.take_change(stream.number, (step, since_ns, time_ns), value):
             return True
         self.sample_counts.drop_as_duplicate(1)
         return False
@@ -224,18 +226,18 @@ class PointIntake:
         """Take a text sample that arrived at ``received_ns`` by the bridge's clock."""
         table, role, name = self.series, sample.worker.role, sample.table
         attributes = ((names.RL_SAMPLE_TABLE, name),)
-        worker = table.lease(sample.worker, self.settings)
-        identity = (role, name, attributes, Reduction.LAST)
-        has_room = sample.is_console or table.has_room_for(identity, self.settings)
+        worker = table.workers.lease(sample.worker, self.settings)
+        identity = GroupIdentity(role, name, attributes, Reduction.LAST)
+        has_room = sample.is_console or table.keys.has_room_for(identity, self.settings)
         if worker is None or not has_room:
             self.sample_counts.too_many_series += 1
-        elif sample.time_ns <= table.forgotten_ns:
+        elif sample.time_ns <= table.memory.forgotten_ns:
             self.sample_counts.too_old += 1
-        elif not table.take_sample(sample.time_ns, sample.digest):
+        elif not table.memory.take_time(SAMPLES, sample.time_ns, sample.digest):
             self.sample_counts.duplicate += 1
         else:
             self.sample_counts.taken += 1
-            key = CONSOLE if sample.is_console else table.group(*identity).key
+            key = CONSOLE if sample.is_console else table.keys.group(identity).key
             self.tables.add(sample, worker, key, received_ns)
 
     def _add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
@@ -353,7 +355,7 @@ class PointIntake:
     def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
         """Return whether the first point of a series may repeat a part of the totals."""
         is_cumulative = point.temporality is Temporality.CUMULATIVE
-        return is_cumulative and self.series.counts_again(point.start_ns)
+        return is_cumulative and self.series.ended.counts_again(point.start_ns)
 
     def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
         """Add quantiles, which cannot be merged: the worst worker's stands for the role."""
@@ -364,11 +366,11 @@ class PointIntake:
         role, name, attributes = stream.worker.role, point.series.name, point.series.attributes
         for quantile, value in point.quantiles:
             suffix = f"/p{quantile * 100:g}"
-            identity = (role, name + suffix, attributes, Reduction.MAX)
-            if not self.series.has_room_for(identity, self.settings):
+            identity = GroupIdentity(role, name + suffix, attributes, Reduction.MAX)
+            if not self.series.keys.has_room_for(identity, self.settings):
                 self.sample_counts.too_many_series += 1
                 continue
-            group = self.series.group(role, name, attributes, Reduction.MAX, suffix=suffix)
+            group = self.series.keys.group(identity, suffix=suffix)
             part = Stream(stream.number, stream.worker, group)
             self.sample_counts.count_late(
                 self.windows.add_levels(part, [value], [point.time_ns], received_ns, self.settings)

@@ -1,13 +1,13 @@
 """Findings of a diagnosis, to be written to the run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.records import Table, Value
 
-__all__ = ["Finding"]
+__all__ = ["Finding", "NewFindings"]
 
 _COLUMNS = ("rank", "kind", "role", "worker", "phase", "since_step", "score", "words")
 
@@ -67,3 +67,27 @@ class Finding:
         """Undo ``to_wire``."""
         causes = [wire.fields(cause) for cause in kept.causes]
         return cls(kept.step, kept.time_ns, kept.verdict, kept.words, causes)
+
+
+@dataclass(slots=True)
+class NewFindings:
+    """Findings of a run that differ from the one before.
+
+    Attributes:
+        waiting: Those that are in no row yet.
+        told: Subject of the last one; None before the first with a cause.
+    """
+
+    waiting: list[Finding] = field(default_factory=list)
+    told: tuple[str, ...] | None = None
+
+    def tell(self, finding: Finding) -> None:
+        """Add a finding, if it is news."""
+        if finding.subject != self.told and (finding.causes or self.told is not None):
+            self.told = finding.subject
+            self.waiting.append(finding)
+
+    def take(self) -> list[Finding]:
+        """Remove and return those that are in no row yet."""
+        waiting, self.waiting = self.waiting, []
+        return waiting

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.reduce import Distribution, reduced
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.records import HistogramPoint, SumPoint
@@ -73,7 +74,7 @@ class StepCounts:
             table: Of the groups.
         """
         for number, grown in self.grown.items():
-            group = table.groups[number]
+            group = table.keys.groups[number]
             amount = reduced([*grown.values()], group.reduction)
             if amount is not None:
                 yield f"{group.key}/per_step", amount
@@ -81,7 +82,7 @@ class StepCounts:
             if rate is not None:
                 yield f"{group.key}/rate", rate
         for number, distribution in self.distributions.items():
-            group = table.groups[number]
+            group = table.keys.groups[number]
             yield from distribution.values(group.key, group.statistics)
         yield from self._miss_ratio(role, table)
 
@@ -125,11 +126,12 @@ class StepCounts:
         asked: float = 0
         hits: float = 0
         for number, grown in self.grown.items():
-            group = table.groups[number]
+            group = table.keys.groups[number]
             if not group.own and group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:
                 asked += sum(grown.values())
             elif not group.own and group.name == names.RL_GENERATOR_KV_CACHE_HITS:
                 hits += sum(grown.values())
         if asked > 0:
             name = names.RL_GENERATOR_KV_CACHE_MISS_RATIO
-            yield table.group(role, name, (), Reduction.MEAN).key, 1 - hits / asked
+            group = table.keys.group(GroupIdentity(role, name, (), Reduction.MEAN))
+            yield group.key, 1 - hits / asked

@@ -32,6 +32,7 @@ from otel_rl.bridge.rows.reduce import (
     reduced,
     statistic,
 )
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -394,7 +395,7 @@ class OpenSteps:
         """
         closed: list[ClosedStep] = []
         of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
-        for worker, state in table.workers.items():
+        for worker, state in table.workers.states.items():
             if worker.role in of_roles:
                 of_roles[worker.role][worker] = state
         for name, role in self._roles.items():
@@ -427,7 +428,7 @@ class OpenSteps:
         closed: list[ClosedStep] = []
         for name, role in self._roles.items():
             if max(len(role.open), len(role.late), len(role.again)) > settings.max_open_steps:
-                workers = [state for of, state in table.workers.items() if of.role == name]
+                workers = [state for of, state in table.workers.states.items() if of.role == name]
                 one = _Closing(
                     name,
                     role,
@@ -697,7 +698,7 @@ class _Closing:
         """Return the number of announced workers, if some may still be missing; else 0."""
         lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
         begun_ns = min((worker.first_ns for worker in self.workers), default=0)
-        if self.now_ns - begun_ns >= lateness_ns or not self.table.is_missing_workers(self.name):
+        if self.now_ns - begun_ns >= lateness_ns or not self.table.workers.is_missing(self.name):
             return 0
         return max((worker.count or 0 for worker in self.workers), default=0)
 
@@ -711,8 +712,9 @@ class _Closing:
                 (names.RL_SERVICE_STEP_REPORTED, len(opened.workers)),
                 (names.RL_SERVICE_STEP_EXPECTED, expected),
             ):
-                if self.table.has_room_for((self.name, name, (), Reduction.LAST), self.settings):
-                    group = self.table.group(self.name, name, (), Reduction.LAST)
+                identity = GroupIdentity(self.name, name, (), Reduction.LAST)
+                if self.table.keys.has_room_for(identity, self.settings):
+                    group = self.table.keys.group(identity)
                     for row in rows:
                         row.values[group.key] = float(value)
         return rows
@@ -772,7 +774,7 @@ def _reduce(
     version: int | None = None
     phases: dict[str, float] = {}
     for number, cell in opened.cells.items():
-        group = table.groups[number]
+        group = table.keys.groups[number]
         value = reduced(cell, group.reduction)
         if value is None:
             continue
@@ -786,11 +788,13 @@ def _reduce(
         if group.name == names.RL_PHASE_DURATION and not group.own:
             phases[dict(group.attributes).get(names.RL_PHASE, "")] = value
     if RlPhaseValues.TRAIN in phases:
-        derived = table.group(role, names.RL_PIPELINE_DURATION, (), Reduction.MEAN)
+        derived = table.keys.group(
+            GroupIdentity(role, names.RL_PIPELINE_DURATION, (), Reduction.MEAN)
+        )
         values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
     if opened.counts is not None:
         values.update(opened.counts.values(role, table))
-    single = {table.groups[number].key: made for number, made in opened.single.items()}
+    single = {table.keys.groups[number].key: made for number, made in opened.single.items()}
     rows = list(single_rows(single))
     if rows:
         values |= rows.pop()[1]

@@ -3,6 +3,8 @@
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
+from otel_rl.bridge.archive.file_writer import FileHead
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.commit import Commit
@@ -311,3 +314,16 @@ def test_the_newest_values_wait_until_their_attempt_is_known(life: Life) -> None
     resumed(life)
     assert life.store.begin_file(KEY, 1 << 20, T0 - 1) is None
     assert life.store.begin_file(KEY, 1 << 20, T0) is not None
+
+
+def test_what_writes_a_file_does_not_load_pandas(tmp_path: Path) -> None:
+    head = json.dumps(FileHead(str(tmp_path / "run" / "file"), "grpo", "first")._asdict())
+    writer = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "otel_rl.bridge.archive.file_writer"],
+        input=head.encode() + b"\n" + bytes(8),
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(writer.stdout) == {"values": 0}
+    assert b"pyarrow.compute" in writer.stderr
+    assert b"pandas.core" not in writer.stderr

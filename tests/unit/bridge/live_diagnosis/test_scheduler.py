@@ -212,7 +212,7 @@ def rows(aligner: Aligner) -> list[Row]:
 
 def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
     aligner = Aligner()
-    aligner.tell(finding("straggler"))
+    aligner.findings.tell(finding("straggler"))
     labelled, ranked = rows(aligner)
     assert (labelled.number, labelled.step, labelled.values) == (0, 7, {"diagnosis/causes": 1})
     assert labelled.labels == {
@@ -228,15 +228,15 @@ def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
 
 def test_only_what_is_news_is_told_also_after_a_restart() -> None:
     aligner = Aligner()
-    aligner.tell(finding(None))
+    aligner.findings.tell(finding(None))
     assert rows(aligner) == []  # nothing was wrong before, either
-    aligner.tell(finding("straggler"))
+    aligner.findings.tell(finding("straggler"))
     assert len(rows(aligner)) == 2
     aligner = revived(aligner)
-    aligner.tell(finding("straggler", step=9))
+    aligner.findings.tell(finding("straggler", step=9))
     assert rows(aligner) == []
-    aligner.tell(finding("straggler", worker="trainer/0"))
+    aligner.findings.tell(finding("straggler", worker="trainer/0"))
     assert len(rows(aligner)) == 2
-    aligner.tell(finding(None))
+    aligner.findings.tell(finding(None))
     (well,) = rows(aligner)
     assert well.labels == {"diagnosis/verdict": "healthy"}

@@ -5,7 +5,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.records import Batch, Decoded, ExperimentKey, Export, Signal, SpanRecord, Worker
+from otel_rl.records import (
+    Batch,
+    Decoded,
+    ExperimentKey,
+    Export,
+    Measurements,
+    Signal,
+    SpanRecord,
+    Worker,
+)
 from tests.otlp_requests import Attributes, key_values
 
 TRACE, OTHER_TRACE = bytes(range(16)), bytes(range(16, 32))
@@ -111,3 +120,71 @@ def test_a_span_that_shows_what_is_still_open_explains_nothing() -> None:
         attributes=key_values({"rl.open": True, "rl.loop.iteration": 3}),
     )
     assert decoded(sent).spans == []
+
+
+NEMO: Attributes = {"nemo.run.id": "77", "service.name": "nemo-rl", "dl.rank": 0, "process.pid": 5}
+
+
+def step_span(name: str = "rl.grpo.step", **attributes: int) -> Span:
+    return Span(
+        trace_id=TRACE,
+        span_id=ONE,
+        name=name,
+        start_time_unix_nano=10,
+        end_time_unix_nano=10 + 3 * 10**9,
+        attributes=key_values({key.replace("_", "."): value for key, value in attributes.items()}),
+    )
+
+
+def test_a_step_of_another_program_is_a_step_with_a_duration() -> None:
+    found = decoded(step_span(rl_iteration=7), resource=NEMO)
+    (span,), (took,) = found.spans, found.points
+    assert (span.name, span.role, span.step, span.phase) == ("rl.loop", "trainer", 7, "")
+    assert isinstance(took, Measurements)
+    assert (took.series.name, took.series.worker.role) == ("rl.iteration.duration", "trainer")
+    assert (took.times_ns, took.values, took.steps) == ([10 + 3 * 10**9], [3.0], [7])
+
+
+def test_a_step_without_a_number_has_no_duration() -> None:
+    assert decoded(step_span(), resource=NEMO).points == []
+
+
+def test_workers_of_otel_rl_are_not_translated() -> None:
+    own = {**RESOURCE, "telemetry.distro.name": "otel_rl"}
+    found = decoded(step_span(rl_iteration=7), resource=own)
+    assert [(span.name, span.step) for span in found.spans] == [("rl.grpo.step", None)]
+    assert found.points == []
+
+
+def test_a_phase_of_the_sender_comes_before_another_programs() -> None:
+    sent = Span(
+        trace_id=TRACE,
+        span_id=ONE,
+        name="rl.grpo.generation",
+        attributes=key_values({"rl.phase": "reward", "openinference.span.kind": "LLM"}),
+    )
+    (span,) = decoded(sent, resource=NEMO).spans
+    assert (span.phase, span.phase_class) == ("reward", "compute")
+
+
+def test_a_class_without_a_phase_stays_a_class() -> None:
+    sent = Span(
+        trace_id=TRACE,
+        span_id=ONE,
+        name="rl.grpo.compute_logprobs",
+        attributes=key_values({"rl.bucket": "idle"}),
+    )
+    (span,) = decoded(sent, resource=NEMO).spans
+    assert (span.phase, span.phase_class, span.is_wait) == ("", "wait", True)
+
+
+def test_ranks_of_two_groups_are_two_workers() -> None:
+    same = {**NEMO, "service.instance.id": "77-rank0"}
+    workers = {
+        decoded(Span(trace_id=TRACE, span_id=ONE), resource={**same, "rl.worker_group": group})
+        .exports[0]
+        .worker
+        for group in ("lm_policy", "vllm_policy")
+    }
+    assert {(worker.role, worker.index) for worker in workers} == {("policy", 0), ("generator", 0)}
+    assert len({worker.instance for worker in workers}) == 2

@@ -779,12 +779,12 @@ def test_what_is_remembered_point_by_point_is_bounded_and_what_is_older_is_count
     for second in range(20):
         made = {second + n / 100: 1.0 for n in range(100)}
         bench.export(GENERATOR0, levels(GENERATOR0, made))
-        bench.aligner.take_log()
+        bench.aligner.logs.take_dedup()
     bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 9.0}), at_s=20)
     assert bench.aligner.sample_counts.too_old == 1
     bench.export(GENERATOR0, levels(GENERATOR0, {19.5: 9.0}), at_s=20)
     assert bench.aligner.sample_counts.duplicate == 1
-    assert bench.aligner.forgotten_ns > T0
+    assert bench.aligner.logs.dedup_forgotten_ns > T0
 
 
 def test_a_series_of_two_scopes_is_one_key_and_two_counters() -> None:
@@ -885,9 +885,9 @@ def test_the_log_of_what_was_taken_is_bounded_though_workers_come_and_go() -> No
     for n in range(300):
         worker = Worker("vllm", str(n))
         bench.export(worker, levels(worker, {20.0 * n: 1.0}), at_s=20.0 * n)
-        log = bench.aligner.take_log()
+        log = bench.aligner.logs.take_dedup()
         assert log is not None
-        logs = [ns for ns in [*logs, log.newest_ns] if ns > bench.aligner.forgotten_ns]
+        logs = [ns for ns in [*logs, log.newest_ns] if ns > bench.aligner.logs.dedup_forgotten_ns]
     assert len(logs) <= 22
 
 
@@ -897,17 +897,17 @@ def test_a_restart_does_not_change_what_is_forgotten() -> None:
     for second in range(50):
         made = {second + n / 10: 1.0 for n in range(10)}
         bench.export(SOLO, levels(SOLO, made))
-        log = bench.aligner.take_log()
+        log = bench.aligner.logs.take_dedup()
         assert log is not None
         bodies.append(log.body)
     again.aligner = revived(bench.aligner)
     for body in bodies:
-        again.aligner.restore(body)
+        again.aligner.logs.restore_dedup(body)
     for second in range(50, 80):
         for one in (bench, again):
             one.export(SOLO, levels(SOLO, {second + n / 10: 1.0 for n in range(10)}))
-            one.aligner.take_log()
-    assert again.aligner.forgotten_ns == bench.aligner.forgotten_ns > T0
+            one.aligner.logs.take_dedup()
+    assert again.aligner.logs.dedup_forgotten_ns == bench.aligner.logs.dedup_forgotten_ns > T0
 
 
 def test_what_a_worker_counted_before_it_was_forgotten_for_good_is_counted_as_too_old() -> None:

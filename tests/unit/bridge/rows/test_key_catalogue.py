@@ -72,7 +72,7 @@ def run_of(
     exports = {each.series.worker: Export(each.series.worker, T0) for each in points}
     aligner.add(Decoded(points, [*exports.values()], samples), received_ns=T0)
     rows = aligner.close(T0 + 60 * S, everything=True, report={"otel_rl/bridge/samples/late": 1})
-    return rows, {one.key: one for one in aligner.take_keys()}
+    return rows, {one.key: one for one in aligner.row_maker.keys.take()}
 
 
 def test_every_key_of_every_row_is_in_the_catalogue_once() -> None:
@@ -88,15 +88,15 @@ def test_every_key_of_every_row_is_in_the_catalogue_once() -> None:
     sample = TextSample(GENERATOR, "rollouts", 3, T0, {"prompt": "2 + 2"}, 1)
     exports = [Export(of, T0) for of in (*RANKS, GENERATOR)]
     aligner.add(Decoded(points, exports, [sample], [root]), received_ns=T0)
-    aligner.tell(Finding(3, T0, "cause", "words", [{"kind": "slow"}]))
+    aligner.findings.tell(Finding(3, T0, "cause", "words", [{"kind": "slow"}]))
     rows = aligner.close(T0 + 60 * S, everything=True, report={"otel_rl/bridge/samples/late": 1})
-    found = [one.key for one in aligner.take_keys()]
+    found = [one.key for one in aligner.row_maker.keys.take()]
     in_rows = {key for row in rows for key in (*row.values, *row.tables, *row.labels)}
     assert {key.partition("/")[0] for key in in_rows} == {
         *("critical_path", "diagnosis", "generator", "health", "otel_rl", "service", "trainer")
     }
     assert sorted(found) == sorted(in_rows)
-    assert aligner.take_keys() == []
+    assert aligner.row_maker.keys.take() == []
 
 
 def test_a_gauge_has_its_value_and_statistics_over_ranks() -> None:

@@ -112,7 +112,7 @@ def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
     counters = Counters()
     run = loaded(counters, SavedRun(b"nothing of ours", (b"nor this",), 5, (b"nor this",)))
     assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
-    assert run.aligner.next_number == 5
+    assert run.aligner.row_maker.next_number == 5
     run.read([spooled(1, range(3))], 1)
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [0, 1, 2]

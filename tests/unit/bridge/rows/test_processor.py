@@ -310,7 +310,7 @@ def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
     sparing.spool.append([batch(A, 1)])
     sparing.run(0.1)
     assert sparing.spool.pending() == 1
-    sparing.drain.tell(A, SLOW)
+    sparing.drain.findings.tell(A, SLOW)
     sparing.run(0.1)
     assert sparing.spool.pending() == 0
 
@@ -750,10 +750,10 @@ def test_a_run_that_has_ended_with_no_metric_is_named_once(
 ) -> None:
     bench.spool.append([alive(A), batch(B, 1)])
     bench.run()
-    assert list(bench.drain.without_metrics) == []  # it may still log
+    assert list(bench.drain.without_metrics.keys) == []  # it may still log
     bench.drain.finish(bench.now_ns, failed=False)
     bench.drain.finish(bench.now_ns, failed=False)
-    assert list(bench.drain.without_metrics) == [A]
+    assert list(bench.drain.without_metrics.keys) == [A]
     assert [line for line in caplog.messages if "ended with no metric" in line] == [
         line for line in caplog.messages if line.startswith("a/default ended with no metric")
     ]
@@ -780,7 +780,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunStore, "commit", undo)
-        bench.drain.tell(A, SLOW)
+        bench.drain.findings.tell(A, SLOW)
         for _ in range(3):
             with contextlib.suppress(JournalFull):
                 bench.run(seconds=2)
@@ -789,7 +789,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
         bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
     bench.restart()
-    bench.drain.tell(A, SLOW)  # what a bridge finds that has just begun is no news
+    bench.drain.findings.tell(A, SLOW)  # what a bridge finds that has just begun is no news
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
 
@@ -798,7 +798,7 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
     bench.spool.append([broken(A), broken(A)])
-    bench.drain.tell(A, SLOW)
+    bench.drain.findings.tell(A, SLOW)
     bench.run(seconds=2)
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
@@ -807,8 +807,8 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
 def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.tell(A, SLOW)
-    bench.drain.tell(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.drain.findings.tell(A, SLOW)
+    bench.drain.findings.tell(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
 

@@ -75,9 +75,9 @@ def test_a_table_waits_for_the_other_workers() -> None:
     bench = Bench(window_s=5)
     bench.send(sample(RANK0, {"text": "a"}))
     assert bench.rows(after_s=4.9) == []
-    assert bench.aligner.is_open
+    assert bench.aligner.standing.is_open
     assert len(bench.rows(after_s=0.1)) == 1
-    assert not bench.aligner.is_open
+    assert not bench.aligner.standing.is_open
 
 
 def test_steps_and_names_have_tables_of_their_own() -> None:
@@ -115,10 +115,10 @@ def test_a_sample_that_comes_again_after_a_restart_is_left_out() -> None:
     bench = Bench()
     bench.send(sample(RANK0, {"text": "a"}, digest=1))
     bench.rows(everything=True)
-    log = bench.aligner.take_log()
+    log = bench.aligner.logs.take_dedup()
     bench.aligner = revived(bench.aligner)
     assert log is not None
-    bench.aligner.restore(log.body)
+    bench.aligner.logs.restore_dedup(log.body)
     bench.send(sample(RANK0, {"text": "a"}, digest=1))
     assert bench.rows(everything=True) == []
     assert bench.aligner.sample_counts.duplicate == 1

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from otel_rl.demo.model import BlockPool, NoFreeBlock
+from tests.slow import examples
 
 
 def fill(pool: BlockPool, prompt: tuple[int, ...]) -> list[int]:
@@ -87,4 +88,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

@@ -2,7 +2,7 @@
 
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 from opentelemetry import context
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import Outcome, Reply

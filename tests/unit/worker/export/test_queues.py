@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.export.queues import SendQueue, SendQueues
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.otlp.request_packer import Request

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.export.queues import SendQueues
 from otel_rl.worker.export.sender import Sender

@@ -5,7 +5,7 @@ from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
 from otel_rl.worker.otlp.sdk_metrics import encode_sdk

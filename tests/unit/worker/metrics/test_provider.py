@@ -361,3 +361,17 @@ def test_two_kinds_of_gauge_with_one_name_never_claim_the_same_time(
         found += spans(provider)
     assert len(found) == 6
     assert chained(found)
+
+
+def test_two_scopes_may_have_an_instrument_of_one_name(
+    provider: BufferedMeterProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    for client in ("requests", "httpx"):
+        meter = provider.get_meter(client)
+        took = meter.create_histogram(
+            "http.client.duration", explicit_bucket_boundaries_advisory=[1.0, 2.0]
+        )
+        took.record(1.0, {"client": client})
+        meter.create_counter("calls").add(1)
+    assert len(spans(provider, "http.client.duration")) == 2
+    assert caplog.messages == []

@@ -28,6 +28,7 @@ from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.phases.frames import EndCounts
 from tests.otlp_sink import Sink, pairs
+from tests.slow import examples
 
 STEP, SHARE = "rl.loop.iteration", "otel_rl.step.share"
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
@@ -503,7 +504,7 @@ _ACTION = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_ACTION, max_size=60))
 def test_shares_and_what_is_counted_outside_of_steps_add_up_to_the_total(
     actions: list[tuple[str, int, int | None]],

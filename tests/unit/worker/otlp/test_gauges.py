@@ -18,8 +18,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 from opentelemetry.util.types import AnyValue
 
-from otel_rl.records import Signal
 from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Logged, Measured
@@ -29,6 +29,7 @@ from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.protobuf import varint
 from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
 from tests.otlp_sink import measurements, pairs
+from tests.slow import examples
 
 RESOURCE = Resource({"service.name": "s", "process.pid": 1, "flags": (True, False)}, "https://r/1")
 SCOPE = InstrumentationScope("meter", "1.0", "https://s/1", {"rl.reduce": "max"})
@@ -101,7 +102,7 @@ def key(*facts: object) -> str:
     return repr(facts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(MEASUREMENT, max_size=30), st.integers(1, 5))
 def test_every_measurement_is_read_back_as_it_was_made(
     made: list[Made],
@@ -127,7 +128,7 @@ def test_every_measurement_is_read_back_as_it_was_made(
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(MEASUREMENT, min_size=1, max_size=30), st.integers(1, 5))
 def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
     made: list[Made],
@@ -142,7 +143,7 @@ def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
             assert key(point.as_double, point.as_int) == key(last.as_double, last.as_int)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 200), st.integers(600, 4000))
 def test_no_request_is_larger_than_allowed_and_none_is_lost(count: int, max_bytes: int) -> None:
     streams = [Stream(SCOPE, f"m{n}", "s", "description") for n in range(7)]

@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from otel_rl.worker.otlp import protobuf
 from otel_rl.worker.otlp.request_packer import (
     Request,

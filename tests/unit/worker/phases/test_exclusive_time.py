@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from otel_rl.worker.phases.exclusive_time import MAX_DEPTH, MAX_PHASES, Refused, Timeline
 from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, StepFrame
+from tests.slow import examples
 
 PHASES = ["train", "collector_wait", "weight_sync", "weight_push", "mine"]
 
@@ -72,7 +73,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(EVENTS)
 def test_phases_and_unaccounted_tile_a_step_exactly_whatever_is_closed_in_whatever_order(
     events: list[tuple[str, int, int]],

@@ -9,9 +9,14 @@ from otel_rl.redaction import printable
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["alert"]
+__all__ = ["alert", "has_alert"]
 
 _MAX_TITLE_LENGTH = 100
+
+
+def has_alert(row: Row) -> bool:
+    """Return whether the row has a fault."""
+    return DIAGNOSIS_ALERT in row.labels
 
 
 def alert(run: "wandb.Run", row: Row) -> None:

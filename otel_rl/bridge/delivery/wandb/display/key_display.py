@@ -49,6 +49,10 @@ class KeyDisplay:
             run.define_metric(prefix + axis, hidden=True)
         self._begin(attempt)
 
+    def knows(self, row: Row) -> bool:
+        """Return whether nothing is new with a row."""
+        return not row.new_keys and row.attempt <= self._attempt
+
     def take(self, row: Row) -> None:
         """Define what is new with a row, before it is logged."""
         if row.attempt > self._attempt:

@@ -44,7 +44,7 @@ def test_one_that_cannot_be_used_says_why(site: Path, value: str, words: str) ->
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["mlflow", "trackio", "tensorboard"])
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio", "tensorboard"])
 def test_a_missing_library_is_named_with_its_extra(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
 from otel_rl.bridge.ingest.signals import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.otlp_requests import (
     every_event,
     gauge,
@@ -30,6 +30,7 @@ from tests.otlp_requests import (
     metrics_request,
     trace_request,
 )
+from tests.slow import examples
 
 MAX_OBJECTS = 100_000
 
@@ -311,7 +312,7 @@ def as_otlp_json(value: Any, key: str = "") -> Any:
     return value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     values=st.lists(
         st.floats(allow_nan=False) | st.just(math.nan) | st.integers(-(2**63), 2**63 - 1),

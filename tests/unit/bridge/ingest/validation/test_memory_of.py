@@ -13,7 +13,7 @@ SEND = """
 import sys, time
 from otel_rl.bridge.ingest import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import memory_of, validate
-from otel_rl.records import Signal
+from otel_rl.signals import Signal
 from tests.otlp_requests import delimited
 signal, n, resource = Signal(sys.argv[1]), int(sys.argv[2]), {!r}
 payload = bytes.fromhex(sys.argv[3]) * n

@@ -610,3 +610,32 @@ def test_points_spans_and_records_are_bounded_before_they_are_looked_at(signal: 
     assert validate(signal, request(5), limits, now_ns).accepted == 5
     with pytest.raises(RequestTooLarge, match="more than 5 data points, spans or log records"):
         validate(signal, request(6), limits, now_ns)
+
+
+def marked(**more: str) -> ExportMetricsServiceRequest:
+    resource: Attributes = {"nemo.run.id": "77", "rl.worker_group": "lm_policy"}
+    return metrics_request(gauge(point()), resource={**resource, **more})
+
+
+def test_a_process_of_a_known_program_needs_no_experiment() -> None:
+    (batch,) = admit_metrics(marked()).batches
+    assert batch.experiment == ExperimentKey("nemo", "77")
+
+
+def test_the_default_experiment_comes_before_that_of_a_program() -> None:
+    limits = LIMITS.model_copy(update={"default_experiment": "mine"})
+    (batch,) = admit_metrics(marked(), limits).batches
+    assert batch.experiment == ExperimentKey("mine", "77")
+
+
+def test_a_named_experiment_comes_before_that_of_a_program() -> None:
+    named = {"rl.experiment.name": "mine", "rl.trial.name": "one"}
+    (batch,) = admit_metrics(marked(**named)).batches
+    assert batch.experiment == ExperimentKey("mine", "one")
+
+
+def test_a_programs_run_id_that_is_no_name_is_refused_with_its_attribute() -> None:
+    admitted = admit_metrics(marked(**{"nemo.run.id": "7\n7"}))
+    assert admitted.refused == {Refusal.INVALID_NAME: 1}
+    assert "rl.trial.name" in admitted.message
+    assert "control characters" in admitted.message

@@ -15,6 +15,7 @@ from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.open_run.run_state import RunState
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
 from tests.kept import to_bytes
 
@@ -75,10 +76,11 @@ def test_a_state_with_wrong_bytes_is_refused_or_one_to_go_on_from(
         try:
             with wire.refusing():
                 kept = mutation(body, chance).aligner
-                aligner = Aligner.from_wire(kept, AlignSettings(per_worker=True))
+                state = RunState.from_wire(kept, AlignSettings(per_worker=True))
         except wire.StateRefused:
             refused += 1
             continue
+        aligner = Aligner(state=state)
         aligner.go_on(now_ns)
         for batch in batches:
             aligner.add(batch, received_ns=now_ns)

@@ -100,7 +100,7 @@ class Fleet:
 
     def look(self, at_s: float, *, everything: bool = False) -> None:
         if self.restarts:
-            self.aligner.take_log()
+            self.aligner.logs.take_dedup()
             self.aligner = revived(self.aligner)
         self.rows += self.aligner.close(ns(at_s), everything=everything)
 

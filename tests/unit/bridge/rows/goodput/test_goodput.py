@@ -188,7 +188,7 @@ class TestWaste:
                 fleet.export(trainer, at_s, phases, step=step)
                 fleet.export(GENERATOR, at_s - 1, {"generate": 9.0})
             at_s += 100
-        assert [one.first_step for one in fleet.aligner.attempts] == [31]
+        assert [one.first_step for one in fleet.aligner.standing.attempts] == [31]
         found = fleet.end(at_s)
         assert parts(found, "goodput/trainer") == approx(60 * 6, 80, 80 * 3 - 4 + 100, 20 * 6)
         generator = parts(found, "goodput/generator")

@@ -30,7 +30,7 @@ def history_of_a_bridge_that_was_held_up(held_up_s: float) -> RunHistory:
             aligner.clock_is(now_ns)
             aligner.add(measured(worker, step, now_ns - S // 10), received_ns=now_ns)
         aligner.close(now_ns)
-        record = aligner.take_history(now_ns, everything=True)
+        record = aligner.logs.take_history(now_ns, everything=True)
         bodies += [record.body] if record is not None else []
     return RunHistory(Facts.decode(body) for body in bodies)
 

@@ -36,7 +36,7 @@ def test_spans_without_any_metric_are_a_run_too(role: str) -> None:
         decoded = Decoded([], exports=[Export(worker, now_ns)], spans=spans)
         aligner.add(decoded, received_ns=now_ns)
         aligner.close(now_ns, everything=number == 59)
-        record = aligner.take_history(now_ns, everything=True)
+        record = aligner.logs.take_history(now_ns, everything=True)
         bodies += [record.body] if record is not None else []
     history = RunHistory(Facts.decode(body) for body in bodies)
     assert (history.last, len(history.steps)) == (59, 60)

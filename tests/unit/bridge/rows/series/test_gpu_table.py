@@ -193,7 +193,7 @@ def test_the_run_knows_its_devices_and_who_reports_them() -> None:
         level(TRAINERS[0], 0.5, labels("GPU-a")),
         level(GENERATOR, 0.5, labels("GPU-b", host="node2")),
     )
-    assert bench.devices == {
+    assert bench.standing.devices == {
         "gpu/node1/gpu0": Device("GPU-a", "node1", "gpu0", "H100", ("trainer/1", "trainer/0")),
         "gpu/node2/gpu0": Device("GPU-b", "node2", "gpu0", "H100", ("generator/0",)),
     }
@@ -235,7 +235,7 @@ def test_a_restored_aligner_knows_its_devices() -> None:
     bench, a = aligner(), labels("GPU-a")
     values(bench, used(TRAINERS[0], 10.0, a), used(TRAINERS[1], 10.0, a))
     again: Aligner = revived(bench)
-    assert again.devices == bench.devices
+    assert again.standing.devices == bench.standing.devices
     found = values(
         again, used(TRAINERS[0], 20.0, a, at_s=21), used(TRAINERS[1], 20.0, a, at_s=21), at_s=21
     )

@@ -92,17 +92,17 @@ def test_hosts_are_no_gpus_and_have_a_bound_of_their_own() -> None:
     assert "host/node1/cpu/utilization" in found
     assert "host/node2/cpu/utilization" not in found
     assert found["host/cpu/utilization"] == 0.6
-    assert set(aligner.devices) == {"gpu/node1/gpu0", "host/node1"}
+    assert set(aligner.standing.devices) == {"gpu/node1/gpu0", "host/node1"}
 
 
 def test_hosts_stay_known_over_a_restart() -> None:
     aligner = Aligner()
     values(aligner, cpu(TRAINER, 0.5, "node1"))
     again = revived(aligner)
-    assert again.devices == {
+    assert again.standing.devices == {
         "host/node1": Device("host:node1", "node1", "", "", ("trainer/0",)),
     }
-    assert again.devices["host/node1"].is_host
+    assert again.standing.devices["host/node1"].is_host
     found = values(again, cpu(TRAINER, 0.75, "node1", at_s=201), at_s=201)
     assert found["host/node1/cpu/utilization"] == 0.75
 

@@ -67,7 +67,7 @@ class Job:
 
     def look(self, at_s: float, *, everything: bool = False) -> list[Row]:
         if self.restarts:
-            log = self.aligner.take_log()
+            log = self.aligner.logs.take_dedup()
             settings, self.aligner = self.aligner.settings, revived(self.aligner)
             self.aligner.settings = settings
             assert log is None or log.body

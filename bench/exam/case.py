@@ -1,0 +1,140 @@
+"""One case: draws a run, plays it to the bridge, diagnoses it as it goes on, has it judged."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bench.exam import changes, faults, programs, styles
+from bench.exam.effects import Effect, Effects
+from bench.exam.events import Recording
+from bench.exam.intake import Intake
+from bench.exam.judge import Diagnose, Look, Mark, judged
+from bench.exam.play import play
+from bench.exam.programs import Program
+from bench.exam.requests import arrivals
+from bench.exam.styles import Instrumentation
+from bench.exam.truth import Fault, Truth
+from otel_rl.bridge.config import DiagnoseSettings
+from otel_rl.diagnose import engine
+from otel_rl.diagnose.history.run_history import RunHistory
+
+__all__ = ["Case", "draw", "examine", "examined"]
+
+_NS: Final = 1_000_000_000
+_LOOKS: Final = 12  # after the symptom; then only at the end
+_HEALTHY_LOOKS: Final = 6
+_AFTER_END_S: Final = 30.0
+_HEALTHY_EVERY: Final = 5
+_MIXTURES: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, and the truth about it."""
+
+    number: int
+    program: Program
+    how: Instrumentation
+    effects: Effects
+    truth: Truth
+    seed: str
+
+
+def draw(seed: int, number: int) -> Case:
+    """Draw a case. Every fifth is healthy."""
+    text = f"{seed}-{number}"
+    chance = random.Random(text)
+    program = programs.drawn(chance)
+    how = styles.drawn(chance, program)
+    effects: list[Effect] = []
+    if number % _HEALTHY_EVERY == 0:
+        program, effects, names = changes.drawn(chance, program, has_end_reports=how.is_ours)
+        truth = Truth((), names)
+    else:
+        mixture = chance.random() < _MIXTURES
+        drawn = faults.drawn(chance, program, measures_machine=how.is_ours, mixture=mixture)
+        effects = [effect for effect, _ in drawn]
+        truth = Truth(tuple(fault for _, fault in drawn))
+    return Case(number, program, how, Effects(effects), truth, text)
+
+
+def examine(case: Case, diagnose: Diagnose) -> Mark:
+    """Play a case and judge what is said of it."""
+    begun_s = time.perf_counter()
+    made = play(case.program, case.effects, has_end_reports=case.how.is_ours)
+    truth = replace(
+        case.truth,
+        faults=tuple(_with_symptom(fault, case, made) for fault in case.truth.faults),
+    )
+    looks, refused = _looks(case, truth, made, diagnose)
+    mark = judged(case.number, truth, looks)
+    about = {
+        "topology": str(case.program.topology),
+        "style": str(case.how.style) + ("" if case.how.is_ours else ", stock"),
+        "workers": sum(case.program.sizes.values()),
+        "steps": case.program.steps,
+        "step_s": round(case.program.usual_step_s, 2),
+        "noise": round(case.program.noise, 3),
+        "refused": refused,
+        "took_s": round(time.perf_counter() - begun_s, 1),
+    }
+    return replace(mark, about=about)
+
+
+def examined(number: int, seed: int) -> Mark:
+    """Draw a case and judge the rules of this checkout."""
+    return examine(draw(seed, number), engine.diagnose)
+
+
+def _with_symptom(fault: Fault, case: Case, made: Recording) -> Fault:
+    """Set when its first effect has been reported."""
+    ends_s = made.step_ends_s
+    if fault.step is None:
+        at_s = ends_s[0]
+    elif fault.step < len(ends_s):
+        at_s = ends_s[fault.step]
+    else:  # the step in which the run stopped should have ended
+        at_s = ends_s[-1] + case.program.usual_step_s
+    return replace(fault, symptom_s=at_s + case.how.lag_s)
+
+
+def _look_times(case: Case, truth: Truth, made: Recording) -> list[float]:
+    chance = random.Random(f"looks-{case.seed}")
+    if truth.is_healthy:
+        return sorted(chance.uniform(0.15, 1) * made.ends_s for _ in range(_HEALTHY_LOOKS))
+    every_s = DiagnoseSettings().every_s
+    symptom_s = truth.faults[0].symptom_s or 0.0
+    first_s = symptom_s + chance.uniform(0, 1) * every_s
+    later = [first_s + n * every_s for n in range(_LOOKS)]
+    return [0.9 * symptom_s, *(at_s for at_s in later if at_s < made.ends_s)]
+
+
+def _looks(
+    case: Case, truth: Truth, made: Recording, diagnose: Diagnose
+) -> tuple[Sequence[Look], int]:
+    intake, looks = Intake(), list[Look]()
+    times = _look_times(case, truth, made)
+    begin_ns = at_ns = 0
+    is_found = False
+    for at_ns, arrived in arrivals(case.program, case.how, case.effects, made):
+        begin_ns = begin_ns or at_ns - int((case.how.every_s + case.how.lag_s) * _NS)
+        while times and begin_ns + times[0] * _NS < at_ns:
+            at_s = times.pop(0)
+            if is_found or not intake.records:
+                continue
+            looks.append(_look(intake, at_s, begin_ns + int(at_s * _NS), diagnose, is_last=False))
+            is_found = not truth.is_healthy and looks[-1].finds(truth)
+        intake.take(at_ns, arrived)
+    if made.is_over:
+        at_ns += int(_AFTER_END_S * _NS)
+        intake.take(at_ns, ())
+    looks.append(_look(intake, (at_ns - begin_ns) / _NS, at_ns, diagnose, is_last=True))
+    return looks, intake.refused
+
+
+def _look(intake: Intake, at_s: float, now_ns: int, diagnose: Diagnose, *, is_last: bool) -> Look:
+    history = RunHistory(intake.records)
+    silent_s = max(0.0, (now_ns - history.newest_ns) / _NS)
+    return Look.of(at_s, diagnose(history, passed=is_last, silent_s=silent_s), is_last=is_last)

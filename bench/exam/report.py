@@ -1,0 +1,162 @@
+"""Figures of an exam, and the table of the docs."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench.exam.judge import Mark
+
+__all__ = ["as_text", "figures", "table", "wilson", "write_docs"]
+
+_BEGIN, _END = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
+_Z = 1.96
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share, after Wilson."""
+    if not n:
+        return 0.0, 1.0
+    share, z2 = right / n, _Z * _Z
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def figures(marks: Sequence[Mark], *, seed: int, commit: str) -> dict[str, object]:
+    """Return all figures, and each case."""
+    faulty = [mark for mark in marks if not mark.truth.is_healthy]
+    healthy = [mark for mark in marks if mark.truth.is_healthy]
+    first = [mark.right_first for mark in faulty]
+    told = sorted(mark.told_s for mark in faulty if mark.told_s is not None)
+    return {
+        "cases": len(marks),
+        "faulty": len(faulty),
+        **_share("right_first", first),
+        **_share("right_worker", _known(mark.right_worker for mark in faulty)),
+        **_share("right_onset", _known(mark.right_onset for mark in faulty)),
+        **_share("right_second", _known(mark.right_second for mark in faulty)),
+        "healthy": len(healthy),
+        **_share("false_alarms", [mark.is_false_alarm for mark in healthy]),
+        "early_alarms": sum(mark.is_false_alarm for mark in faulty),
+        "told_in_run": len(told),
+        "p50_s": _percentile(told, 0.5),
+        "p90_s": _percentile(told, 0.9),
+        "seed": seed,
+        "commit": commit,
+        "each": [_as_json(mark) for mark in marks],
+    }
+
+
+def table(found: dict[str, object], marks: Sequence[Mark]) -> str:
+    """Return the table of the docs."""
+    lines = [
+        (
+            f"`make diagnose-exam SEED={found['seed']}`, rules of commit `{found['commit']}`, "
+            f"{found['cases']} cases (95 % intervals):"
+        ),
+        "",
+        "| | of | share |",
+        "| --- | --- | --- |",
+        *(
+            f"| {words} | {_of(found, name)} | {_interval(found, name)} |"
+            for words, name in (
+                ("first cause right", "right_first"),
+                ("its worker", "right_worker"),
+                ("its first step, within three", "right_onset"),
+                ("both of two faults", "right_second"),
+                ("healthy runs with an alarm", "false_alarms"),
+            )
+        ),
+        (
+            f"| named during the run | {found['told_in_run']} of {found['faulty']} | "
+            f"half within {_seconds(found['p50_s'])}, 90 % within {_seconds(found['p90_s'])} |"
+        ),
+        "",
+        "By fault: " + "; ".join(_by_fault(marks)) + ".",
+    ]
+    return "\n".join(lines)
+
+
+def write_docs(path: Path, text: str) -> None:
+    """Replace the table as a whole.
+
+    Raises:
+        ValueError: The page has no place for it.
+    """
+    page = path.read_text(encoding="utf-8")
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no {_BEGIN} ... {_END}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def _by_fault(marks: Sequence[Mark]) -> Iterable[str]:
+    names = sorted({fault.name for mark in marks for fault in mark.truth.faults})
+    for name in names:
+        single = [m for m in marks if [f.name for f in m.truth.faults] == [name]]
+        if single:
+            yield f"{name} {sum(m.right_first for m in single)} of {len(single)}"
+
+
+def _known(some: Iterable[bool | None]) -> list[bool]:
+    return [one for one in some if one is not None]
+
+
+def _share(name: str, some: Sequence[bool]) -> dict[str, object]:
+    low, high = wilson(sum(some), len(some))
+    return {
+        name: sum(some),
+        f"{name}_of": len(some),
+        f"{name}_interval": [round(low, 4), round(high, 4)],
+    }
+
+
+def _of(found: dict[str, object], name: str) -> str:
+    return f"{found[name]} of {found[f'{name}_of']}"
+
+
+def _interval(found: dict[str, object], name: str) -> str:
+    right, n, interval = found[name], found[f"{name}_of"], found[f"{name}_interval"]
+    assert isinstance(right, int)
+    assert isinstance(n, int)
+    assert isinstance(interval, list)
+    share = right / n if n else 0.0
+    return f"{share:.0%} ({interval[0]:.0%} to {interval[1]:.0%})"
+
+
+def _seconds(value: object) -> str:
+    return f"{value:.0f} s" if isinstance(value, float) else "-"
+
+
+def _percentile(values: Sequence[float], share: float) -> float | None:
+    if not values:
+        return None
+    return round(values[min(len(values) - 1, math.ceil(share * len(values)) - 1)], 1)
+
+
+def _as_json(mark: Mark) -> dict[str, object]:
+    return {
+        "number": mark.number,
+        "name": mark.name,
+        "truth": [
+            f"{sorted(fault.kinds)} {fault.worker or fault.role} since {fault.step} "
+            f"{fault.in_words}"
+            for fault in mark.truth.faults
+        ]
+        or [*mark.truth.changes],
+        "said": mark.said,
+        "right_first": mark.right_first,
+        "right_worker": mark.right_worker,
+        "right_onset": mark.right_onset,
+        "right_second": mark.right_second,
+        "false_alarm": mark.is_false_alarm,
+        "told_s": None if mark.told_s is None else round(mark.told_s, 1),
+        **mark.about,
+    }
+
+
+def as_text(found: dict[str, object]) -> str:
+    """Return the figures as JSON."""
+    return json.dumps(found, indent=1, allow_nan=False)

@@ -1,0 +1,183 @@
+"""Gives rows of numbers and text to W&B in few steps: many rows at a time, as finished records.
+
+``run.log`` copies a row twice, looks at the type of each value, adds each to a message by itself,
+copies that message twice, and waits for another thread until it is sent. For a row without tables
+all of that comes to one record, which is written here: its keys are encoded once for all rows, and
+one call of that thread sends many records, in their order.
+
+What takes the records is not public. So it is used only with tested versions of W&B, if everything
+that is needed is there, and ``tests/contract/test_wandb_history.py`` compares the files of both
+ways. Else each row is given to ``run.log``.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pydantic_core
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["SUPPORTED", "HistoryLog"]
+
+SUPPORTED: Final = "0.31."
+"""Prefix of the versions of W&B that have the interface."""
+
+_log = logging.getLogger(__name__)
+
+_MAX_WAITING_BYTES: Final = 1 << 20
+_MAX_KNOWN_KEYS: Final = 100_000
+_LENGTH_DELIMITED: Final = 2  # protobuf's wire type of texts and messages
+
+
+class HistoryLog:
+    """Rows of an opened run, on their way to W&B. One thread.
+
+    Args:
+        run: Opened.
+    """
+
+    def __init__(self, run: "wandb.Run") -> None:
+        self._run = run
+        self._records: _Records | None = None
+        self._waiting: list[bytes] = []
+        self._next_step = 0
+        self._waiting_bytes = 0
+        try:
+            self._records = _Records(run)
+        except Exception as error:  # noqa: BLE001  # a private interface may change
+            _log.warning(
+                "Rows are given to W&B one by one, which takes more CPU (%s: %s).",
+                type(error).__name__,
+                error,
+            )
+
+    def add(self, values: Mapping[str, object], step: int) -> None:
+        """Add a row of numbers and text; ``flush`` sends it."""
+        if self._records is None:
+            self._run.log(dict(values), step=step, commit=True)
+            return
+        record = self._records.encode(values, step)
+        self._waiting.append(record)
+        self._waiting_bytes += len(record)
+        self._next_step = step + 1
+        if self._waiting_bytes >= _MAX_WAITING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the rows that were added; returns when wandb-core's socket has taken them."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting and self._records is not None:
+            self._records.send(waiting, self._next_step)
+
+
+class _Records:
+    """Records of the history of a run, as the SDK sends them to wandb-core.
+
+    Args:
+        run: Opened.
+
+    Raises:
+        Exception: Of any kind, if the SDK is not as expected.
+    """
+
+    def __init__(self, run: "wandb.Run") -> None:
+        import wandb
+        from wandb.proto import wandb_internal_pb2, wandb_server_pb2
+
+        if not wandb.__version__.startswith(SUPPORTED):
+            raise NotImplementedError(f"W&B {wandb.__version__} was not tried")
+        # Any: the generated modules declare their messages at run time, the rest is private.
+        messages: Any = wandb_internal_pb2
+        interface: Any = run._interface  # noqa: SLF001  # see the module
+        settings: Any = run.settings
+        if settings.x_history_value_encoding != "json" or wandb.patched["tensorboard"]:
+            raise NotImplementedError("its values are encoded in another way")
+        self._request: Any = wandb_server_pb2.ServerRequest  # type: ignore[attr-defined]
+        self._run_in_loop: Callable[[Callable[[], Awaitable[None]]], None]
+        self._run_in_loop = interface._asyncer.run  # noqa: SLF001
+        self._client: Any = interface._client  # noqa: SLF001
+        item, row = messages.HistoryItem, messages.PartialHistoryRequest
+        self._key = _tag(item, "key")
+        self._value = _tag(item, "value_json")
+        self._item = _tag(row, "item")
+        self._step = _tag(row, "step")
+        self._flushed: bytes = row(action={"flush": True}).SerializeToString()
+        self._history_step = messages.HistoryStep
+        self._around = tuple(
+            _tag(message, name)
+            for message, name in (
+                (messages.Request, "partial_history"),
+                (messages.Record, "request"),
+                (self._request, "record_publish"),
+            )
+        )
+        # A message that is there twice is merged: this one, of the stream, and that of the row.
+        stream = messages.Record()
+        interface._assign(stream)  # noqa: SLF001
+        self._stream: bytes = self._request(record_publish=stream).SerializeToString()
+        self._run: Any = run
+        if not callable(self._client.publish) or not isinstance(self._run._local_step, int):  # noqa: SLF001
+            raise NotImplementedError("it is another one")
+        self._known: dict[str, bytes] = {}
+
+    def encode(self, values: Mapping[str, object], step: int) -> bytes:
+        """Return the request that ``run.log`` makes of a row."""
+        known, mark = self._known, self._value
+        if len(known) > _MAX_KNOWN_KEYS:
+            known.clear()
+        parts: list[bytes] = []
+        for key, value in values.items():
+            prefix = known.get(key)
+            if prefix is None:
+                prefix = known[key] = _field(self._key, key.encode()) + mark
+            text = pydantic_core.to_json(value, inf_nan_mode="constants")
+            parts += self._item, _framed(b"%b%b%b" % (prefix, _varint(len(text)), text))
+        number: bytes = self._history_step(num=step).SerializeToString()
+        body = b"".join((*parts, _field(self._step, number), self._flushed))
+        for tag in self._around:
+            body = _field(tag, body)
+        return self._stream + body
+
+    def send(self, requests: Sequence[bytes], next_step: int) -> None:
+        """Send requests in their order. Raises what ``run.log`` raises if wandb-core is gone.
+
+        Args:
+            requests: Of rows.
+            next_step: Of the row after them; the SDK puts it into names of files.
+        """
+        made = [self._request.FromString(request) for request in requests]
+
+        async def publish() -> None:
+            for request in made:
+                await self._client.publish(request)
+
+        self._run_in_loop(publish)
+        self._run._local_step = next_step  # noqa: SLF001
+
+
+def _tag(message: Any, name: str) -> bytes:
+    return _varint(message.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED)
+
+
+def _field(tag: bytes, body: bytes) -> bytes:
+    return tag + _framed(body)
+
+
+def _framed(body: bytes) -> bytes:
+    return _varint(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    if number < len(_SHORT):
+        return _SHORT[number]
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_SHORT: Final = tuple(bytes([number]) for number in range(128))

@@ -1,0 +1,101 @@
+"""Logs of a run, which are stored beside its state and only grow."""
+
+from collections.abc import Mapping, Sequence
+
+from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
+from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
+from otel_rl.bridge.rows.history.history_writer import HistoryRecords
+from otel_rl.bridge.rows.history.span_window import SpanLog
+from otel_rl.bridge.rows.open_run.run_standing import RunStanding
+from otel_rl.bridge.rows.open_run.run_state import RunState
+from otel_rl.bridge.rows.reports.data_warnings import DroppedPoints
+
+__all__ = ["RunLogs"]
+
+
+class RunLogs:
+    """Gives out what is new for each log of a run, and takes back what is needed of it.
+
+    Take them before the state, which includes what they forget.
+    """
+
+    def __init__(self, state: RunState, standing: RunStanding) -> None:
+        self._intake = state.intake
+        self._span_window = state.span_window
+        self._standing = standing
+
+    @property
+    def dedup_forgotten_ns(self) -> int:
+        """Return the time up to which no log of points by ``newest_ns`` is needed any more."""
+        return self._intake.series.memory.forgotten_ns
+
+    def take_dedup(self) -> DedupLog | None:
+        """Return the single points accepted since the last call; None if there are none."""
+        table = self._intake.series
+        return table.memory.take_log(
+            self._intake.settings.max_remembered, table.ended.unknown_through_ns
+        )
+
+    def restore_dedup(self, body: bytes) -> None:
+        """Restore the points of a ``DedupLog``.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self._intake.series.memory.restore(body, self._intake.settings.max_remembered)
+
+    @property
+    def spans_forgotten_ns(self) -> int:
+        """Return the time up to which no span log by ``newest_ns`` is needed any more."""
+        return self._span_window.forgotten_ns
+
+    def take_spans(self) -> SpanLog | None:
+        """Return the spans since the last call; None if there are none."""
+        return self._span_window.take_log()
+
+    def restore_spans(self, body: bytes) -> None:
+        """Restore the spans of a ``SpanLog``.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        too_old = self._span_window.restore(body, self._intake.settings)
+        self._intake.sample_counts.spans_too_old += too_old
+
+    @property
+    def history_forgotten_ns(self) -> int:
+        """Return the time up to which no history by ``newest_ns`` is needed any more."""
+        return self._intake.history.forgotten_ns
+
+    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
+        """Return the history records since the last call.
+
+        Args:
+            now_ns: The bridge's clock.
+            everything: Also the most recent ones.
+        """
+        intake = self._intake
+        return intake.history.take(
+            now_ns,
+            intake.axis.step_at(now_ns),
+            intake.series.workers.states,
+            intake.series.workers.names(),
+            intake.settings.max_history_bytes,
+            everything=everything,
+            failures=self._standing.failures,
+            status=self._standing.status or "",
+            attempt=intake.steps.attempts.newest,
+        )
+
+    def begin_archive(self) -> None:
+        """Collect every accepted value from now on."""
+        self._intake.archived = ArchivedPoints()
+
+    def take_archived(self) -> Sequence[tuple[int, bytes]]:
+        """Return the values accepted since the last call, see ``ArchivedPoints.take``."""
+        return [] if self._intake.archived is None else self._intake.archived.take()
+
+    def take_dropped(self) -> Mapping[str, DroppedPoints]:
+        """Return, by worker, the points dropped by the series limit since the last call."""
+        dropped, self._intake.dropped = self._intake.dropped, {}
+        return dropped

@@ -1,0 +1,52 @@
+"""Takes what workers tell of themselves: exports, which renew a lease, and ends."""
+
+from collections.abc import Iterable
+
+from otel_rl.bridge.rows.open_run.run_state import RunState
+from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.records import Departure, Export
+
+__all__ = ["add_departures", "add_exports"]
+
+_NS_PER_S = 1_000_000_000
+
+
+def add_exports(
+    state: RunState, exports: Iterable[Export], *, is_new: bool, arrived_ns: int, received_ns: int
+) -> None:
+    """Add exports whose samples are already added.
+
+    Args:
+        state: Of their run.
+        exports: Of one batch.
+        is_new: Whether the batch holds a sample that is no repeat, or no sample.
+        arrived_ns: Arrival of the batch, by the bridge's clock.
+        received_ns: That without the bridge's downtime.
+    """
+    intake = state.intake
+    settle_ns = int(intake.settings.settle_s * _NS_PER_S)
+    for export in exports:
+        worker = intake.series.workers.lease(export.worker, intake.settings)
+        if worker is None:
+            continue
+        state.is_watching = True
+        worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
+        state.liveness.heard(export.worker, worker, export.time_ns, received_ns)
+        is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
+        intake.goodput.heard(worker, export.time_ns, is_held=is_held)
+        # A repeat shows neither the progress of its worker nor its clock.
+        event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
+        # A clock that has stood still is no measure of another.
+        intake.history.exported(worker, event_ns, arrived_ns)
+        worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
+
+
+def add_departures(state: RunState, departures: Iterable[Departure], received_ns: int) -> None:
+    """Add ends of workers that arrived at ``received_ns``, without the bridge's downtime."""
+    intake = state.intake
+    for departure in departures:
+        worker = intake.series.workers.lease(departure.worker, intake.settings)
+        if worker is not None:
+            state.liveness.left(departure, worker, received_ns)
+            if worker.standing is WorkerStanding.LEFT:
+                intake.goodput.left(worker)

@@ -1,0 +1,1 @@
+"""Parts of a round of the row processor: loaded runs, reading, committing, troubles."""

@@ -1,0 +1,42 @@
+"""Findings of a diagnosis, on their way to the thread that makes rows and until a commit."""
+
+from otel_rl.bridge.rows.loaded_run import LoadedRun
+from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.rounds.loaded_runs import LoadedRuns
+from otel_rl.records import ExperimentKey
+
+__all__ = ["FindingQueue"]
+
+
+class FindingQueue:
+    """The newest finding of each run."""
+
+    def __init__(self, runs: LoadedRuns) -> None:
+        self._runs = runs
+        # Of any thread, and those of the thread that makes rows that are in no commit yet.
+        self._findings: dict[ExperimentKey, Finding] = {}
+        self._untold: dict[ExperimentKey, Finding] = {}
+
+    def tell(self, key: ExperimentKey, finding: Finding) -> None:
+        """Add a finding to the run, in the next round or at the end.
+
+        Any thread may call it.
+        """
+        self._findings[key] = finding
+        self._runs.begin(key)
+
+    def pass_on(self, key: ExperimentKey, run: LoadedRun) -> None:
+        """Add the finding to a run, until it is committed."""
+        if key in self._findings:
+            self._untold[key] = self._findings.pop(key)
+        if key in self._untold:  # no news, unless the last attempt was rolled back
+            run.aligner.findings.tell(self._untold[key])
+
+    def told(self, key: ExperimentKey) -> None:
+        """Forget the finding that was passed on."""
+        self._untold.pop(key, None)
+
+    def leave(self, key: ExperimentKey) -> None:
+        """Forget the findings of a run that another bridge owns."""
+        self._findings.pop(key, None)
+        self._untold.pop(key, None)

@@ -1,0 +1,141 @@
+"""Groups into which the values of a series are reduced: of its role, its worker and its device."""
+
+from otel_rl.bridge.otlp.device_attributes import (
+    device_metric,
+    is_shared,
+    labels_of,
+    without_labels,
+)
+from otel_rl.bridge.rows.reduce import OVER_RANKS
+from otel_rl.bridge.rows.series.device_table import DeviceTable
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
+from otel_rl.bridge.rows.series.own_names import own_name_of, without_own_name
+from otel_rl.bridge.rows.series.streams import Group, WorkerState
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.tracker_keys import device_key
+from otel_rl.records import HOSTS, Series
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Instrument, Reduction
+
+__all__ = ["SeriesGroups"]
+
+# Values written beside the statistics of the registry.
+_EXTRA = {Instrument.COUNTER: ("rate", "per_step"), Instrument.HISTOGRAM: ("count",)}
+
+_HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
+
+_Attributes = tuple[tuple[str, str], ...]
+
+
+class SeriesGroups:
+    """Finds the groups of a series, and makes new ones.
+
+    Args:
+        keys: Of the run.
+        devices: Of the run.
+    """
+
+    def __init__(self, keys: GroupTable, devices: DeviceTable) -> None:
+        self._keys = keys
+        self._devices = devices
+
+    def has_room(self, series: Series, settings: AlignSettings) -> bool:
+        """Return whether the group of a series exists or may be added."""
+        return self._keys.has_room_for(self._identity(series), settings)
+
+    def of_role(self, series: Series) -> Group:
+        """Return the group of its role; what a host reports is of no role."""
+        _, statistics, extra = _reduction_of(series)
+        before = len(self._keys.groups)
+        key = ""
+        if _is_of_host(series):
+            key = device_key(HOSTS, series.name, without_own_name(series.attributes))
+        group = self._keys.group(
+            self._identity(series), statistics, extra, key=key, unit=series.unit
+        )
+        if len(self._keys.groups) > before and labels_of(series.name, series.attributes) is None:
+            group.own_name, group.own_scale = own_name_of(series)
+        return group
+
+    def of_worker(
+        self, series: Series, worker: WorkerState, group: Group, settings: AlignSettings
+    ) -> Group | None:
+        """Return the worker's own group beside its role's; None without one, or without room."""
+        spec = names.METRICS.get(series.name)
+        if settings.per_worker or (spec is not None and spec.per_worker):
+            return self._keys.own(worker, group, settings)
+        return None
+
+    def of_device(
+        self, series: Series, worker: WorkerState, settings: AlignSettings
+    ) -> tuple[tuple[Group, ...], str]:
+        """Return the further groups of a device's series, and the device if others report it.
+
+        The groups are those of all GPUs, and its own unless there are too many devices.
+        """
+        labels = labels_of(series.name, series.attributes)
+        if labels is None:
+            return (), ""
+        reduction, statistics, extra = _reduction_of(series)
+        wider: list[Group] = []
+        of_all = self._identity(series, role="")
+        if not _is_of_host(series) and self._keys.has_room_for(of_all, settings):
+            wider.append(self._keys.group(of_all, statistics, extra, unit=series.unit))
+        prefix = self._devices.prefix(
+            labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
+        )
+        its_id = ("hw.id", labels.uuid) if labels.name else ("host.name", labels.host)
+        of_one = GroupIdentity("", series.name, (*_attributes_of(series), its_id), reduction)
+        if prefix and self._keys.has_room_for(of_one, settings):
+            key = device_key(prefix, series.name, without_own_name(series.attributes))
+            before = len(self._keys.groups)
+            one = self._keys.group(of_one, (), extra, key=key)
+            if len(self._keys.groups) > before:
+                one.own_name, one.own_scale = own_name_of(series)
+            wider.append(one)
+        return tuple(wider), labels.uuid if is_shared(series.name) else ""
+
+    def derived_of_device(self, uuid: str, name: str) -> Group | None:
+        """Return the group of a derived value of one GPU; None if it has no keys of its own."""
+        prefix = self._devices.known_prefix(uuid)
+        if not prefix:
+            return None
+        identity = GroupIdentity("", name, (("hw.id", uuid),), Reduction.MEAN)
+        return self._keys.group(identity, key=device_key(prefix, name))
+
+    def _identity(self, series: Series, role: str | None = None) -> GroupIdentity:
+        """Return the identity of a series' group: of its own role unless another is given."""
+        if role is None:
+            role = "" if _is_of_host(series) else series.worker.role
+        return self._keys.identify(
+            role,
+            series.name,
+            _attributes_of(series),
+            _reduction_of(series)[0],
+            series.unit,
+        )
+
+
+def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str, ...]]:
+    """Return the reduction of a series, and its further statistics and values."""
+    spec = names.METRICS.get(series.name)
+    extra = _EXTRA.get(series.instrument, ())
+    if spec is not None:
+        statistics = spec.statistics
+        is_level = series.instrument in {Instrument.GAUGE, Instrument.UP_DOWN_COUNTER}
+        is_of_device = any(device_metric(series.name, series.attributes))
+        if is_level and not is_of_device:  # those are over devices
+            statistics = tuple(OVER_RANKS + statistic for statistic in statistics)
+        return series.reduction or spec.reduction, statistics, extra
+    additive = series.instrument in {Instrument.COUNTER, Instrument.UP_DOWN_COUNTER}
+    statistics = _HISTOGRAM_STATISTICS if series.instrument is Instrument.HISTOGRAM else ()
+    return series.reduction or (Reduction.SUM if additive else Reduction.MEAN), statistics, extra
+
+
+def _is_of_host(series: Series) -> bool:
+    return device_metric(series.name, series.attributes)[0] == HOSTS
+
+
+def _attributes_of(series: Series) -> _Attributes:
+    """Return the attributes that are part of its key."""
+    return without_labels(series.name, without_own_name(series.attributes))

@@ -1,0 +1,323 @@
+"""Series and workers of one experiment, in memory and in the journal.
+
+They are stored with every commit, and a run may have ten thousand series. So the constant part is
+encoded once and kept as bytes; the changing part is columns of numbers, in the order of the workers
+and streams of those bytes. The accepted single points are not included, see ``dedup_log.py``.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.dedup.dedup_log import DedupMemory
+from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.device_table import DeviceTable
+from otel_rl.bridge.rows.series.ended_streams import EndedStream, EndedStreams
+from otel_rl.bridge.rows.series.key_groups import GroupTable
+from otel_rl.bridge.rows.series.streams import (
+    Stream,
+    WorkerStanding,
+    WorkerState,
+    failure_from_wire,
+    failure_to_wire,
+)
+from otel_rl.bridge.rows.series.worker_table import WorkerTable
+from otel_rl.records import Device, Series, Worker
+
+__all__ = ["SAMPLES", "TableState"]
+
+SAMPLES = -1
+"""Stream number that stands for the text samples of all workers."""
+
+
+class TableState:
+    """Everything that a table of series stores.
+
+    Attributes:
+        workers: Of the run.
+        keys: Of the run, each of a group.
+        devices: GPUs and hosts of the run.
+        memory: Accepted points.
+        streams: The series of the workers that are not forgotten.
+        ended: Those of forgotten ones.
+        next_stream: Number of the next new stream.
+    """
+
+    def __init__(
+        self,
+        workers: WorkerTable | None = None,
+        keys: GroupTable | None = None,
+        devices: DeviceTable | None = None,
+        memory: DedupMemory | None = None,
+        ended: EndedStreams | None = None,
+        next_stream: int = 0,
+    ) -> None:
+        self.workers = workers or WorkerTable()
+        self.keys = keys or GroupTable()
+        self.devices = devices or DeviceTable()
+        self.memory = memory or DedupMemory()
+        self.memory.of(SAMPLES)
+        self.ended = ended or EndedStreams()
+        self.streams: dict[Series, Stream] = {}
+        self.next_stream = next_stream
+        self._added = 0
+        # The constant part, encoded, and what it was made of.
+        self._frozen: bytes | None = None
+        self._frozen_at = self._changes
+
+    def add(self, series: Series, stream: Stream) -> None:
+        """Add a stream that is new or has come back."""
+        self.streams[series] = stream
+        self.next_stream = max(self.next_stream, stream.number + 1)
+        self._added += 1
+
+    @property
+    def _changes(self) -> tuple[int, int, int]:
+        """Return numbers of which one differs after a change of the constant part.
+
+        Streams are forgotten only with their workers.
+        """
+        return self.workers.changes, len(self.keys.groups), self._added
+
+    def to_wire(self) -> wire.StreamTable:
+        """Return the table for the journal."""
+        if self._frozen is None or self._frozen_at != self._changes:
+            self._frozen = wire.compress(wire.encode(self._identities()))
+            self._frozen_at = self._changes
+        streams, groups = self.streams.values(), self.keys.groups
+        unit_changes, overflowed = self.keys.untold()
+        return wire.StreamTable(
+            self._frozen,
+            [_columns(worker) for worker in self.workers.states.values()],
+            {group.number: group.total for group in groups if group.total},
+            [stream.last_step for stream in streams],
+            {
+                place: counter.to_wire()
+                for place, stream in enumerate(streams)
+                if (counter := stream.counter)
+            },
+            {
+                place: histogram.to_wire()
+                for place, stream in enumerate(streams)
+                if (histogram := stream.histogram)
+            },
+            {place: stream.level for place, stream in enumerate(streams) if stream.level},
+            [len(stream.seen.bounds) for stream in streams],
+            b"".join([wire.packed(stream.seen.bounds) for stream in streams]),
+            self.memory.forgotten_ns,
+            self.memory.lost_steps(),
+            [wire.UnitChange(*change) for change in unit_changes],
+            [group.number for group in overflowed],
+            [group.number for group in groups if group.has_shares],
+        )
+
+    def _identities(self) -> wire.Identities:
+        workers, ended = self.workers.states, self.ended.streams
+        places = {id(state): place for place, state in enumerate(workers.values())}
+        ended_workers = {series.worker: None for series in ended}
+        places_of_ended = {worker: place for place, worker in enumerate(ended_workers)}
+        return wire.Identities(
+            wire.VERSION,
+            [(_worker_to_wire(worker), state.label) for worker, state in workers.items()],
+            self.keys.to_wire(),
+            [
+                wire.Stream(
+                    places[id(stream.worker)],
+                    _series_to_wire(series),
+                    stream.number,
+                    stream.group.number,
+                    None if stream.own is None else stream.own.number,
+                    [group.number for group in stream.wider],
+                    stream.device,
+                    stream.unknown_through_ns,
+                )
+                for series, stream in self.streams.items()
+            ],
+            self.next_stream,
+            self.keys.own_keys,
+            self.workers.indexes,
+            [_worker_to_wire(worker) for worker in ended_workers],
+            [
+                wire.Ended(
+                    places_of_ended[series.worker],
+                    _series_to_wire(series),
+                    stream.number,
+                    None if stream.counter is None else stream.counter.to_wire(),
+                    None if stream.histogram is None else stream.histogram.to_wire(),
+                    stream.level,
+                    wire.packed(stream.bounds),
+                    stream.unknown_through_ns,
+                )
+                for series, stream in ended.items()
+            ],
+            self.ended.unknown_through_ns,
+            {
+                prefix: wire.Device(one.uuid, one.host, one.name, one.model, one.workers)
+                for prefix, one in self.devices.devices.items()
+            },
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.StreamTable) -> "TableState":
+        """Undo ``to_wire``.
+
+        Raises:
+            StateRefused: The identities are something else.
+        """
+        identities = wire.decode(wire.decompress(kept.identities), wire.Identities)
+        share = wire.Sharing()
+        keys = GroupTable.from_wire(identities, kept, share)
+        wire.check_places(len(keys.groups), dict.fromkeys(kept.with_shares))
+        for number in kept.with_shares:
+            keys.groups[number].has_shares = True
+        devices = {
+            prefix: Device(one.uuid, one.host, one.name, one.model, one.workers)
+            for prefix, one in identities.devices.items()
+        }
+        state = cls(
+            _workers(identities, kept, share),
+            keys,
+            DeviceTable(devices),
+            DedupMemory(kept.forgotten_ns),
+            EndedStreams(identities.unknown_through_ns),
+            identities.next_stream,
+        )
+        state._restore_ended(identities, share)
+        state._restore_streams(identities, kept, share)
+        state.memory.lose_steps(kept.lost_steps)
+        state._frozen, state._frozen_at = kept.identities, state._changes
+        return state
+
+    def _restore_ended(self, identities: wire.Identities, share: wire.Sharing) -> None:
+        workers = [_worker_from_wire(one, share) for one in identities.ended_workers]
+        for one in identities.ended:
+            bounds = wire.integers(one.bounds)
+            series = _series_from_wire(workers[one.worker], one.series, share)
+            self.ended.streams[series] = EndedStream(
+                one.number,
+                None if one.counter is None else CounterStream.from_wire(one.counter),
+                None if one.histogram is None else HistogramStream.from_wire(one.histogram),
+                wire.number(one.level),
+                bounds,
+                one.unknown_through_ns,
+            )
+            self.memory.of(one.number).bounds = bounds
+
+    def _restore_streams(
+        self, identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+    ) -> None:
+        workers, groups = [*self.workers.states.items()], self.keys.groups
+        columns_of_streams = zip(
+            identities.streams,
+            kept.last_steps,
+            _split(wire.integers(kept.bounds), kept.bound_counts),
+            strict=True,
+        )
+        for place, (one, last_step, bounds) in enumerate(columns_of_streams):
+            worker, state = workers[one.worker]
+            counter, histogram = kept.counters.get(place), kept.histograms.get(place)
+            seen = self.memory.of(one.number)
+            seen.bounds = bounds
+            stream = self.streams[_series_from_wire(worker, one.series, share)] = Stream(
+                one.number,
+                state,
+                groups[one.group],
+                None if one.own is None else groups[one.own],
+                tuple(groups[number] for number in one.wider),
+                one.device,
+                last_step,
+                None if counter is None else CounterStream.from_wire(counter),
+                None if histogram is None else HistogramStream.from_wire(histogram),
+                wire.number(kept.levels.get(place, 0)),
+                seen,
+                one.unknown_through_ns,
+            )
+            if last_step is not None:
+                state.streams.append(stream)
+
+
+def _columns(worker: WorkerState) -> wire.WorkerColumns:
+    return wire.WorkerColumns(
+        worker.first_ns,
+        worker.received_ns,
+        worker.event_ns,
+        worker.newest_step,
+        worker.settled_step,
+        worker.unsettled,
+        worker.standing,
+        worker.gone_ns,
+        worker.pause_ns,
+        worker.is_replacement,
+        worker.sends_exit_report,
+        None if worker.error is None else failure_to_wire(worker.error),
+    )
+
+
+def _workers(
+    identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+) -> WorkerTable:
+    states: dict[Worker, WorkerState] = {}
+    for (identity, label), columns in zip(identities.workers, kept.workers, strict=True):
+        worker = _worker_from_wire(identity, share)
+        states[worker] = WorkerState(
+            worker.role,
+            label,
+            worker.count,
+            columns.first_ns,
+            columns.received_ns,
+            columns.event_ns,
+            columns.newest_step,
+            columns.settled_step,
+            [*columns.unsettled],
+            WorkerStanding(columns.standing),
+            columns.gone_ns,
+            columns.pause_ns,
+            columns.is_replacement,
+            columns.sends_exit_report,
+            None if columns.error is None else failure_from_wire(columns.error),
+        )
+    return WorkerTable(states, dict(identities.indexes))
+
+
+def _worker_to_wire(worker: Worker) -> wire.Worker:
+    return wire.Worker(worker.role, worker.instance, worker.index, worker.count)
+
+
+def _worker_from_wire(kept: wire.Worker, share: wire.Sharing) -> Worker:
+    return Worker(share(kept.role), kept.instance, kept.index, kept.count)
+
+
+def _series_to_wire(series: Series) -> wire.Series:
+    return wire.Series(
+        series.name,
+        series.unit,
+        series.attributes,
+        series.reduction,
+        series.instrument,
+        series.scope,
+        series.typed,
+        series.data,
+    )
+
+
+def _series_from_wire(worker: Worker, kept: wire.Series, share: wire.Sharing) -> Series:
+    return Series(
+        worker,
+        share(kept.name),
+        share(kept.unit),
+        share(kept.attributes),
+        kept.reduction,
+        kept.instrument,
+        share(kept.scope),
+        share(kept.typed),
+        share(kept.data),
+    )
+
+
+def _split(column: "array[int]", counts: Sequence[int]) -> "Iterator[array[int]]":
+    if sum(counts) != len(column) or any(count % 2 for count in counts):
+        raise wire.StateRefused("its intervals do not add up")
+    start = 0
+    for count in counts:
+        yield column[start : start + count]
+        start += count

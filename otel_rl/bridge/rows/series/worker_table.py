@@ -1,0 +1,89 @@
+"""Workers of one experiment: their states, indexes and expected numbers."""
+
+from collections.abc import Collection, Mapping
+
+from otel_rl.bridge.rows.series.streams import WorkerState
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.records import Worker
+
+__all__ = ["WorkerTable"]
+
+
+class WorkerTable:
+    """Finds the state of a worker, and makes that of a new one.
+
+    Attributes:
+        states: The workers that are not forgotten, in the order of their appearance.
+        indexes: All indexes ever seen or assigned, by role.
+        changes: Number of changes of the two, since this object was made.
+    """
+
+    def __init__(
+        self,
+        states: dict[Worker, WorkerState] | None = None,
+        indexes: dict[str, set[int]] | None = None,
+    ) -> None:
+        self.states = states or {}
+        self.indexes = indexes or {}
+        self.changes = 0
+        # Expected number and first free index of each role from there on; not stored.
+        self._counts: dict[str, int] | None = None
+        self._free: dict[str, tuple[int, int]] = {}
+
+    def of(self, worker: Worker) -> WorkerState:
+        """Return the state of ``worker``; one without an index gets a free one."""
+        state = self.states.get(worker)
+        if state is None:
+            index = self._free_index(worker.role) if worker.index is None else worker.index
+            self.indexes.setdefault(worker.role, set()).add(index)
+            state = self.states[worker] = WorkerState(worker.role, str(index), worker.count)
+            self.changes += 1
+            if self._counts is not None:
+                self._counts[worker.role] = max(self._counts.get(worker.role, 0), worker.count or 0)
+        return state
+
+    def lease(self, worker: Worker, settings: AlignSettings) -> WorkerState | None:
+        """Return the state of a worker that has exported; None if there are too many workers."""
+        if worker not in self.states and len(self.states) >= settings.max_series:
+            return None
+        return self.of(worker)
+
+    def names(self) -> Mapping[str, str]:
+        """Return ``<role>/<index>`` of each worker, by its instance."""
+        return {
+            worker.instance: f"{state.role}/{state.label}" for worker, state in self.states.items()
+        }
+
+    def is_missing(self, role: str) -> bool:
+        """Return whether fewer workers of the role have been seen than one of them reports."""
+        return len(self.indexes.get(role, ())) < self._expected(role)
+
+    def forget(self, horizon_ns: int) -> Collection[Worker]:
+        """Remove and return the workers whose last export arrived before ``horizon_ns``."""
+        gone = {w for w, state in self.states.items() if 0 < state.received_ns < horizon_ns}
+        for worker in gone:
+            del self.states[worker]
+        if gone:
+            self.changes += 1
+            self._counts = None
+        return gone
+
+    def _expected(self, role: str) -> int:
+        if self._counts is None:
+            self._counts = {}
+            for state in self.states.values():
+                most = self._counts.get(state.role, 0)
+                self._counts[state.role] = max(most, state.count or 0)
+        return self._counts.get(role, 0)
+
+    def _free_index(self, role: str) -> int:
+        """Return the first index neither taken nor reserved by the reported worker counts."""
+        taken = self.indexes.get(role, set())
+        expected = self._expected(role)
+        since, index = self._free.get(role, (expected, expected))
+        if since != expected:
+            index = expected
+        while index in taken:  # a taken index is never free again
+            index += 1
+        self._free[role] = expected, index
+        return index

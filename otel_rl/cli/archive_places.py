@@ -1,0 +1,20 @@
+"""Directories where the bridges of these settings write their archives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.cli.journal_discovery import journals
+
+__all__ = ["archive_place", "archive_places"]
+
+
+def archive_place(settings: BridgeSettings, data: Path) -> Path:
+    """Return that of the bridge with this data directory."""
+    return settings.archive.directory or data / "archive"
+
+
+def archive_places(settings: BridgeSettings) -> Sequence[Path]:
+    """Return those of all bridges in reach, sorted."""
+    found = {archive_place(settings, data) for data in (settings.data, *journals(settings))}
+    return sorted(found)

@@ -1,0 +1,89 @@
+"""Where the rows of a replay come from."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.replay.stored_run import ReadOnlyJournal, StoredRun
+from otel_rl.cli.journal_discovery import shared_journal
+from otel_rl.cli.run_lookup import FoundRun
+from otel_rl.records import ExperimentKey
+
+__all__ = ["JournalSource", "ReplaySource"]
+
+
+class ReplaySource(Protocol):
+    """One run that is kept somewhere."""
+
+    @property
+    def key(self) -> ExperimentKey:
+        """Return its name there."""
+        ...
+
+    @property
+    def directory(self) -> Path | None:
+        """Return the data directory that it belongs to; None for a database."""
+        ...
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """Return what changes when there is more of it. Cheap."""
+        ...
+
+    def opened(self, stack: contextlib.ExitStack, is_over: Callable[[], bool], /) -> StoredRun:
+        """Return its rows, for the length of the context.
+
+        Args:
+            stack: The context.
+            is_over: Asked now and then; if so, the work is given up.
+
+        Raises:
+            JournalError: They cannot be read, or it is given up.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSource:
+    """Run of a journal, see ``ReplaySource``."""
+
+    found: FoundRun
+    settings: BridgeSettings
+
+    @property
+    def key(self) -> ExperimentKey:
+        """See ``ReplaySource``."""
+        return self.found.key
+
+    @property
+    def directory(self) -> Path | None:
+        """See ``ReplaySource``."""
+        return self.found.directory
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """See ``ReplaySource``."""
+        overview = self.found.overview
+        return overview.rows, overview.description.status.value
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the journal still has the first row.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with contextlib.ExitStack() as stack:
+            return self.opened(stack, lambda: False).first == 0
+
+    def opened(self, stack: contextlib.ExitStack, _: Callable[[], bool], /) -> StoredRun:
+        """See ``ReplaySource``."""
+        if self.directory is not None:
+            store = RunStore(ReadOnlyJournal(self.directory))
+        else:
+            store = RunStore(stack.enter_context(shared_journal(self.settings)))
+        return StoredRun(store, self.key)

@@ -1,0 +1,142 @@
+"""Work of each step: tokens or samples, and the workers that share it.
+
+A batch doubled on purpose, growing answers and fewer workers make work longer, and are no faults:
+they are named as what they are.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.stats.levels import level
+
+__all__ = ["Workload", "changes"]
+
+_RATES: Final = r"per_?(s|sec|second|gpu)|/s$|rate|throughput|max|limit|second|sample/|generator/"
+# The best measure of work first.
+_MEASURES: Final = (
+    ("tokens", r"(^|/|_)(num_|total_)*tokens?(_per_step|_num|_total|_count)?$"),
+    ("samples", r"(^|/|_)(batch_?size|num_(samples|sequences|rollouts)|samples)$"),
+    (
+        "answers' length",
+        r"(response|completions?|answer|episode)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
+    ),
+)
+_CHANGED: Final = 1.15  # times the usual
+_FEWEST: Final = 12  # steps
+_PART: Final = 0.6  # of the steps need a value
+_CUMULATIVE: Final = 0.5  # times what equal steps add up to
+_SIDES: Final = 5
+
+
+class Workload:
+    """Work of the steps of a run, relative to the usual.
+
+    Attributes:
+        what: Its measure; empty if none is known.
+        of_step: Step to its work in units of the first steps'.
+    """
+
+    def __init__(self, history: RunHistory) -> None:
+        self._history = history
+        self.what, self.of_step = _work(history)
+        self._workers: dict[PhaseKey, Mapping[int, int]] = {}
+
+    def eased(self, place: PhaseKey, track: Track) -> Track:
+        """Return times of a phase per unit of work of a worker."""
+        shared = self._workers_of(place)
+        usual = median(shared.values()) if shared else 1.0
+        eased = Track()
+        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+            part = self.of_step.get(step, 1.0) * usual / shared.get(step, usual)
+            eased.add(step, at_s, value / part)
+        return eased
+
+    def eased_steps(self, track: Track) -> Track:
+        """Return times of whole steps per unit of work."""
+        eased = Track()
+        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+            eased.add(step, at_s, value / self.of_step.get(step, 1.0))
+        return eased
+
+    def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
+        if place not in self._workers:
+            counted: dict[int, int] = defaultdict(int)
+            for track in self._history.spans.get(place, {}).values():
+                for step in set(track.steps):
+                    counted[step] += 1
+            self._workers[place] = counted
+        return self._workers[place]
+
+
+def changes(history: RunHistory) -> Iterator[str]:
+    """Yield deliberate changes in words."""
+    work = Workload(history)
+    track = Track()
+    for step, value in sorted(work.of_step.items()):
+        track.add(step, 0.0, value)
+    found = level(track)
+    if found is not None and not 1 / _CHANGED < found.ratio < _CHANGED:
+        if found.jump > 0.5:
+            yield f"{found.ratio:.1f} times the {work.what} in a step since step {found.step}"
+        else:
+            ratio = median(track.values[-_SIDES:]) / median(track.values[:_SIDES])
+            yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
+    for role, before, after, since in _resized(history):
+        yield f"{after} workers of {role} since step {since}, {before} before"
+
+
+def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
+    for what, pattern in _MEASURES:
+        for key, track in history.rows.items():
+            if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
+                continue
+            if key.startswith(("otel_rl/", "phase/", "critical_path/")):
+                continue
+            track = _of_each_step(track.finite())
+            steps = history.last - history.first + 1
+            if len(track.values) < max(_FEWEST, _PART * steps) or min(track.values) <= 0:
+                continue
+            first = median(track.values[:_SIDES])
+            return what, {
+                step: value / first for step, value in zip(track.steps, track.values, strict=True)
+            }
+    return "", {}
+
+
+def _of_each_step(track: Track) -> Track:
+    """Return what each step added, if the series is a total that grows."""
+    values = track.values
+    if len(values) < _FEWEST or any(b <= a for a, b in pairwise(values)):
+        return track
+    if values[0] <= 0 or values[-1] < _CUMULATIVE * len(values) * values[0]:
+        return track
+    moves = [b - a for a, b in pairwise(values)]
+    return Track(track.steps[1:], track.times_s[1:], moves)
+
+
+def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (role, workers before, workers after, first step) of roles that were resized.
+
+    A worker that failed was not removed on purpose.
+    """
+    failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
+    of_role: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, tracks in history.spans.items():
+        for worker, track in tracks.items():
+            if track.steps and worker not in failed:
+                of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
+    for role, of in sorted(of_role.items()):
+        spans = [(min(steps), max(steps)) for steps in of.values()]
+        late = [first for first, _ in spans if first > history.first + _SIDES]
+        early = [last for _, last in spans if last < history.last - _SIDES]
+        for moments, sign in ((late, 1), (early, -1)):
+            if moments and len(moments) < len(spans):
+                since = round(fmean(moments)) + (sign < 0)
+                fewer = len(spans) - len(moments)
+                sizes = (fewer, len(spans))[::sign]
+                yield role, sizes[0], sizes[1], since

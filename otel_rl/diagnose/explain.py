@@ -1,0 +1,150 @@
+"""Explaining away: removes causes that follow from another one, by mechanism."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from otel_rl.diagnose.result import Cause, Kind
+
+__all__ = ["SLACK", "is_near", "unexplained"]
+
+_SLOW: Final = frozenset(
+    {
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.SLOW_SYNC,
+        Kind.SLOW_PHASE,
+        Kind.STRAGGLER,
+    }
+)
+_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
+_BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
+
+# A process at fault does not slow the own work of another role.
+_OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
+
+# Consequences of each kind, if they began no earlier.
+_EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
+    # A policy of NaN writes long nonsense: work on its samples takes longer, in the whole role.
+    Kind.NAN: _LEARNING
+    | _BACKLOG
+    | {
+        Kind.REWARD_BUG,
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.STARVATION,
+        Kind.KV_THRASH,
+    },
+    Kind.REWARD_BUG: _LEARNING,
+    Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
+    Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
+    Kind.STALL: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
+    Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
+    Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
+    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
+    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH}),
+    Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
+    Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
+}
+
+SLACK: Final = 8  # tolerance of the first step of a change, in steps
+_AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
+
+
+def is_near(since: int | None, step: int) -> bool:
+    """Return whether a first step is this one, within the tolerance."""
+    return since is not None and abs(since - step) <= SLACK
+
+
+def unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
+    """Yield the causes that do not follow from another one, without duplicates."""
+    seen: set[tuple[Kind, str | None, str | None]] = set()
+    for place, cause in enumerate(causes):
+        subject = cause.kind, cause.role, cause.worker
+        if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
+            continue
+        if any(_is_same_transfer(other, cause) for other in causes[:place]):
+            continue
+        seen.add(subject)
+        yield cause
+
+
+def _is_same_transfer(cause: Cause, other: Cause) -> bool:
+    """Return whether both are sides of one weight transfer: since then, by as much."""
+    if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
+        return False
+    if cause.role == other.role or cause.since is None or not is_near(other.since, cause.since):
+        return False
+    (_, longer_s), (_, other_s) = _slower_by(cause), _slower_by(other)
+    return _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
+
+
+def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
+    if not _explains(cause, effect):
+        return False
+    return cause.score >= effect.score or not _explains(effect, cause)
+
+
+def _explains(cause: Cause, effect: Cause) -> bool:
+    if cause.kind in _SLOW and cause.since is None and effect.since is not None:
+        return False  # a constant state explains no change
+    if _is_answer_to(cause, effect):
+        return True
+    if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
+        return False
+    if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
+        # Work that waits for an answer is slower because of it. The answering role's work is not.
+        return effect.role not in cause.answered_by and _is_before(cause, effect)
+    if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
+        return cause.role in effect.answered_by and _is_before(cause, effect)
+    if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
+        return False
+    if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
+        return cause.since is None or _are_near(cause.since, effect.since)
+    if cause.kind is Kind.NAN and effect.worker is not None:
+        return False  # the same policy is everywhere
+    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
+        return effect.role == cause.role and _is_before(cause, effect)
+    return _is_before(cause, effect)
+
+
+def _is_answer_to(answer: Cause, call: Cause) -> bool:
+    """Return whether work of one role slows as much as the part of another role's that calls it.
+
+    At the same time, and all of its callers: one slow caller has a reason of its own, unless only
+    one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
+    """
+    kinds = {answer.kind, call.kind}
+    if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
+        return False
+    if call.worker is not None and answer.worker is None:
+        return False
+    if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
+        return False
+    (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
+    is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
+    return is_as_much and before_s < call_before_s
+
+
+def _are_near(since: int | None, other: int | None) -> bool:
+    return other is not None and is_near(since, other)
+
+
+def _slower_by(cause: Cause) -> tuple[float, float]:
+    """Return (seconds before, added seconds) of the largest slowdown."""
+    before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
+    return before, after - before
+
+
+def _is_before(cause: Cause, effect: Cause) -> bool:
+    return cause.since is None or effect.since is None or cause.since <= effect.since + SLACK

@@ -1,0 +1,47 @@
+"""Names of measured times: the part of a program that a tracker key is the time of.
+
+Programs log ``timing_s/generate``, ``perf/update_seconds`` or ``reward_time`` of each worker: where
+there are neither spans nor phases, these are its phases.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["is_step_time", "timed_part"]
+
+_TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
+_WHOLE: Final = re.compile(rf"{_TIME}$")
+_AFTER: Final = re.compile(rf"^(?P<part>.+?)_(?:{_TIME}|seconds|secs)$")
+_BEFORE: Final = re.compile(r"^(?:time|timing|duration)_(?P<part>.+)$")
+_STEP: Final = re.compile(
+    r"^(per_|train_|training_|one_|total_)?(step|iteration|iter|loop)(_total)?$"
+)
+
+# Times that are no work of a step.
+_OTHER: Final = re.compile(
+    r"(^|_|/)(gc|idle|age|uptime|wall|eta|total|epoch|call|queue|worker|wait)(_|/|$)"
+)
+
+
+def timed_part(key: str) -> tuple[str, str] | None:
+    """Return (role, part) of a key with the time of a part of a step; None if it is none."""
+    role, _, name = key.partition("/")
+    part = _part(name)
+    if not part or _STEP.match(part) or _OTHER.search(name):
+        return None
+    return role, part
+
+
+def is_step_time(key: str) -> bool:
+    """Return whether a key has the time of whole steps."""
+    return bool(_STEP.match(_part(key.partition("/")[2])))
+
+
+def _part(name: str) -> str:
+    *groups, last = name.split("/")
+    if groups and _WHOLE.match(groups[-1]):
+        return last
+    if groups and _WHOLE.match(last):
+        return groups[-1]
+    found = _AFTER.match(last) or _BEFORE.match(last)
+    return found["part"] if found else ""

@@ -1,0 +1,35 @@
+"""Public interface for adapters, those of this package included: what they need of otel_rl.
+
+An adapter starts a worker with the names that its framework knows, and records the framework's
+metrics, by a table of rules under names that all frameworks share. Nothing here raises into a
+training or waits, but ``start`` with wrong settings.
+"""
+
+from otel_rl.integrations.recorder import (
+    Recorder,
+    automatically,
+    is_instrumented,
+    logging_errors,
+    meter_of,
+    start,
+)
+from otel_rl.semconv.aliases import Dialect, Rule
+from otel_rl.semconv.spec import Reduction
+from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.worker.plugins.import_hook import when_imported
+from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
+
+__all__ = [
+    "Dialect",
+    "Recorder",
+    "Reduction",
+    "Rule",
+    "WorkerNames",
+    "automatically",
+    "guard",
+    "is_instrumented",
+    "logging_errors",
+    "meter_of",
+    "start",
+    "when_imported",
+]

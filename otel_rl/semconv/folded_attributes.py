@@ -1,0 +1,72 @@
+"""Attributes that make too many keys of one metric, by the tables of ``aliases.py``.
+
+The section ``folds`` of a table:
+
+    prefixes  of the names of its metrics
+    kept      attributes that are part of a key
+    classes   those whose numbers are kept as their class: 204 is 2xx
+
+All others, such as a peer and its port, only tell series apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Final
+
+from otel_rl.semconv.aliases import sections
+
+__all__ = ["fold"]
+
+Attributes = tuple[tuple[str, str], ...]
+
+_MAX_KNOWN: Final = 10_000
+"""Bounds the cache of names."""
+
+_STATUS_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """Section of a table, see the module."""
+
+    kept: frozenset[str]
+    classes: frozenset[str]
+
+
+def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
+    """Return the attributes that are part of a key, and those that only tell series apart.
+
+    Args:
+        name: Of the metric.
+        attributes: Sorted.
+    """
+    found = _fold_of(name) if attributes else None
+    if found is None:
+        return attributes, ()
+    kept = [
+        (key, _class(value) if key in found.classes else value)
+        for key, value in attributes
+        if key in found.kept or key in found.classes
+    ]
+    return tuple(kept), tuple(pair for pair in attributes if pair not in kept)
+
+
+def _class(status: str) -> str:
+    return f"{status[0]}xx" if len(status) == _STATUS_DIGITS and status.isdigit() else status
+
+
+@lru_cache(maxsize=_MAX_KNOWN)
+def _fold_of(name: str) -> _Fold | None:
+    return next((found for prefix, found in _by_prefix() if name.startswith(prefix)), None)
+
+
+@cache
+def _by_prefix() -> Sequence[tuple[str, _Fold]]:
+    return [
+        (prefix, _read(section)) for section in sections("folds") for prefix in section["prefixes"]
+    ]
+
+
+def _read(section: Mapping[str, Any]) -> _Fold:
+    return _Fold(frozenset(section["kept"]), frozenset(section["classes"]))

@@ -1,0 +1,13 @@
+"""Signals of OTLP, as both ends of a connection name them."""
+
+from enum import StrEnum
+
+__all__ = ["Signal"]
+
+
+class Signal(StrEnum):
+    """OTLP signals that the bridge accepts."""
+
+    METRICS = "metrics"
+    TRACES = "traces"
+    LOGS = "logs"

@@ -1,0 +1,160 @@
+"""OTLP/gRPC: one attempt to hand over ready bytes."""
+
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import grpc
+
+from otel_rl.redaction import redacted
+from otel_rl.signals import Signal
+from otel_rl.version import __version__
+from otel_rl.worker.export.reply import (
+    MAX_ANSWER_BYTES,
+    MAX_RETRY_AFTER_S,
+    Outcome,
+    Reply,
+    Transport,
+    accepted,
+)
+from otel_rl.worker.settings import SignalSettings
+
+__all__ = ["GrpcTransport"]
+
+_RETRYABLE_CODES: Final = frozenset(
+    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""As the OTLP specification lists them; RESOURCE_EXHAUSTED is one only with RetryInfo."""
+
+_GRPC_UNCONNECTED: Final = "failed to connect"
+"""Text in gRPC's own status for an address where no server listens."""
+
+_GRPC_TOO_LONG: Final = "CLIENT: Received message larger"
+_GRPC_TOO_LONG_UNZIPPED: Final = "Decompressed message larger"
+"""Text in gRPC's own status for an answer over our limit. For a zipped one it does not name the
+side, so it may also be a receiver's status for a zipped request."""
+
+_GRPC_METHODS: Final = {
+    Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    Signal.LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+}
+
+
+class GrpcTransport:
+    """OTLP/gRPC, handing over ready bytes.
+
+    Args:
+        signal: Where to and how.
+        beside: Transport of another signal; one to the same place shares its channel.
+    """
+
+    def __init__(self, signal: SignalSettings, beside: Transport | None) -> None:
+        self._signal = signal
+        self.peer = signal.peer
+        self._beside = (
+            beside if isinstance(beside, GrpcTransport) and beside.peer == self.peer else None
+        )
+        self._channel: grpc.Channel | None = None
+        self._call: Callable[..., bytes] | None = None
+        self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
+        self._timeout_s = signal.timeout_s
+        self._url = signal.url
+        self._place = redacted(signal.url)
+        unzipped = () if signal.gzip else (_GRPC_TOO_LONG_UNZIPPED,)
+        self._too_long = (_GRPC_TOO_LONG, *unzipped)
+
+    def prepare(self, payload: bytes) -> bytes:
+        """See ``Transport``."""
+        return payload
+
+    def send(self, body: bytes) -> Reply:
+        """See ``Transport``."""
+        try:
+            call = self._call = self._call or self._find_call()
+            return accepted(call(body, timeout=self._timeout_s, metadata=self._metadata))
+        except grpc.RpcError as error:
+            return self._failed(error)
+        except OSError as error:  # of a file that has vanished
+            return Reply(
+                Outcome.REFUSED, f"{type(error).__name__} at {self._place}: {redacted(str(error))}"
+            )
+
+    def close(self) -> None:
+        """See ``Transport``."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def channel(self) -> grpc.Channel:
+        """The connections, opened if they were not.
+
+        Raises:
+            OSError: A file of theirs cannot be read.
+        """
+        if self._channel is None:
+            beside = self._beside
+            self._channel = _grpc_channel(self._signal) if beside is None else beside.channel()
+        return self._channel
+
+    def _find_call(self) -> Callable[..., bytes]:
+        call: Callable[..., bytes] = self.channel().unary_unary(
+            _GRPC_METHODS[self._signal.signal],
+            request_serializer=_identity,
+            response_deserializer=_identity,
+        )
+        return call
+
+    def _failed(self, error: Exception) -> Reply:
+        code = getattr(getattr(error, "code", lambda: None)(), "name", "UNKNOWN")
+        delay_s = _retry_info_s(error)
+        message = f"gRPC {code} from {self._place}"
+        details = str(getattr(error, "details", lambda: None)() or "")
+        if code == "RESOURCE_EXHAUSTED" and any(words in details for words in self._too_long):
+            # It is the answer that is too long, not the request: its content is unknown.
+            return Reply(Outcome.RETRY, f"an answer of over {MAX_ANSWER_BYTES} bytes {self._place}")
+        if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
+            unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
+            return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
+        return Reply(Outcome.REFUSED, message)
+
+
+def _grpc_channel(signal: SignalSettings) -> grpc.Channel:
+    target = urlsplit(signal.url).netloc
+    compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
+    options = [("grpc.max_receive_message_length", MAX_ANSWER_BYTES)]
+    if signal.insecure:
+        return grpc.insecure_channel(target, options, compression)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read(signal.certificate),
+        private_key=_read(signal.client_key),
+        certificate_chain=_read(signal.client_certificate),
+    )
+    return grpc.secure_channel(target, credentials, options, compression)
+
+
+def _identity(message: bytes) -> bytes:
+    return message
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:  # noqa: PTH123  # a path from the environment, as text
+        return file.read()
+
+
+def _retry_info_s(error: Exception) -> float | None:
+    """The delay of ``google.rpc.RetryInfo`` in a gRPC status, or None."""
+    # googleapis-common-protos has no stubs.
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    trailing = getattr(error, "trailing_metadata", lambda: None)() or ()
+    for key, value in trailing:
+        if key == "grpc-status-details-bin":
+            for detail in Status.FromString(value).details:
+                info = RetryInfo()
+                if detail.Unpack(info):
+                    delay_s: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+                    return min(max(delay_s, 0.0), MAX_RETRY_AFTER_S)
+    return None

@@ -1,0 +1,75 @@
+"""Result of one attempt to send, and the protocol of what attempts it."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from otel_rl.worker.otlp.partial_success import NotAnAnswer, read_partial_success
+
+__all__ = [
+    "MAX_ANSWER_BYTES",
+    "MAX_RETRY_AFTER_S",
+    "Outcome",
+    "Reply",
+    "Transport",
+    "accepted",
+]
+
+MAX_ANSWER_BYTES: Final = 64 << 10
+"""Of an answer with its headers, and again of what is unzipped of it. A receiver's has some
+hundred; a sender of more is none, and the memory is the trainer's."""
+
+MAX_RETRY_AFTER_S: Final = 300.0
+"""A wrong Retry-After must not silence a worker for a day."""
+
+
+class Outcome(Enum):
+    """Result of one send attempt."""
+
+    ACCEPTED = "accepted"
+    RETRY = "retry"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The endpoint's answer.
+
+    Attributes:
+        outcome: Accepted, to be retried, or never to be taken.
+        message: For people, empty if there is nothing to say.
+        rejected: Of an accepted request, the points, log records or spans that were not taken.
+        retry_after_s: What the endpoint asked for, or None.
+        unreachable: There was no connection: as far as can be told, no server listens.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    rejected: int = 0
+    retry_after_s: float | None = None
+    unreachable: bool = False
+
+
+class Transport(Protocol):
+    """Sends request bodies. Used by one thread."""
+
+    def prepare(self, payload: bytes) -> bytes:
+        """The body to keep until it is sent: compressed if so configured."""
+        ...
+
+    def send(self, body: bytes) -> Reply:
+        """Try once. Does not raise for anything that the network or the endpoint can do."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def accepted(body: bytes) -> Reply:
+    """An acknowledgement, which may say that some of the request was not taken."""
+    try:
+        rejected, message = read_partial_success(body)
+    except NotAnAnswer:
+        return Reply(Outcome.ACCEPTED, "its answer is no OTLP; is this the address of a receiver?")
+    return Reply(Outcome.ACCEPTED, message, rejected=rejected)

@@ -1,0 +1,56 @@
+"""Runs played by the simulator of the exam, through the bridge's intake, with effects of choice."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bench.exam import programs, styles
+from bench.exam.effects import Effect, Effects
+from bench.exam.events import Recording
+from bench.exam.intake import Intake
+from bench.exam.play import play
+from bench.exam.programs import Program, Topology
+from bench.exam.requests import arrivals
+from bench.exam.styles import Style
+from otel_rl.diagnose.history.run_history import RunHistory
+
+__all__ = ["Played"]
+
+
+class Played:
+    """A run.
+
+    Attributes:
+        program: As it was drawn, with the steps and the noise asked for.
+        made: What happened, as nobody but the simulator knows it.
+        history: As a diagnosis reads it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        topology: Topology,
+        style: Style,
+        effects: Callable[[Program], Sequence[Effect]] = lambda program: (),
+        *,
+        noise: float = 0.03,
+        stock: bool | None = None,
+        later_s: float = 30.0,
+    ) -> None:
+        chance = random.Random(seed)
+        drawn = programs.drawn(chance, topology)
+        while max(drawn.sizes.values()) > 8 or drawn.sizes[drawn.maker] < 2:
+            drawn = programs.drawn(chance, topology)
+        self.program = replace(drawn, steps=60, noise=noise, drift=0.0)
+        how = styles.drawn(chance, self.program)
+        while how.style is not style or stock is how.is_ours:
+            how = styles.drawn(chance, self.program)
+        every = Effects(effects(self.program))
+        self.made: Recording = play(self.program, every, has_end_reports=how.is_ours)
+        intake = Intake()
+        at_ns = 0
+        for at_ns, arrived in arrivals(self.program, how, every, self.made):
+            intake.take(at_ns, arrived)
+        if self.made.is_over:
+            intake.take(at_ns + int(later_s * 1e9), ())
+        self.history = RunHistory(intake.records)

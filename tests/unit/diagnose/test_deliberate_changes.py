@@ -1,0 +1,183 @@
+"""Changes made on purpose are named as what they are, and small or passing trouble is found."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import pytest
+
+from bench.exam.changes import GrowingLengths, LargerBatch, LateJoiner, Removal
+from bench.exam.effects import Death, Effect
+from bench.exam.faults import Deaths, Hang, Slower
+from bench.exam.programs import Job, Program, Stage, Topology
+from bench.exam.styles import Style
+from otel_rl.diagnose.costs import cost_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.result import Kind, Verdict
+from tests.unit.diagnose.played import Played
+
+SINCE = 30
+
+
+def stage(program: Program, job: Job = Job.GENERATION) -> Stage:
+    found = program.stage_of(job)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_doubled_on_purpose_is_no_fault_and_named(seed: int) -> None:
+    run = Played(seed, Topology.COLOCATED, Style.PHASES, lambda _: [LargerBatch(SINCE, 2.0)])
+    report = diagnose(run.history, passed=True)
+    assert report.verdict is Verdict.HEALTHY
+    assert any("2.0 times" in change for change in report.changes)
+
+
+def test_work_that_is_slower_in_a_doubled_batch_is_still_a_fault() -> None:
+    def both(program: Program) -> Sequence[Effect]:
+        return [LargerBatch(SINCE, 2.0), Slower(stage(program), 3.0, SINCE)]
+
+    report = diagnose(Played(1, Topology.LOCKSTEP, Style.PHASES, both).history)
+    assert [cause.kind for cause in report.causes] == [Kind.SLOW_GENERATION]
+
+
+def test_growing_answers_are_no_fault_and_named() -> None:
+    run = Played(2, Topology.LOCKSTEP, Style.PHASES, lambda _: [GrowingLengths(60, 2.4)])
+    report = diagnose(run.history, passed=True)
+    assert not report.causes
+    assert any("gradually" in change for change in report.changes)
+
+
+def test_makers_that_leave_in_order_are_a_resize_and_no_slow_generation() -> None:
+    def fewer(program: Program) -> Sequence[Effect]:
+        makers = program.workers(program.maker)
+        return [Removal(frozenset(makers[len(makers) // 2 :]), SINCE)]
+
+    report = diagnose(Played(3, Topology.LOCKSTEP, Style.PHASES, fewer).history, passed=True)
+    assert not report.causes
+    assert any("workers of" in change for change in report.changes)
+
+
+def test_a_late_joiner_is_named() -> None:
+    def joiner(program: Program) -> Sequence[Effect]:
+        return [LateJoiner(program.workers(program.maker)[-1], SINCE)]
+
+    report = diagnose(Played(4, Topology.LOCKSTEP, Style.PHASES, joiner).history, passed=True)
+    assert not report.causes
+    assert any("workers of" in change for change in report.changes)
+
+
+def test_a_worker_that_died_is_no_deliberate_change() -> None:
+    def dies(program: Program) -> Sequence[Effect]:
+        return [Deaths(program.workers(program.maker)[-1], frozenset({SINCE}), Death.RAISED)]
+
+    report = diagnose(Played(12, Topology.QUEUE, Style.PHASES, dies).history, passed=True)
+    assert report.causes[0].kind is Kind.CRASH
+    assert not report.changes
+
+
+def test_a_run_without_a_change_names_none() -> None:
+    report = diagnose(Played(5, Topology.LOCKSTEP, Style.PHASES).history, passed=True)
+    assert report.verdict is Verdict.HEALTHY
+    assert not report.changes
+
+
+@pytest.mark.parametrize("job", [Job.GENERATION, Job.TRAINING])
+def test_a_quarter_more_time_is_found_where_steps_are_steady(job: Job) -> None:
+    def slower(program: Program) -> Sequence[Effect]:
+        return [Slower(stage(program, job), 1.25, SINCE)]
+
+    report = diagnose(Played(6, Topology.COLOCATED, Style.PHASES, slower, noise=0.01).history)
+    assert report.causes
+    assert report.causes[0].since in range(SINCE - 3, SINCE + 4)
+
+
+def test_a_quarter_more_time_is_not_claimed_where_steps_are_noisy() -> None:
+    report = diagnose(Played(7, Topology.COLOCATED, Style.PHASES, noise=0.25).history)
+    assert not report.causes
+
+
+def test_a_role_that_was_slow_for_a_while_is_found_afterwards() -> None:
+    def passing(program: Program) -> Sequence[Effect]:
+        return [Slower(stage(program), 2.5, 25, until=38)]
+
+    (first, *_) = diagnose(
+        Played(8, Topology.LOCKSTEP, Style.PHASES, passing).history, passed=True
+    ).causes
+    assert first.kind is Kind.SLOW_GENERATION
+    assert first.since in range(23, 28)
+    assert first.until in range(36, 41)
+
+
+def test_times_that_a_program_logs_itself_take_the_place_of_phases() -> None:
+    def slower(program: Program) -> Sequence[Effect]:
+        return [Slower(stage(program), 2.5, SINCE, program.workers(program.maker)[1])]
+
+    run = Played(9, Topology.LOCKSTEP, Style.METRICS, slower)
+    (first, *_) = diagnose(run.history).causes
+    assert first.worker == str(run.program.workers(run.program.maker)[1])
+
+
+def test_workers_of_a_stock_sdk_that_all_stop_at_once_have_not_crashed() -> None:
+    run = Played(10, Topology.LOCKSTEP, Style.SPANS, stock=True, later_s=60.0)
+    report = diagnose(run.history, passed=True)
+    assert report.verdict is Verdict.CANNOT_TELL
+    assert "at once" in report.doubts[0]
+
+
+@pytest.mark.parametrize("job", [Job.GENERATION, Job.TRAINING])
+def test_the_cost_is_that_of_the_run_without_the_fault(job: Job) -> None:
+    def slower(program: Program) -> Sequence[Effect]:
+        return [Slower(stage(program, job), 3.0, SINCE)]
+
+    run = Played(11, Topology.LOCKSTEP, Style.PHASES, slower)
+    healthy = Played(11, Topology.LOCKSTEP, Style.PHASES)
+    (first, *_) = diagnose(run.history).causes
+    cost = cost_of(run.history, first)
+    assert cost is not None
+    ends_s = [0.0, *healthy.made.step_ends_s]
+    truth_s = median(b - a for a, b in zip(ends_s[SINCE:], ends_s[SINCE + 1 :], strict=False))
+    assert cost.without_s == pytest.approx(truth_s, rel=0.1)
+    lost_s = run.made.step_ends_s[-1] - healthy.made.step_ends_s[-1]
+    workers = len({name for of in run.history.spans.values() for name in of})
+    assert cost.lost_hours == pytest.approx(lost_s * workers / 3600, rel=0.15)
+    assert "worker hours" in first.words
+
+
+def test_a_killed_worker_of_a_stock_sdk_is_a_crash_while_the_others_wait() -> None:
+    def killed(program: Program) -> Sequence[Effect]:
+        return [Deaths(program.workers(program.maker)[0], frozenset({SINCE}), Death.KILLED)]
+
+    runs = (Played(s, Topology.LOCKSTEP, Style.SPANS, killed, stock=True) for s in range(20, 40))
+    run = next(run for run in runs if len(run.made.ends) == 1)  # the launcher ends no other
+    (first, *_) = diagnose(run.history).causes
+    assert (first.kind, first.worker) == (Kind.CRASH, str(run.program.workers()[0]))
+    assert first.since in range(SINCE - 2, SINCE + 2)
+
+
+def test_a_worker_that_hangs_is_told_from_its_peers_without_phases() -> None:
+    def hangs(program: Program) -> Sequence[Effect]:
+        return [Hang(program.workers(program.maker)[1], stage(program), SINCE)]
+
+    run = Played(41, Topology.LOCKSTEP, Style.SPANS, hangs, stock=True)
+    assert run.program.sizes[run.program.maker] > 2
+    (first, *_) = diagnose(run.history).causes
+    assert (first.kind, first.worker) == (Kind.STALL, str(run.program.workers()[1]))
+
+
+@pytest.mark.parametrize("seed", range(50, 53))
+def test_a_buffer_that_fills_up_is_no_growing_staleness(seed: int) -> None:
+    report = diagnose(Played(seed, Topology.QUEUE, Style.PHASES).history, passed=True)
+    assert Kind.STALENESS_GROWTH not in {cause.kind for cause in report.causes}
+
+
+def test_a_wait_that_is_one_by_its_name_only_is_not_slow_work() -> None:
+    def slower(program: Program) -> Sequence[Effect]:
+        return [
+            Slower(stage(program, Job.TRAINING), 3.0, SINCE, program.workers(program.learner)[0])
+        ]
+
+    runs = (Played(s, Topology.LOCKSTEP, Style.SPANS, slower, stock=True) for s in range(60, 99))
+    run = next(one for one in runs if one.program.sizes[one.program.learner] > 2)
+    causes = diagnose(run.history, passed=True).causes
+    assert causes[0].worker == str(run.program.workers(run.program.learner)[0])
+    assert not any("wait" in (cause.phase or "") for cause in causes)

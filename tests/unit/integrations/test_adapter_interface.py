@@ -1,0 +1,41 @@
+"""The public interface for adapters is enough for one, and the shipped ones use nothing else."""
+
+import tomllib
+from pathlib import Path
+
+import otel_rl
+from otel_rl.integrations import adapter
+from tests.otlp_sink import Sink
+
+ROOT = Path(__file__).parents[3]
+
+OTHERS = {
+    "adapter",  # the interface
+    "automatic",  # switches adapters on, before anything of otel_rl is loaded
+    "recorder",
+    "vllm_plugin",  # likewise
+    "wandb_system",  # what W&B itself samples
+}
+
+
+def test_an_adapter_with_a_table_of_its_own_records_shared_and_own_names(sink: Sink) -> None:
+    table = adapter.Dialect([adapter.Rule("losses/actor", "rl.train.loss")])
+    adapter.start(adapter.WorkerNames(role="trainer"))
+    adapter.Recorder("mine", table).record({"losses/actor": 0.5, "depth": 2}, 3)
+    assert otel_rl.flush(timeout_s=60)
+    (loss,), (depth,) = sink.measurements("rl.train.loss"), sink.measurements("depth")
+    assert (loss.value, loss.step) == (0.5, 3)
+    assert loss.attributes == {"otel_rl.framework.metric": "losses/actor"}
+    assert (depth.value, depth.step) == (2, 3)
+
+
+def test_every_shipped_adapter_is_held_to_the_interface() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = (
+        one
+        for one in project["tool"]["importlinter"]["contracts"]
+        if one["name"].startswith("Adapters need")
+    )
+    modules = {path.stem for path in (ROOT / "otel_rl" / "integrations").glob("[a-z]*.py")}
+    held = {name.rpartition(".")[2] for name in contract["source_modules"]}
+    assert held == modules - OTHERS
