@@ -46,7 +46,8 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 """Maximum time that the end of a process waits for the endpoint."""
 
-DEFAULT_STACK_AFTER_S: Final = 10.0
+DEFAULT_STACK_AFTER_S: Final = 8.0
+"""With an export, a window of rows and the delivery it is in the run within 15 s."""
 
 _EXIT_TIMEOUT: Final = "OTEL_RL_EXIT_TIMEOUT"
 _STACK_AFTER: Final = "OTEL_RL_STACK_AFTER"

@@ -182,6 +182,14 @@ def test_a_sample_within_a_span_names_its_trace_unless_it_has_one_of_its_own() -
     assert found == [{"prompt": "p", "trace_id": "ab" * 16}, {"trace_id": "mine"}]
 
 
+def test_a_stack_is_a_sample_of_its_table_whatever_table_it_names() -> None:
+    fields: Attributes = {"phase": "train", "pid": 42, "stack": "a.py:1 in f"}
+    named: Attributes = {"rl.loop.iteration": 7, "rl.sample.table": "answers"}
+    (stack,) = decoded(event("rl.worker.stack", named, fields, time_ns=7)).samples
+    assert (stack.table, stack.step, stack.time_ns, stack.worker) == ("stacks", 7, 7, TRAINER)
+    assert stack.fields == fields
+
+
 def test_lines_of_a_console_are_a_sample_of_its_table() -> None:
     (lines,) = decoded(event("rl.worker.console", {}, "a\nb", time_ns=7)).samples
     assert lines.is_console

@@ -123,7 +123,7 @@ def test_the_fields_have_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "after_s"), [("", 10), ("off", 0), ("OFF", 0), ("1", 1), ("2.5", 2.5)]
+    ("text", "after_s"), [("", 8), ("off", 0), ("OFF", 0), ("1", 1), ("2.5", 2.5)]
 )
 def test_the_age_is_a_setting(text: str, after_s: float) -> None:
     assert read_settings({"OTEL_RL_STACK_AFTER": text}).stack_after_s == after_s

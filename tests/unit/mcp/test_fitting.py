@@ -1,0 +1,48 @@
+"""Answers for the context of a model: bounded, clean, and JSON."""
+
+import json
+import math
+
+import pytest
+
+from otel_rl.mcp.fitting import MAX_CHARS, fitted
+
+
+def test_numbers_are_short_and_what_is_no_number_is_null() -> None:
+    answer = {"a": 1 / 3, "b": math.nan, "c": math.inf, "d": 12_345_678, "e": True, "f": None}
+    assert json.loads(fitted(answer)) == {
+        "a": 0.333333,
+        "b": None,
+        "c": None,
+        "d": 12_345_678,
+        "e": True,
+        "f": None,
+    }
+
+
+def test_texts_have_no_secret_and_no_control_character() -> None:
+    text = fitted({"a": ["postgresql://me:hunter2@db/x", "\x1b[2J\u202e"]})
+    assert "hunter2" not in text
+    assert json.loads(text)["a"][1] == "\\x1b[2J\\u202e"
+
+
+@pytest.mark.parametrize("size", [2_000, 20_000])
+def test_a_long_list_is_cut_and_says_so(size: int) -> None:
+    text = fitted({"values": [[number, "x" * 30] for number in range(size)]})
+    assert len(text) <= MAX_CHARS
+    found = json.loads(text)
+    assert found["cut"] is True
+    assert found["values"][0] == [0, "x" * 30]
+
+
+def test_what_fits_is_whole_and_does_not_say_that_it_is_cut() -> None:
+    values = [[number, number / 7] for number in range(1_000)]
+    found = json.loads(fitted({"values": values}))
+    assert len(found["values"]) == 1_000
+    assert "cut" not in found
+
+
+def test_texts_are_cut_before_lists_are_very_short() -> None:
+    found = json.loads(fitted({"causes": [{"words": "x" * 5_000} for _ in range(60)]}))
+    assert len(found["causes"]) == 60
+    assert len(found["causes"][0]["words"]) == 501
