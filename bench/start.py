@@ -6,6 +6,7 @@ Each start is a process of its own; the contenders take turns.
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, Limits
@@ -14,6 +15,9 @@ from bench.sink import sink
 KINDS = ("otel_rl", "wandb")
 NAMES = {0: ("CPU", "s"), 1: ("wall clock", "s"), 2: ("private memory over bare Python", "MB")}
 """By the position of the number that a contender prints."""
+
+CONTENDER = Path(__file__).parent / "contenders" / "start.py"
+"""A file: ``python -m`` imports more than bare Python."""
 
 GOAL_MB = 12.0
 ROUNDS = 7
@@ -42,6 +46,6 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
 
 
 def _started(kind: str, endpoint: str) -> list[float]:
-    command = [sys.executable, "-m", "bench.contenders.start", kind, endpoint]
+    command = [sys.executable, str(CONTENDER), kind, endpoint]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [float(word) for word in output.split()[-3:]]

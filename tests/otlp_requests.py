@@ -225,7 +225,7 @@ def logs_request(
 
 
 def every_event() -> list[LogRecord]:
-    """Each of the six events, with everything that it can say."""
+    """Each of the events, with everything that it can say."""
     return [
         event(
             "rl.experiment.start",
@@ -249,6 +249,11 @@ def every_event() -> list[LogRecord]:
             {"prompt": "1 + 1 =\n", "completion": " 2", "reward": 1.0, "n": 3, "is_ok": True},
         ),
         event("rl.experiment.end", {"rl.experiment.status": "complete"}),
+        event(
+            "rl.worker.stack",
+            {"rl.loop.iteration": 7, "log.record.uid": "i/4"},
+            {"phase": "train", "age_s": 12.5, "host": "h", "pid": 42, "stack": "a.py:1 in f"},
+        ),
         event(
             "rl.worker.error",
             {"error.type": "ValueError", "exception.message": "no", "rl.loop.iteration": 7},

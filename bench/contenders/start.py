@@ -1,4 +1,4 @@
-"""Start of one process, as a contender: ``python -m bench.contenders.start KIND [ENDPOINT]``.
+"""Start of one process, as a contender: ``python bench/contenders/start.py KIND ENDPOINT``.
 
 It prints the CPU seconds, the seconds and the private memory in MB that the start has taken.
 Nothing is imported before it that the interpreter has not.

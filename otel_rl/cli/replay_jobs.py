@@ -106,7 +106,7 @@ class ReplayJobs:
             job.is_known = True
             return None
         with contextlib.ExitStack() as stack:
-            source = found.opened(stack)
+            source = found.opened(stack, self._stopping.is_set)
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
             status = job.replay.run()
         if status is None or _is_complete(status, source.end):

@@ -1,6 +1,7 @@
 """Where the rows of a replay come from."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,11 +34,15 @@ class ReplaySource(Protocol):
         """Return what changes when there is more of it. Cheap."""
         ...
 
-    def opened(self, stack: contextlib.ExitStack, /) -> StoredRun:
+    def opened(self, stack: contextlib.ExitStack, is_over: Callable[[], bool], /) -> StoredRun:
         """Return its rows, for the length of the context.
 
+        Args:
+            stack: The context.
+            is_over: Asked now and then; if so, the work is given up.
+
         Raises:
-            JournalError: They cannot be read.
+            JournalError: They cannot be read, or it is given up.
         """
         ...
 
@@ -73,9 +78,9 @@ class JournalSource:
             JournalError: It cannot be read.
         """
         with contextlib.ExitStack() as stack:
-            return self.opened(stack).first == 0
+            return self.opened(stack, lambda: False).first == 0
 
-    def opened(self, stack: contextlib.ExitStack, /) -> StoredRun:
+    def opened(self, stack: contextlib.ExitStack, _: Callable[[], bool], /) -> StoredRun:
         """See ``ReplaySource``."""
         if self.directory is not None:
             store = RunStore(ReadOnlyJournal(self.directory))

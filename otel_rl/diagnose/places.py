@@ -22,12 +22,14 @@ class Place(NamedTuple):
         pid: Its process id there; None if it is unknown.
         stack: Calls of a phase that takes too long, the innermost first; none if it has ended.
         collective: The collective that it waits in, in words; empty without one.
+        step: The step of the stack; None without one.
     """
 
     host: str | None = None
     pid: int | None = None
     stack: Sequence[str] = ()
     collective: str = ""
+    step: int | None = None
 
 
 def with_places(report: Diagnosis, places: Mapping[str, Place]) -> Diagnosis:
@@ -47,6 +49,8 @@ def _placed(cause: Cause, places: Mapping[str, Place]) -> Cause:
     cause = replace(cause, host=place.host, pid=place.pid)
     if cause.kind not in _STANDING or not place.stack:
         return cause
+    if place.step is not None and cause.since is not None and place.step < cause.since:
+        return cause  # it has gone on since
     words = f"{cause.words}, at {place.stack[0]}"
     if place.collective:
         words += f"; {place.collective}"

@@ -644,6 +644,13 @@ RL_WORKER_PHASE_AGE: Final = "rl.worker.phase.age"
 RL_WORKER_ROLE: Final = "rl.worker.role"
 """Attribute. Role of the process. Open list."""
 
+RL_WORKER_STACK: Final = "rl.worker.stack"
+"""Event.
+
+Stack of a thread or task whose phase takes too long. The body has `phase`, `age_s`, `host`, `pid`,
+`stack` (lines, the innermost call first) and `collective`.
+"""
+
 RL_WORKER_START: Final = "rl.worker.start"
 """Event. Program, code and machine of a worker."""
 
@@ -2726,6 +2733,7 @@ EVENTS: Final[frozenset[str]] = frozenset(
         RL_WORKER_CONSOLE,
         RL_WORKER_END,
         RL_WORKER_ERROR,
+        RL_WORKER_STACK,
         RL_WORKER_START,
     }
 )

@@ -1,12 +1,13 @@
 """Finds where workers of a run are, from what its journal keeps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from otel_rl.bridge.journal.formats.state_format import StateRefused
-from otel_rl.bridge.journal.run_reader import read_standing, span_parts
+from otel_rl.bridge.journal.run_reader import TableRow, read_standing, read_tables, span_parts
 from otel_rl.bridge.rows.history.span_window import read_spans
 from otel_rl.diagnose.places import Place
-from otel_rl.records import SpanRecord
+from otel_rl.diagnose.result import Diagnosis, Kind
+from otel_rl.records import STACKS, SpanRecord
 from otel_rl.view.journals import Found
 
 __all__ = ["places_of", "spans_in"]
@@ -24,13 +25,43 @@ def spans_in(parts: Iterable[bytes]) -> list[SpanRecord]:
     return list(found.values())
 
 
-def places_of(found: Found) -> Mapping[str, Place]:
-    """Return the places of workers whose spans or stacks the journal has, by worker."""
+def places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
+    """Return the places of the workers of causes, as far as the journal has them, by worker.
+
+    Hosts are those of spans and stacks, which a worker sends whose phase takes too long.
+    """
+    if not any(cause.worker for cause in report.causes):
+        return {}
     with found.open() as connection:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}
         spans = spans_in(span_parts(connection, found.id, since_ns=0))
-    return {
+        is_stalled = any(cause.kind is Kind.STALL for cause in report.causes)
+        rows = read_tables(connection, found.id) if is_stalled else ()
+    places = {
         known[span.worker]: Place(host=span.host)
         for span in spans
         if span.host and span.worker in known
     }
+    for row in reversed(rows):  # the newest one counts
+        places.update(_stacks(row))
+    return places
+
+
+def _stacks(row: TableRow) -> Iterator[tuple[str, Place]]:
+    for key, table in row.tables.items():
+        role, _, name = key.rpartition("/")
+        if name != STACKS:
+            continue
+        for line in table.rows:
+            fields = dict(zip(table.columns, line, strict=False))
+            pid = fields.get("pid")
+            yield (
+                f"{role}/{fields.get('worker')}",
+                Place(
+                    host=str(fields.get("host") or "") or None,
+                    pid=pid if isinstance(pid, int) else None,
+                    stack=str(fields.get("stack") or "").splitlines(),
+                    collective=str(fields.get("collective") or ""),
+                    step=row.step,
+                ),
+            )

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
 from opentelemetry import metrics, trace
@@ -24,8 +24,10 @@ from otel_rl.redaction import redacted
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
+    RL_LOOP_ITERATION,
     RL_WORKER_COUNT,
     RL_WORKER_INDEX,
+    RL_WORKER_STACK,
     RL_WORKER_TAG,
 )
 from otel_rl.signals import Signal
@@ -36,7 +38,7 @@ from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.exit_report import ExitReport
 from otel_rl.worker.events.exit_status import uncaught
 from otel_rl.worker.events.provenance_thread import ProvenanceThread
-from otel_rl.worker.events.queue import EventQueue, around
+from otel_rl.worker.events.queue import EventQueue, around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.ray_calls import watch_calls
@@ -51,7 +53,9 @@ from otel_rl.worker.identity.resource import Identity, identify
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.gc_time import GcTime
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.phases.hangs import HangWatch
 from otel_rl.worker.phases.liveness import count_open, show_phases
 from otel_rl.worker.phases.open_spans import show_open_spans
 from otel_rl.worker.settings import (
@@ -131,6 +135,7 @@ class Session:
             GUARD,
             with_message=settings.provenance is not ProvenanceDetail.OFF,
         )
+        self._hangs = HangWatch(settings.stack_after_s)
         self._provenance = ProvenanceThread(providers.events, GUARD)
         self._exporter = Exporter(
             self._source(),
@@ -202,6 +207,7 @@ class Session:
         self._has_reported = self._has_started = False
         self.exit_report.failure = None
         self._provenance.forget()
+        self._hangs.forget()
         self.model_flops = ModelFlops(self.settings.mfu, GUARD)
         GUARD.drops.reset()
         self.providers.gpus.forget()
@@ -258,6 +264,9 @@ class Session:
         else:
             self.providers.meter.buffer.clear()
             self.providers.meter.steps.take()
+        if self.settings.logs.enabled:
+            with GUARD:
+                self._tell_stacks()
         events = self.providers.events.take_all()
         self._has_reported = self._has_reported or bool(measured or events)
         if self._is_worker and not self._has_started:
@@ -272,6 +281,20 @@ class Session:
                 first = [*first, *self.providers.console.take(is_last=self._is_ending)]
         before, after = map(self.providers.events.requests, (first, last))
         return [*before, *measured, *after]
+
+    def _tell_stacks(self) -> None:
+        """Report where flows stand whose phases take too long."""
+        for stack in self._hangs.look(monotonic_ns(), time_ns()):
+            from otel_rl.worker.events.masking import masked_lines  # not before it is needed
+
+            host = str(self.providers.meter.resource.attributes["host.name"])
+            fields = stack.fields(host, masked_lines)
+            attributes: dict[str, Plain] = {}
+            if stack.step is not None:
+                attributes[RL_LOOP_ITERATION] = stack.step
+            size = text_chars(fields)
+            if not self.providers.events.add(RL_WORKER_STACK, attributes, fields, text_chars=size):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _begin_sampling(self) -> None:
         self.providers.gc_time.start()
@@ -416,6 +439,11 @@ def init(
     metadata = validated_metadata(
         GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
     )
+    _begin(identity, settings, metadata)
+
+
+def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> None:
+    """Start the session of the process, or check that it is the one that has begun."""
     with _lock:
         if _session is None:
             _start(identity, settings, is_guess=False, metadata=metadata)

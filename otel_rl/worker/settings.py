@@ -6,8 +6,6 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
-from opentelemetry.util.re import parse_env_headers
-
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
@@ -48,7 +46,10 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
 """Maximum time that the end of a process waits for the endpoint."""
 
+DEFAULT_STACK_AFTER_S: Final = 10.0
+
 _EXIT_TIMEOUT: Final = "OTEL_RL_EXIT_TIMEOUT"
+_STACK_AFTER: Final = "OTEL_RL_STACK_AFTER"
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -148,6 +149,7 @@ class Settings:
         provenance: What is told of command, code and machine.
         mfu: What is known for the MFU of steps.
         console: True sends what the process writes to its console.
+        stack_after_s: Age from which a phase that takes too long tells its stack; 0 for never.
         host: Reports of the host.
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
     """
@@ -164,6 +166,7 @@ class Settings:
     provenance: ProvenanceDetail = ProvenanceDetail.FULL
     mfu: MfuSettings = field(default_factory=MfuSettings)
     console: bool = True
+    stack_after_s: float = DEFAULT_STACK_AFTER_S
     host: HostSettings = field(default_factory=HostSettings)
     exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
 
@@ -205,6 +208,7 @@ def read_settings(
         provenance=_provenance(environ),
         mfu=read_mfu_settings(environ, given=mfu),
         console=_console(environ),
+        stack_after_s=_stack_after_s(environ),
         host=read_host_settings(environ),
         exit_timeout_s=_timeout_s(
             environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
@@ -282,7 +286,7 @@ def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) ->
         signal=signal,
         url=url,
         protocol=protocol,
-        headers=tuple(sorted(parse_env_headers(find("HEADERS")[0], liberal=True).items())),
+        headers=_headers(find("HEADERS")[0]),
         timeout_s=_timeout_s(*find("TIMEOUT")),
         gzip=compression.lower() == "gzip" if compression else not loopback,
         certificate=certificate,
@@ -401,6 +405,22 @@ def _console(environ: Mapping[str, str]) -> bool:
     return text != "off"
 
 
+def _stack_after_s(environ: Mapping[str, str]) -> float:
+    text = environ.get(_STACK_AFTER, "").strip().lower()
+    if text == "off":
+        return 0.0
+    try:
+        after_s = float(text or DEFAULT_STACK_AFTER_S)
+    except ValueError:
+        after_s = -1.0
+    if not 1 <= after_s < 1e6:
+        raise ConfigError(
+            f"{_STACK_AFTER}: must be seconds from 1 on, or off (got {text!r}).",
+            hint="Correct or unset it.",
+        )
+    return after_s
+
+
 def _interval_s(environ: Mapping[str, str], given: object) -> float:
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
@@ -443,3 +463,11 @@ def _span_capacity(environ: Mapping[str, str]) -> int:
             hint="Correct or unset it.",
         )
     return capacity
+
+
+def _headers(text: str) -> tuple[tuple[str, str], ...]:
+    if not text:
+        return ()
+    from opentelemetry.util.re import parse_env_headers  # most workers have none
+
+    return tuple(sorted(parse_env_headers(text, liberal=True).items()))

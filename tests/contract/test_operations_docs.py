@@ -86,12 +86,14 @@ def test_every_volume_of_kubernetes_is_as_large_as_documented() -> None:
 
 
 def test_every_check_of_doctor_is_documented_and_no_other() -> None:
+    delivery = ROOT / "otel_rl" / "bridge" / "delivery"
     sources = [
         ROOT / "otel_rl" / "cli" / "commands" / "doctor.py",
-        ROOT / "otel_rl" / "bridge" / "delivery" / "kinds" / "checks.py",
+        delivery / "kinds" / "checks.py",
+        *delivery.glob("*/kind.py"),
     ]
     text = "".join(path.read_text() for path in sources)
-    names = {*re.findall(r'(?:CheckResult|check_writable)\(\s*"([a-z ]+)"', text)}
+    names = {*re.findall(r'(?:CheckResult|check_[a-z]+)\(\s*"([a-z ]+)"', text)}
     names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
     names |= set(re.findall(r'"(opentelemetry_[a-z_]+)"', text))
     told = page("operations").partition("### Checks of doctor")[2]

@@ -1,5 +1,6 @@
 """A tracker that is away or refuses a run says so in one line with a hint, and takes no rows."""
 
+import contextlib
 import http.server
 import os
 import threading
@@ -63,9 +64,11 @@ def test_a_server_that_is_away_is_unavailable(tracker: str, option: str, tmp_pat
 
 
 class _Refusing(http.server.BaseHTTPRequestHandler):
+    status = 401
+
     def _refuse(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.send_response(401)
+        self.send_response(self.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -74,13 +77,36 @@ class _Refusing(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_refused_credentials_of_mlflow_are_rejected_with_a_hint(tmp_path: Path) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+class _Limiting(_Refusing):
+    status = 429
+
+
+@contextlib.contextmanager
+def answering(handler: type[_Refusing]) -> Iterator[str]:
+    """The URL of a server that answers every request in this way."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        error = opened("mlflow", tmp_path, tracking_uri=f"http://127.0.0.1:{server.server_port}")
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("tracker", "option"), [("mlflow", "tracking_uri"), ("trackio", "server_url")]
+)
+def test_a_server_that_limits_rates_is_asked_again_later(
+    tracker: str, option: str, tmp_path: Path
+) -> None:
+    with answering(_Limiting) as url:
+        error = opened(tracker, tmp_path, **{option: url})
+    assert isinstance(error, TrackerUnavailable)
+    assert "429" in str(error)
+
+
+def test_refused_credentials_of_mlflow_are_rejected_with_a_hint(tmp_path: Path) -> None:
+    with answering(_Refusing) as url:
+        error = opened("mlflow", tmp_path, tracking_uri=url)
     assert isinstance(error, TrackerRejected)
     assert "MLFLOW_TRACKING_USERNAME" in error.hint
 

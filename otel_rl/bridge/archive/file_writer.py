@@ -108,6 +108,36 @@ class _Columns:
         self.values.extend(wire.floats(part.values))
         self.details.update((base + one.place, one) for one in part.details)
 
+    def constant(self, text: str) -> pa.Array:
+        """Return a column of one text."""
+        return pa.DictionaryArray.from_arrays(
+            _array(array("i", bytes(4 * len(self.values)))), pa.array([text], pa.string())
+        )
+
+    def words(self, text: Callable[[wire.ArchivedSeries], str | None]) -> pa.Array:
+        """Return a text of each value's series."""
+        words = pa.array([text(one) for one in self.series], pa.string()).dictionary_encode()
+        return words.take(_array(self.of_series))
+
+    def values_or_totals(self) -> pa.Array:
+        """Return the values; of a distribution its total, null if that is not known."""
+        values, without_total = self.values[:], array("i", bytes(4 * len(self.values)))
+        for place, detail in self.details.items():
+            values[place] = wire.optional(detail.total) or 0.0
+            without_total[place] = detail.total is None
+        return pc.if_else(_array(without_total).cast(pa.bool_()), None, _array(values))
+
+    def of_details(
+        self, kind: pa.DataType, what: Callable[[wire.ArchivedDetail], object]
+    ) -> pa.Array:
+        """Return a field of each distribution, null beside other values."""
+        details, size = self.details, len(self.values)
+        if not details:
+            return pa.nulls(size, kind)
+        return pa.array(
+            [what(details[place]) if place in details else None for place in range(size)], kind
+        )
+
 
 def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
     """Return the values of a file, sorted by series and time.
@@ -118,40 +148,15 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
     columns = _Columns()
     for body in parts:
         columns.add(wire.decode(body, wire.ArchivedPart))
-    size = len(columns.values)
+    word, detail = columns.words, columns.of_details
     series = [*columns.series]
     of_series = _array(columns.of_series)
-
-    def word(text: Callable[[wire.ArchivedSeries], str | None]) -> pa.Array:
-        words = pa.array([text(one) for one in series], pa.string()).dictionary_encode()
-        return words.take(of_series)
-
-    def constant(text: str) -> pa.Array:
-        return pa.DictionaryArray.from_arrays(
-            _array(array("i", bytes(4 * size))), pa.array([text], pa.string())
-        )
-
     indices = pa.array([_index(one) for one in series], pa.int64())
-    kinds = _array(columns.kinds)
     temporalities = pa.array(_TEMPORALITIES, pa.string()).dictionary_encode()
-    details = columns.details
-    without_total = array("i", bytes(4 * size))
-    for place, detail in details.items():
-        columns.values[place] = wire.optional(detail.total) or 0.0
-        without_total[place] = detail.total is None
-    value = pc.if_else(_array(without_total).cast(pa.bool_()), None, _array(columns.values))
-
-    def detail_of(kind: pa.DataType, what: Callable[[wire.ArchivedDetail], object]) -> pa.Array:
-        if not details:
-            return pa.nulls(size, kind)
-        return pa.array(
-            [what(details[place]) if place in details else None for place in range(size)], kind
-        )
-
     table = pa.Table.from_arrays(
         [
-            constant(head.experiment),
-            constant(head.trial),
+            columns.constant(head.experiment),
+            columns.constant(head.trial),
             word(lambda one: one.role),
             indices.take(of_series),
             word(lambda one: one.instance),
@@ -159,18 +164,18 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
             word(lambda one: json.dumps(dict(one.attributes), ensure_ascii=False)),
             word(lambda one: one.unit),
             word(_kind),
-            temporalities.take(kinds),
+            temporalities.take(_array(columns.kinds)),
             word(lambda one: one.scope),
             _known(columns.steps),
             _attempts(head, _array(columns.times_ns)),
             _known(columns.times_ns).cast(pa.timestamp("ns", tz="UTC")),
             _known(columns.starts_ns).cast(pa.timestamp("ns", tz="UTC")),
-            value,
-            detail_of(pa.uint64(), lambda one: one.count),
-            detail_of(pa.float64(), lambda one: wire.optional(one.minimum)),
-            detail_of(pa.float64(), lambda one: wire.optional(one.maximum)),
-            detail_of(pa.list_(_BUCKET), _buckets),
-            detail_of(pa.list_(_QUANTILE), _quantiles),
+            columns.values_or_totals(),
+            detail(pa.uint64(), lambda one: one.count),
+            detail(pa.float64(), lambda one: wire.optional(one.minimum)),
+            detail(pa.float64(), lambda one: wire.optional(one.maximum)),
+            detail(pa.list_(_BUCKET), _buckets),
+            detail(pa.list_(_QUANTILE), _quantiles),
         ],
         schema=SCHEMA.with_metadata({"experiment": head.experiment, "trial": head.trial}),
     )

@@ -266,10 +266,11 @@ class Spool:
 
 def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> int | None:
     positions = connection.execute(
-        "SELECT position FROM batches WHERE run_id = ?",
-        (run,),
+        # One more than were read. In a backlog the run may have a hundred thousand.
+        "SELECT position FROM batches WHERE run_id = ? ORDER BY position LIMIT ?",
+        (run, len(but) + 1),
     ).fetchall()
-    return min((position for (position,) in positions if position not in but), default=None)
+    return next((position for (position,) in positions if position not in but), None)
 
 
 def _spooled(

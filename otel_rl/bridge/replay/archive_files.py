@@ -5,7 +5,7 @@ A file at a time, and of later ones what overlaps with it.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -36,7 +36,7 @@ _SERIES: Final = (
 )
 _WORKER: Final = ("role", "worker_index", "worker")
 _SHARE: Final = "step"
-_ROWS: Final = 50_000  # turned into points at a time
+_ROWS: Final = 5_000  # turned into points at a time
 
 
 class TimedPoint(NamedTuple):
@@ -136,15 +136,22 @@ class ArchiveFiles:
                     yield TimedPoint(row["time"], _point(series, row))
 
 
-def archives_below(directory: Path) -> Iterator[ArchiveFiles]:
+def archives_below(
+    directory: Path, on_fault: Callable[[JournalError], None]
+) -> Iterator[ArchiveFiles]:
     """Yield every run with files in this directory, or in one below it at any depth.
 
-    Raises:
-        JournalError: A file cannot be read.
+    Args:
+        directory: To look in.
+        on_fault: Called for each run that is left out, because a file of it cannot be read.
     """
     for place in sorted({file.parent for file in directory.rglob("*.parquet")}):
         files = sorted(place.glob("[!.]*.parquet"))
-        heads = [_metadata(file) for file in files]
+        try:
+            heads = [_metadata(file) for file in files]
+        except JournalError as exc:
+            on_fault(exc)
+            continue
         names = heads[0].metadata if heads else None
         if names and {b"experiment", b"trial"} <= names.keys():
             key = ExperimentKey(names[b"experiment"].decode(), names[b"trial"].decode())

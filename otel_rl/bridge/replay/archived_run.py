@@ -8,7 +8,7 @@ first ones. A worker counts as alive from its first value to its last.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -19,6 +19,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.replay.archive_files import ArchivedWorker, ArchiveFiles, TimedPoint
 from otel_rl.bridge.replay.stored_run import StoredRun
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.errors import JournalClosed
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -50,21 +51,29 @@ def identity_of(files: ArchiveFiles, settings: AlignSettings) -> str:
     return f"archive-{hashlib.sha256(made_of.encode()).hexdigest()[:24]}"
 
 
-def archived_run(files: ArchiveFiles, journal: Journal, settings: AlignSettings) -> StoredRun:
+def archived_run(
+    files: ArchiveFiles,
+    journal: Journal,
+    settings: AlignSettings,
+    is_over: Callable[[], bool] = lambda: False,
+) -> StoredRun:
     """Make the rows of a run.
 
     Args:
         files: Of the run.
         journal: An empty one, for the rows.
         settings: Rules of the rows.
+        is_over: Asked now and then; if so, the work is given up.
 
     Raises:
-        JournalError: A file cannot be read, or there is no room for the rows.
+        JournalError: A file cannot be read, there is no room for the rows, or it is given up.
     """
     store = RunStore(journal)
     aligner = Aligner(settings)
     rows: list[Row] = []
     for made in _rows(files, aligner, settings):
+        if is_over():
+            raise JournalClosed("The replay was interrupted.")
         rows += made
         if len(rows) >= _COMMIT_ROWS:
             _keep(store, files.key, aligner, rows)
@@ -99,10 +108,8 @@ def _rows(
         aligner.add(decoded, received_ns=now_ns)
         alive = [one for one in alive if one.last_ns >= now_ns]
         yield aligner.close(now_ns)
-        (
-            aligner.logs.take_dedup(),
-            aligner.logs.take_history(now_ns),
-        )  # of use to a bridge that goes on
+        # Of use to a bridge that goes on.
+        aligner.logs.take_dedup(), aligner.logs.take_history(now_ns)
     yield aligner.close(now_ns, everything=True)
 
 

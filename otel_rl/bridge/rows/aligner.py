@@ -111,10 +111,6 @@ class Aligner:
         )
         add_departures(state, decoded.departures, received_ns)
 
-    def leave_batch(self) -> None:
-        """Abandon the rest of the batch that is taken in parts."""
-        self.state.begun = None
-
     def end(self, *, failed: bool) -> None:
         """End all leases, as all workers have ended.
 

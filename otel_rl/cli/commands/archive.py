@@ -95,7 +95,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
 
 def _runs(settings: BridgeSettings) -> Iterator[ArchiveFiles]:
     for place in archive_places(settings):
-        yield from archives_below(place)
+        yield from archives_below(place, lambda exc: say(str(exc)))
 
 
 def _is_wanted(key: ExperimentKey, text: str | None) -> bool:

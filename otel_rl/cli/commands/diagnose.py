@@ -27,9 +27,10 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.places import Place, with_places
+from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import json_schema, run_as_json
+from otel_rl.diagnose.result import Diagnosis
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable, redacted, shown
@@ -141,8 +142,8 @@ def _command(arguments: argparse.Namespace) -> int:
         )
     silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
     report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
-    if arguments.jaeger is None and any(cause.worker for cause in report.causes):
-        report = with_places(report, _places(settings, key))
+    if arguments.jaeger is None:
+        report = _with_places(report, settings, key)
     if arguments.json:
         answer = run_as_json(key, history, report)
         print(json.dumps(answer, indent=1, allow_nan=False))
@@ -162,10 +163,10 @@ def _command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _places(settings: BridgeSettings, key: ExperimentKey) -> Mapping[str, Place]:
+def _with_places(report: Diagnosis, settings: BridgeSettings, key: ExperimentKey) -> Diagnosis:
     with closing(Journals(settings)) as journals:
         found = journals.run(run_id(key.experiment, key.trial))
-        return {} if found is None else places_of(found)
+        return report if found is None else with_places(report, places_of(found, report))
 
 
 def _check_html(arguments: argparse.Namespace) -> None:

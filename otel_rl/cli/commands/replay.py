@@ -2,7 +2,7 @@
 
 import argparse
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -158,9 +158,10 @@ def _found(
         say(str(fault))
     sources = [JournalSource(run, settings) for run in runs]
     archived = _archived(settings, archives)
-    alone = [one for one in sources if one.key not in archived or _is_whole(one)]
+    names = {one.key for one in archived}
+    alone = [one for one in sources if one.key not in names or _is_whole(one)]
     known = {one.key for one in alone}
-    return [*alone, *(one for key, one in archived.items() if key not in known)]
+    return [*alone, *(one for one in archived if one.key not in known)]
 
 
 def _is_whole(source: JournalSource) -> bool:
@@ -170,26 +171,21 @@ def _is_whole(source: JournalSource) -> bool:
         return False
 
 
-def _archived(
-    settings: BridgeSettings, places: Sequence[Path]
-) -> Mapping[ExperimentKey, ReplaySource]:
+def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
     """Return the runs with files in these directories or below."""
     if not any(next(place.rglob("*.parquet"), None) for place in places):
-        return {}
+        return ()
     if importlib.util.find_spec("pyarrow") is None:
         say(str(MissingExtra("The archive", "pyarrow", "archive")))
-        return {}
+        return ()
     from otel_rl.bridge.replay.archive_files import archives_below
     from otel_rl.cli.archive_source import ArchiveSource
 
-    found: dict[ExperimentKey, ReplaySource] = {}
-    for place in places:
-        try:
-            for files in archives_below(place):
-                found.setdefault(files.key, ArchiveSource(files, settings))
-        except JournalError as exc:
-            say(str(exc))
-    return found
+    return [
+        ArchiveSource(files, settings)
+        for place in places
+        for files in archives_below(place, lambda exc: say(str(exc)))
+    ]
 
 
 def _renamed(key: ExperimentKey, name: str) -> ExperimentKey:

@@ -120,11 +120,15 @@ def _of_each_step(track: Track) -> Track:
 
 
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (role, workers before, workers after, first step) of roles that were resized."""
+    """Yield (role, workers before, workers after, first step) of roles that were resized.
+
+    A worker that failed was not removed on purpose.
+    """
+    failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
     of_role: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, tracks in history.spans.items():
         for worker, track in tracks.items():
-            if track.steps:
+            if track.steps and worker not in failed:
                 of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
     for role, of in sorted(of_role.items()):
         spans = [(min(steps), max(steps)) for steps in of.values()]

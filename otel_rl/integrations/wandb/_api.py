@@ -113,14 +113,19 @@ def init(
         if sync_tensorboard or getattr(others.get("settings"), "sync_tensorboard", False):
             _tensorboard.start()
     _current = Run(about)
-    hyperparameters = {
+    _current.config.update(_selected(config, config_exclude_keys, config_include_keys))
+    return _current
+
+
+def _selected(
+    config: object, excluded: Sequence[str] | None, included: Sequence[str] | None
+) -> dict[str, object]:
+    """Return the hyperparameters that are to be kept; all where nothing is included by name."""
+    return {
         key: value
         for key, value in config_of(config).items()
-        if key not in (config_exclude_keys or ())
-        and (config_include_keys is None or key in config_include_keys)
+        if key not in (excluded or ()) and (included is None or key in included)
     }
-    _current.config.update(hyperparameters)
-    return _current
 
 
 def log(

@@ -138,7 +138,7 @@ def diagnosis(
     history = RunHistory(Facts.decode(body) for _, body in records if body is not None)
     silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S) if now_ns else 0.0
     report = diagnose(history, steps, passed=not now, silent_s=silent_s)
-    told = run_as_json(found.run.key, history, with_places(report, places_of(found)))
+    told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
     return {key: _shortened(value) for key, value in told.items()}
 
 

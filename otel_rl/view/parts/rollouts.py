@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from otel_rl.bridge.journal.run_reader import TableRow, read_tables
-from otel_rl.records import CONSOLE
+from otel_rl.records import CONSOLE, STACKS
 from otel_rl.view.journals import Found
 from otel_rl.view.text import label, passage
 
@@ -12,6 +12,7 @@ __all__ = ["rollouts"]
 
 _MOST: Final = 200
 _OWN: Final = "diagnosis/"
+_STACKS: Final = f"/{STACKS}"
 
 
 def rollouts(found: Found, *, search: str = "", table: str = "") -> dict[str, Any]:
@@ -52,7 +53,7 @@ def rollouts(found: Found, *, search: str = "", table: str = "") -> dict[str, An
 
 
 def _is_rollouts(key: str) -> bool:
-    return key != CONSOLE and not key.startswith(_OWN)
+    return key != CONSOLE and not key.startswith(_OWN) and not key.endswith(_STACKS)
 
 
 def _samples(rows: Sequence[TableRow], table: str) -> Iterator[dict[str, Any]]:

@@ -112,7 +112,9 @@ def end_span(flow: Timeline, frame: Frame, error: BaseException | None) -> None:
 
 def _record(span: Span, error: Exception, time_ns: int) -> None:
     """Record an exception as OpenTelemetry's SDK does, without secrets."""
-    from otel_rl.worker.events.masking import masked_message  # slow to import, seldom needed
+    from otel_rl.worker.events.masked_messages import (
+        masked_message,  # slow to import, seldom needed
+    )
 
     message = masked_message(text_of(error))
     stacktrace = masked_message("".join(traceback.format_exception(error)))

@@ -1,13 +1,13 @@
-"""Masks secrets in what a worker tells: arguments, lines of text, messages of errors."""
+"""Masks secrets in what a worker tells of its start: arguments, lines of text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from otel_rl.redaction import redacted
 from otel_rl.worker.otlp.anyvalue import cut
 
-__all__ = ["masked", "masked_lines", "masked_message"]
+__all__ = ["is_secret", "masked", "masked_lines"]
 
 _MAX_ARGUMENT_CHARS: Final = 4_096
 _MAX_ARGUMENTS: Final = 1_024
@@ -17,26 +17,6 @@ _SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w./-]*)=(.*)", re.DOTALL)
 # Possessive, and only from the beginning of a word: linear also in a line without any space.
 _NAME_IN_LINE = re.compile(r"(?<![\w.-])([\w.-]++)[\"']?\s*+[:=]\s*+(?=\S)")
 _MASK: Final = "***"
-
-# Also as in "Incorrect API key provided: X".
-_NAME = re.compile(
-    r"""(?<![\w.-])([A-Za-z_][\w.-]*|(?:api|access|secret)\ (?:key|token)(?:\ \w+)?)
-        ["']?\s*[:=]\s*(["']?)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_SPACED = re.compile(r"(?:api|access|secret) (?:key|token).*", re.IGNORECASE)
-_VALUE: Final[Mapping[str, re.Pattern[str]]] = {
-    "": re.compile(r"[^\s\"',;&)}\]]+"),
-    "'": re.compile(r"[^']+"),
-    '"': re.compile(r'[^"]+'),
-}
-
-# What looks like a key of a provider, a signed token, or a random text of both digits and letters.
-_KEY = re.compile(
-    r"\b(?:(?:sk|pk|hf|ghp|gho|ghs|glpat|xox[a-z]|github_pat|local)[-_][\w-]{12,}"
-    r"|AKIA[0-9A-Z]{12,}|eyJ[\w-]{8,}\.[\w.-]+"
-    r"|(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{32,})"
-)
 
 # Narrower than the rule for settings of the bridge: a researcher looks for ``max_tokens``,
 # ``pad_token`` and ``prompt_key``.
@@ -56,36 +36,21 @@ def masked(arguments: Sequence[str]) -> list[str]:
     ``--api-key X``, ``--api-key=X``, ``wandb.key=X`` as of Hydra, and passwords in URLs.
     """
     shown: list[str] = []
-    is_secret = False
+    follows_secret = False
     for argument in arguments[:_MAX_ARGUMENTS]:
         option, setting = _OPTION.fullmatch(argument), _SETTING.fullmatch(argument)
-        if is_secret and option is None:
+        if follows_secret and option is None:
             shown.append(_MASK)
-            is_secret = False
+            follows_secret = False
             continue
-        is_secret = False
-        if option is not None and _is_secret(option[1]):
-            is_secret = not option[2]
+        follows_secret = False
+        if option is not None and is_secret(option[1]):
+            follows_secret = not option[2]
             argument = f"{argument[: option.start(3)]}{_MASK}" if option[2] else argument
-        elif setting is not None and _is_secret(setting[1]):
+        elif setting is not None and is_secret(setting[1]):
             argument = f"{argument[: setting.start(2)]}{_MASK}"
         shown.append(cut(redacted(argument, with_names=False), _MAX_ARGUMENT_CHARS))
     return shown
-
-
-def masked_message(text: str) -> str:
-    """Return a text, such as the message of an error, with secrets masked."""
-    text = redacted(text, with_names=False)
-    parts: list[str] = []
-    end = 0
-    for found in _NAME.finditer(text):
-        is_secret = _is_secret(found[1]) or _SPACED.fullmatch(found[1]) is not None
-        value = _VALUE[found[2]].match(text, found.end()) if is_secret else None
-        if value is not None and found.start() >= end:
-            parts += [text[end : found.end()], _MASK]
-            end = value.end()
-    parts.append(text[end:])
-    return _KEY.sub(_MASK, "".join(parts))
 
 
 def masked_lines(text: str) -> str:
@@ -94,7 +59,7 @@ def masked_lines(text: str) -> str:
     copied = position = 0
     while (found := _NAME_IN_LINE.search(text, position)) is not None:
         position = found.end()
-        if _is_secret(found[1]):
+        if is_secret(found[1]):
             shown += text[copied:position], _MASK
             copied = position = _end_of_line(text, position)
     return redacted("".join((*shown, text[copied:])), with_names=False)
@@ -105,5 +70,6 @@ def _end_of_line(text: str, position: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Report whether what follows a name in arguments or text is a secret."""
     return _SECRET.fullmatch(name) is not None

@@ -129,6 +129,30 @@ def identify(
     named = worker_names(
         environ, process_name, given=WorkerNames(experiment, trial, role), default_role=default_role
     )
+    found_experiment, found_role = _required(named)
+    found_trial = named.trial or DEFAULT_TRIAL
+    place_index, place_count = place_of(
+        environ, inherited, index, count, _named_index(process_name, found_role)
+    )
+    default_id = run_id(found_experiment, found_trial)
+    default_service = (
+        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
+    )
+    return Identity(
+        experiment=found_experiment,
+        trial=found_trial,
+        role=found_role,
+        index=place_index,
+        count=place_count,
+        tag=tag_of(environ, tag),
+        run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
+        service_name=str(extra.pop("service.name", None) or default_service),
+        extra=tuple(sorted(extra.items())),
+    )
+
+
+def _required(named: WorkerNames) -> tuple[str, str]:
+    """Return the experiment and the role, which have no default."""
     if named.experiment is None:
         raise ConfigError(
             "experiment: no experiment was named.",
@@ -140,25 +164,7 @@ def identify(
             hint='Pass init(role="trainer", ...) (or generator, replay_buffer, reward, any word) '
             "or set OTEL_RL_ROLE.",
         )
-    found_trial = named.trial or DEFAULT_TRIAL
-    place_index, place_count = place_of(
-        environ, inherited, index, count, _named_index(process_name, named.role)
-    )
-    default_id = run_id(named.experiment, found_trial)
-    default_service = (
-        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{named.role}"
-    )
-    return Identity(
-        experiment=named.experiment,
-        trial=found_trial,
-        role=named.role,
-        index=place_index,
-        count=place_count,
-        tag=tag_of(environ, tag),
-        run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
-        service_name=str(extra.pop("service.name", None) or default_service),
-        extra=tuple(sorted(extra.items())),
-    )
+    return named.experiment, named.role
 
 
 def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, AttributeValue]:

@@ -19,7 +19,15 @@ from otel_rl.worker.phases.frames import Frame
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["abandon_elsewhere", "current", "forget_all", "forget_dead", "open_frames", "views"]
+__all__ = [
+    "abandon_elsewhere",
+    "current",
+    "flows",
+    "forget_all",
+    "forget_dead",
+    "open_frames",
+    "views",
+]
 
 _open: dict[int, Timeline] = {}
 """Timelines with open frames, by id. Each is added and removed by its own flow."""
@@ -79,6 +87,11 @@ def views() -> list[TimelineView]:
     now_ns = monotonic_ns()
     found = (timeline.look(now_ns) for timeline in tuple(_open.values()))
     return [view for view in found if view is not None]
+
+
+def flows() -> list[Timeline]:
+    """Return the timelines with open frames. Thread-safe."""
+    return [*_open.values()]
 
 
 def open_frames() -> list[tuple[Frame, int]]:

@@ -124,6 +124,11 @@ class Timeline:
         step = self._step() if self._frames else None
         return None if step is None else step.number
 
+    @property
+    def flow(self) -> "tuple[threading.Thread, asyncio.Task[object] | None]":
+        """Thread of the flow, and its task if it is one."""
+        return self._thread, None if self._task is None else self._task()
+
     def open_phase(
         self, opener: object, name: str, phase_class: str | None = None
     ) -> Frame | Refused:

@@ -66,6 +66,15 @@ def test_a_late_joiner_is_named() -> None:
     assert any("workers of" in change for change in report.changes)
 
 
+def test_a_worker_that_died_is_no_deliberate_change() -> None:
+    def dies(program: Program) -> Sequence[Effect]:
+        return [Deaths(program.workers(program.maker)[-1], frozenset({SINCE}), Death.RAISED)]
+
+    report = diagnose(Played(12, Topology.QUEUE, Style.PHASES, dies).history, passed=True)
+    assert report.causes[0].kind is Kind.CRASH
+    assert not report.changes
+
+
 def test_a_run_without_a_change_names_none() -> None:
     report = diagnose(Played(5, Topology.LOCKSTEP, Style.PHASES).history, passed=True)
     assert report.verdict is Verdict.HEALTHY

@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_jsonl",
     "check_server",
+    "check_settings",
     "check_wandb",
     "check_writable",
     "validate_jsonl",
@@ -76,11 +77,25 @@ def validate_jsonl(attributes: Mapping[str, str]) -> None:
 
 def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
     """Check the settings and the directory."""
+    wrong = check_settings("jsonl settings", validate_jsonl, attributes)
+    return [wrong or check_writable("tracker directory", directory)]
+
+
+def check_settings(
+    name: str, validate: Callable[[Mapping[str, str]], None], attributes: Mapping[str, str]
+) -> CheckResult | None:
+    """Return what is wrong with the settings; None if nothing is.
+
+    Args:
+        name: Of the check.
+        validate: Raises ConfigError if something is.
+        attributes: Of a run.
+    """
     try:
-        validate_jsonl(attributes)
+        validate(attributes)
     except ConfigError as exc:
-        return [CheckResult("jsonl settings", exc.args[0], ok=False, hint=exc.hint)]
-    return [check_writable("tracker directory", directory)]
+        return CheckResult(name, exc.args[0], ok=False, hint=exc.hint)
+    return None
 
 
 def check_writable(name: str, directory: Path) -> CheckResult:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.kinds.checks import check_server, check_writable
+from otel_rl.bridge.delivery.kinds.checks import check_server, check_settings, check_writable
 from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
 from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.wandb.account import without_key
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import MissingExtra
 
 __all__ = ["MLFLOW"]
 
@@ -25,10 +25,9 @@ def _validate(attributes: Mapping[str, str]) -> None:
 
 
 def _check(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
-    try:
-        _validate(attributes)
-    except ConfigError as exc:
-        return [CheckResult("mlflow settings", exc.args[0], ok=False, hint=exc.hint)]
+    wrong = check_settings("mlflow settings", _validate, attributes)
+    if wrong is not None:
+        return [wrong]
     results = [check_writable("tracker directory", directory)]
     uri = MlflowSettings.parse(attributes).uri(os.environ)
     if urlsplit(uri).scheme in ("http", "https"):

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.delivery.kinds.checks import check_server, check_writable
+from otel_rl.bridge.delivery.kinds.checks import check_server, check_settings, check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import without_key
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import MissingExtra
 
 __all__ = ["TRACKIO"]
 
@@ -22,10 +22,9 @@ def _validate(attributes: Mapping[str, str]) -> None:
 
 
 def _check(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
-    try:
-        _validate(attributes)
-    except ConfigError as exc:
-        return [CheckResult("trackio settings", exc.args[0], ok=False, hint=exc.hint)]
+    wrong = check_settings("trackio settings", _validate, attributes)
+    if wrong is not None:
+        return [wrong]
     results = [check_writable("tracker directory", directory)]
     place = TrackioSettings.parse(attributes).place(os.environ)
     if place.startswith("http"):

@@ -18,7 +18,7 @@ from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.listener import BoundedListener
-from otel_rl.bridge.ingest.http.uvicorn_protocol import BoundedProtocol, SenderTimeouts
+from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts, TimedProtocol
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tls import Tls
@@ -89,7 +89,7 @@ class HttpServer:
         config = uvicorn.Config(
             create_app(intake, routes),
             # uvicorn calls the value; its annotation is a class.
-            http=partial(BoundedProtocol, patience=patience),  # type: ignore[arg-type]
+            http=partial(TimedProtocol, patience=patience),  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,

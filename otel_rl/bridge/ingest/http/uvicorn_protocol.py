@@ -1,16 +1,13 @@
-"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on what a sender may send and how long.
+"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on what a sender may send.
 
-By itself uvicorn waits without limit for headers, and for the sender to read its answer: a few
-thousand half-open requests would take every file descriptor of the bridge. The parser bounds
-neither headers nor trailers, nor the requests that a sender sends ahead. The timeout of the body is
-in ``body.py``. A gRPC client at the HTTP port gets an answer that names the right port.
+By itself the parser bounds neither headers nor trailers, nor the requests that a sender sends
+ahead. A gRPC client at the HTTP port gets an answer that names the right port.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
@@ -22,7 +19,7 @@ from uvicorn.server import ServerState
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 
-__all__ = ["BoundedProtocol", "SenderTimeouts"]
+__all__ = ["BoundedProtocol"]
 
 # uvicorn logs a warning for every request that is not HTTP. Here they are counted.
 _log = logging.getLogger(__name__)
@@ -36,44 +33,19 @@ _PREFACE = b"PRI * HTTP/2.0\r\n"
 # bytes, so what was sent behind it is parsed later.
 _SLICE_BYTES = 8 << 10
 
-# Of a stopping server: for a sender to answer the end of its TLS connection. One that sends nothing
-# at the moment does not read it either.
-_GOODBYE_S = 0.5
-
 _INVALID = "Invalid HTTP request received."
 
 
-@dataclass(frozen=True, slots=True)
-class SenderTimeouts:
-    """Timeouts of a connection.
-
-    Attributes:
-        header_timeout_s: From the first byte of a request, or from the connection if it is the
-            first one, to the end of the headers.
-        answer_timeout_s: For the sender to make room for an answer.
-        count: Counts a request that ended before it reached the application.
-        set_busy: Called with a file descriptor and whether that connection has a complete request.
-        on_http2: Counts an HTTP/2 connection, and returns the advice for its sender.
-    """
-
-    header_timeout_s: float
-    answer_timeout_s: float
-    count: Callable[[Outcome], None]
-    set_busy: Callable[..., None]
-    on_http2: Callable[[], str]
-
-
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes connections that are too slow to send headers or to read answers.
-
-    Between requests uvicorn's own keep-alive timeout holds.
+    """Parses a bounded part of what a sender sends, and the rest when its answer is due.
 
     Args:
         config: Passed on.
         server_state: Passed on.
         app_state: Passed on.
         _loop: Passed on.
-        patience: The timeouts.
+        count: Counts a request that ended before it reached the application.
+        on_http2: Counts an HTTP/2 connection, and returns the advice for its sender.
     """
 
     def __init__(
@@ -83,14 +55,13 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        patience: SenderTimeouts,
+        count: Callable[[Outcome], None],
+        on_http2: Callable[[], str],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.logger = _log
-        self._patience = patience
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._answer_timer: asyncio.TimerHandle | None = None
-        self._goodbye_timer: asyncio.TimerHandle | None = None
+        self._count = count
+        self._on_http2 = on_http2
         # The first bytes, as long as they may be the preface; then None.
         self._head: bytes | None = b""
         # Received since the parser last came to the end of a head, or to a piece of a body.
@@ -99,25 +70,21 @@ class BoundedProtocol(HttpToolsProtocol):
         # Received behind a request that waits for its turn.
         self._unparsed: deque[bytes] = deque()
         self._is_broken = False
-        self._number = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout of the first request."""
+        """Read on only when nothing waits that was read before."""
         # One transport for both directions, as in uvicorn.
         super().connection_made(transport)
         self.flow = _Flow(transport, lambda: not (self.pipeline or self._unparsed))
-        own = transport.get_extra_info("socket")
-        self._number = -1 if own is None else own.fileno()
-        self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes, and check whether they complete the headers."""
+        """Parse bytes, unless they are the preface of HTTP/2."""
         if self.transport.is_closing() or self._is_broken:
             return
         if self._head is not None:
             self._head += data
             if self._head.startswith(_PREFACE):
-                super().send_400_response(self._patience.on_http2())
+                super().send_400_response(self._on_http2())
                 return
             if _PREFACE.startswith(self._head):
                 self._pending_bytes = len(self._head)
@@ -126,11 +93,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._unparsed.extend(_slices(data))
         self._parse()
-        if self._is_answering:
-            self._stop_header_timer()
-        elif self._header_timer is None:
-            self._start_header_timer()
-        self._say_whether_busy()
+        self._have_parsed()
+
+    def _have_parsed(self) -> None:
+        """Take note of received bytes that were parsed, or wait for their turn."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are ignored, since the request is being handled already."""
@@ -165,7 +131,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_broken and not self._is_answering:
             self.send_400_response(_INVALID)
         self.flow.resume_reading()
-        self._say_whether_busy()
 
     def _parse(self) -> None:
         """Parse what has arrived, up to a request that has to wait for its turn."""
@@ -175,30 +140,20 @@ class BoundedProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
-                self._ignore(offer, data)
+                if self.parser.get_method() == b"CONNECT":
+                    self._break_off()
+                    continue
+                head = _without_offer(self.parser, self.url, self.headers)
+                self._unparsed.appendleft(head + data[offer.args[0] :])
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                self._pending_bytes = 0
             except httptools.HttpParserError:
                 self._break_off()
         if self._unparsed:
             self.flow.pause_reading()
         elif self._pending_bytes > MAX_HEAD_BYTES and not self._is_broken:
             self._break_off()
-
-    def _ignore(self, offer: httptools.HttpParserUpgrade, data: bytes) -> None:
-        """Parse a request again without its offer of another protocol.
-
-        A server may ignore it (RFC 9110, section 7.8). The parser takes what follows the head for
-        the other protocol, also where that is a body.
-        """
-        if self.parser.get_method() == b"CONNECT":
-            self._break_off()
-            return
-        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
-        head = [b"%b %b HTTP/%b" % (method, self.url, version)]
-        head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-        self._pending_bytes = 0
-        self._unparsed.appendleft(b"\r\n".join(head) + b"\r\n\r\n" + data[offer.args[0] :])
 
     def _break_off(self) -> None:
         """Refuse what cannot be parsed; requests before it are answered first."""
@@ -222,72 +177,11 @@ class BoundedProtocol(HttpToolsProtocol):
             return True
         return self._is_answering and not self.cycle.more_body
 
-    def _say_whether_busy(self) -> None:
-        if not self.transport.is_closing():  # otherwise its descriptor may be reused
-            self._patience.set_busy(self._number, is_busy=self._is_stored)
-
-    def pause_writing(self) -> None:
-        """Start the timeout of the answer."""
-        super().pause_writing()
-        self._answer_timer = self.loop.call_later(
-            self._patience.answer_timeout_s, self._give_up_answer
-        )
-
-    def resume_writing(self) -> None:
-        """Stop the timeout: the sender has read its answers."""
-        self._stop_answer_timer()
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timeouts."""
-        self._stop_header_timer()
-        self._stop_answer_timer()
-        if self._goodbye_timer is not None:
-            self._goodbye_timer.cancel()
-        super().connection_lost(exc)
-
-    def shutdown(self) -> None:
-        """End the connection, after the request that it has, if any."""
-        super().shutdown()
-        if self.transport.is_closing():
-            self._goodbye_timer = self.loop.call_later(_GOODBYE_S, self._give_up_goodbye)
-
     def send_400_response(self, msg: str) -> None:
         """Answer input that is not HTTP."""
         if not self._is_answering:  # otherwise the application counts the request
-            self._patience.count(Outcome.MALFORMED)
+            self._count(Outcome.MALFORMED)
         super().send_400_response(msg)
-
-    def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(
-            self._patience.header_timeout_s, self._give_up_headers
-        )
-
-    def _stop_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _give_up_headers(self) -> None:
-        self._header_timer = None
-        if not self._is_answering:
-            if self._pending_bytes:  # otherwise nothing was sent, as by a port scan
-                self._patience.count(Outcome.SLOW)
-            self.transport.close()
-
-    def _give_up_goodbye(self) -> None:
-        if not self.transport.get_write_buffer_size():  # otherwise an answer is on its way
-            self.transport.abort()
-
-    def _stop_answer_timer(self) -> None:
-        if self._answer_timer is not None:
-            self._answer_timer.cancel()
-            self._answer_timer = None
-
-    def _give_up_answer(self) -> None:
-        self._answer_timer = None
-        self._patience.count(Outcome.SLOW)
-        self.transport.abort()
 
 
 class _Flow(FlowControl):
@@ -311,3 +205,17 @@ def _slices(data: bytes) -> list[bytes]:
     if len(data) <= _SLICE_BYTES:
         return [data]
     return [data[at : at + _SLICE_BYTES] for at in range(0, len(data), _SLICE_BYTES)]
+
+
+def _without_offer(
+    parser: httptools.HttpRequestParser, url: bytes, headers: list[tuple[bytes, bytes]]
+) -> bytes:
+    """Return the head of a request without its offer of another protocol, to be parsed again.
+
+    A server may ignore it (RFC 9110, section 7.8). The parser takes what follows the head for the
+    other protocol, also where that is a body.
+    """
+    version = parser.get_http_version().encode()
+    head = [b"%b %b HTTP/%b" % (parser.get_method(), url, version)]
+    head += [b"%b: %b" % header for header in headers if header[0] != b"upgrade"]
+    return b"\r\n".join(head) + b"\r\n\r\n"

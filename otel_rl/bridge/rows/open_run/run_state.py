@@ -69,6 +69,10 @@ class RunState:
             ChangeThrottle(),
         )
 
+    def leave_batch(self) -> None:
+        """Abandon the rest of the batch that is taken in parts."""
+        self.begun = None
+
     def to_wire(self) -> wire.Aligner:
         """Return the state for the journal, without the settings.
 

@@ -49,7 +49,7 @@ class BatchReading:
                 run.reads_on = True
                 return
             run.cut = None
-            run.aligner.leave_batch()
+            run.aligner.state.leave_batch()
         if not self._run_store.has_room(key):
             return
         if self._troubles.is_one_by_one(key):

@@ -64,6 +64,21 @@ def test_a_check_says_that_the_server_cannot_be_reached(
 
 
 @pytest.mark.parametrize(
+    ("name", "option"), [("mlflow", "tracking_uri"), ("trackio", "server_url")]
+)
+def test_a_check_says_that_a_server_of_others_cannot_be_reached_and_no_password(
+    tmp_path: Path, name: str, option: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    last = backend(name).check({option: f"http://me:hunter2@127.0.0.1:{port}"}, tmp_path)[-1]
+    assert (last.name, last.ok) == (f"{name} server", False)
+    assert "cannot be reached" in last.message
+    assert "hunter2" not in last.message
+    assert last.hint.startswith("Rows are kept")
+
+
+@pytest.mark.parametrize(
     ("name", "features", "ok", "message"),
     [
         ("ours", [14, 67], True, "is there, and in shared mode"),

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -117,3 +118,24 @@ def test_a_connection_that_fails_in_every_way_leaves_no_caller_waiting(tmp_path:
                 journal.write(lambda connection: cast("sqlite3.Connection", connection).close())
     finally:
         journal.close()
+
+
+def test_a_read_beside_unfinished_batches_does_not_look_at_the_whole_backlog(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(journal)
+    spool.append([batch() for _ in range(2_000)])
+    taken = {one.offset for one in spool.read(KEY, max_bytes=3)}
+    with journal.read() as connection:
+        opened, looked = connection, 0
+
+        def look() -> None:
+            nonlocal looked
+            looked += 1
+
+        opened.set_progress_handler(look, 1)
+        monkeypatch.setattr(journal, "read", lambda: nullcontext(opened))
+        found = spool.read(KEY, max_bytes=1, but=taken)
+        opened.set_progress_handler(None, 0)
+    assert [one.offset for one in found] == [max(taken) + 1]
+    assert looked < 500, "steps of SQLite's machine"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.archive.file_writer import FileHead, table_of, write_file
+from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
 from otel_rl.bridge.replay.archived_run import archived_run, identity_of
@@ -97,11 +98,15 @@ def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[
     return [*rows, *aligner.close(now_ns, everything=True)], files
 
 
+def unexpected(fault: JournalError) -> None:
+    pytest.fail(str(fault))
+
+
 def written(directory: Path, files: Sequence[Sequence[bytes]]) -> ArchiveFiles:
     for number, parts in enumerate(files):
         path = directory / "run" / f"{number}.parquet"
         write_file(path, table_of(FileHead(str(path), KEY.experiment, KEY.trial), parts))
-    (found,) = archives_below(directory)
+    (found,) = archives_below(directory, unexpected)
     return found
 
 
@@ -160,10 +165,25 @@ def test_other_files_or_rules_are_another_source(tmp_path: Path) -> None:
     assert identity_of(archive, settings) == marks[0]
 
 
-def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(JournalError, match=r"a\.parquet.* cannot be read"):
-        [*archives_below(tmp_path)]
+def test_a_replay_that_is_interrupted_ends_before_its_rows_are_made(tmp_path: Path) -> None:
+    settings = AlignSettings()
+    _, files = original(settings)
+    archive = written(tmp_path / "archive", files)
+    with closing(SqliteJournal(tmp_path / "scratch")) as journal:
+        with pytest.raises(JournalError, match="interrupted"):
+            archived_run(archive, journal, settings, is_over=lambda: True)
+        assert RunStore(journal).next_row(KEY) == 0
+
+
+def test_a_run_with_a_damaged_file_is_named_and_others_are_found(tmp_path: Path) -> None:
+    _, files = original(AlignSettings())
+    archive = written(tmp_path, files)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "a.parquet").write_bytes(b"PAR1 and no more")
+    faults: list[JournalError] = []
+    assert [*archives_below(tmp_path, faults.append)] == [archive]
+    (fault,) = faults
+    assert "a.parquet' cannot be read" in str(fault)
 
 
 def test_files_of_other_programs_are_left_alone(tmp_path: Path) -> None:
@@ -171,4 +191,4 @@ def test_files_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"value": [1.0]}), tmp_path / "other.parquet")
-    assert [*archives_below(tmp_path)] == []
+    assert [*archives_below(tmp_path, unexpected)] == []

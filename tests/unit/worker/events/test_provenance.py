@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.worker.events import provenance as module
-from otel_rl.worker.events.masking import masked, masked_lines, masked_message
+from otel_rl.worker.events.masked_messages import masked_message
+from otel_rl.worker.events.masking import masked, masked_lines
 from otel_rl.worker.events.provenance import provenance
 
 

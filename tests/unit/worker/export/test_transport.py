@@ -36,6 +36,16 @@ def over_http(url: str, environ: dict[str, str] | None = None) -> Transport:
     return open_transport(read_settings(environ or {}, endpoint=url).metrics)
 
 
+def through_requests(url: str, environ: dict[str, str] | None = None) -> Transport:
+    """Credentials in a URL are left to ``requests``."""
+    return over_http(url.replace("://", "://user:secret@"), environ)
+
+
+EITHER_CLIENT = pytest.mark.parametrize("over", [over_http, through_requests])
+Opened = Callable[..., Transport]
+
+
+@EITHER_CLIENT
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
@@ -52,9 +62,11 @@ def over_http(url: str, environ: dict[str, str] | None = None) -> Transport:
         (302, Outcome.REFUSED),
     ],
 )
-def test_http_statuses_are_retried_as_otlp_says(sink: Sink, status: int, outcome: Outcome) -> None:
+def test_http_statuses_are_retried_as_otlp_says(
+    sink: Sink, status: int, outcome: Outcome, over: Opened
+) -> None:
     sink.answer = lambda _number: (status, {"Location": "/"}, b"")
-    assert over_http(sink.url).send(b"").outcome is outcome
+    assert over(sink.url).send(b"").outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -98,17 +110,19 @@ def test_an_answer_that_is_no_protobuf_is_still_an_acknowledgement(sink: Sink) -
     assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
 
 
-def test_a_refused_connection_is_retried() -> None:
+@EITHER_CLIENT
+def test_a_refused_connection_is_retried(over: Opened) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    assert over_http(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
+    assert over(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
 
 
-def test_an_endpoint_that_accepts_and_never_answers_is_retried() -> None:
+@EITHER_CLIENT
+def test_an_endpoint_that_accepts_and_never_answers_is_retried(over: Opened) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        transport = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
+        transport = over(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
         assert transport.send(b"").outcome is Outcome.RETRY
 
 
@@ -190,15 +204,17 @@ def test_a_certificate_that_vanishes_between_two_connections_is_said(tmp_path: P
     assert "No such file" in reply.message
 
 
-def test_requests_follow_each_other_on_one_connection(sink: Sink) -> None:
-    transport = over_http(sink.url)
+@EITHER_CLIENT
+def test_requests_follow_each_other_on_one_connection(sink: Sink, over: Opened) -> None:
+    transport = over(sink.url)
     sink.answer = lambda number: (503, {}, b"") if number == 1 else (200, {}, b"")
     outcomes = [transport.send(b"").outcome for _ in range(4)]
     assert outcomes == [Outcome.ACCEPTED, Outcome.RETRY, Outcome.ACCEPTED, Outcome.ACCEPTED]
     assert len(set(sink.ports)) == 1
 
 
-def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
+@EITHER_CLIENT
+def test_an_answer_that_breaks_off_is_no_acknowledgement(over: Opened) -> None:
     with socket.create_server(("127.0.0.1", 0)) as half:
         url = f"http://127.0.0.1:{half.getsockname()[1]}"
 
@@ -210,7 +226,7 @@ def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
 
         with futures.ThreadPoolExecutor(1) as thread:
             answered = thread.submit(answer)
-            reply = over_http(url).send(b"")
+            reply = over(url).send(b"")
             answered.result(60)
     assert reply.outcome is Outcome.RETRY
     assert not reply.unreachable
@@ -401,14 +417,15 @@ LONG_ANSWERS = {
 }
 
 
+@EITHER_CLIENT
 @pytest.mark.parametrize("answer", LONG_ANSWERS.values(), ids=LONG_ANSWERS)
 def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_again(
-    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]], over: Opened
 ) -> None:
     server = hostile(answer())
     tracemalloc.start()
     try:
-        reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+        reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -421,16 +438,17 @@ def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_
     assert most_bytes < 16 * LIMIT
 
 
+@EITHER_CLIENT
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [("400 Bad", Outcome.REFUSED), ("503 Away", Outcome.RETRY), ("307 There", Outcome.REFUSED)],
 )
 def test_a_status_stands_though_its_body_does_not_end(
-    hostile: Callable[..., Hostile], status: str, outcome: Outcome
+    hostile: Callable[..., Hostile], status: str, outcome: Outcome, over: Opened
 ) -> None:
     answer = [head(status, "Retry-After: 7", "Location: /"), *itertools.repeat(BLOCK, MANY)]
     server = hostile(answer)
-    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+    reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
     server.close()
     assert reply.outcome is outcome
     assert server.was_hung_up_on
@@ -448,36 +466,38 @@ SLOW_ANSWERS = {
 }
 
 
+@EITHER_CLIENT
 @pytest.mark.parametrize("answer", SLOW_ANSWERS.values(), ids=SLOW_ANSWERS)
 def test_the_time_for_a_call_is_for_all_of_it_however_slowly_the_answer_drips(
-    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]], over: Opened
 ) -> None:
     server = hostile(answer(), pause_s=0.01)  # all of it would take 20 s
-    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
+    reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
     assert reply.outcome is Outcome.RETRY
     server.ended.set()  # from here on as fast as it can
     server.close()
     assert server.was_hung_up_on
 
 
-def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it() -> None:
+@EITHER_CLIENT
+def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it(over: Opened) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        over = threading.Event()
+        is_over = threading.Event()
         took: list[int] = []
 
         def drip() -> None:
             peer, _ = listener.accept()
             with peer:
-                while not over.wait(0.01):
+                while not is_over.wait(0.01):
                     took.append(len(peer.recv(4096)))
 
         thread = threading.Thread(target=drip)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         body = bytes(64 << 20)
-        reply = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
-        over.set()
+        reply = over(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
+        is_over.set()
         thread.join()
     assert reply.outcome is Outcome.RETRY
     assert sum(took) < len(body)
@@ -500,10 +520,11 @@ def test_a_zipped_answer_is_read_as_far_as_the_bound(hostile: Callable[..., Host
         assert most_bytes < 16 * LIMIT
 
 
-def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
+@EITHER_CLIENT
+def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink, over: Opened) -> None:
     answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
     sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
-    transport = over_http(sink.url)
+    transport = over(sink.url)
     for _ in range(4):
         transport.send(b"")
     assert len(set(sink.ports)) == 1
@@ -524,3 +545,92 @@ def test_of_a_long_answer_over_grpc_little_is_read(
     transport.close()
     assert before.outcome is Outcome.RETRY
     assert after.outcome is Outcome.ACCEPTED
+
+
+def test_a_header_in_the_environment_adds_no_header_of_its_own(sink: Sink) -> None:
+    transport = over_http(sink.url, {"OTEL_EXPORTER_OTLP_HEADERS": "a=b%0D%0Ax-more:1"})
+    reply = transport.send(b"")
+    assert reply.outcome is Outcome.REFUSED
+    assert "more than one line" in reply.message
+    assert sink.headers == []
+
+
+def test_credentials_in_the_url_are_sent_and_not_told(sink: Sink) -> None:
+    transport = through_requests(sink.url)
+    assert transport.send(b"").outcome is Outcome.ACCEPTED
+    assert sink.headers[0]["authorization"].startswith("Basic ")
+    sink.answer = lambda _number: (400, {}, b"")
+    reply = transport.send(b"")
+    assert "400" in reply.message
+    assert "secret" not in reply.message
+
+
+ODD_ANSWERS = {
+    "chunks with extensions and trailers": (
+        head("200 OK", "Transfer-Encoding: chunked")
+        + b"2;a=b\r\n\n\x05\r\n5\r\n\x12\x03why\r\n0\r\nA: b\r\n\r\n",
+        Outcome.ACCEPTED,
+        "why",
+    ),
+    "interim answers": (
+        head("103 Early Hints", "Link: x") + head("200 OK", "Content-Length: 0"),
+        Outcome.ACCEPTED,
+        "",
+    ),
+    "no body": (head("204 No Content"), Outcome.ACCEPTED, ""),
+    "bare line feeds": (b"HTTP/1.0 503 Away\nRetry-After: 7\n\n", Outcome.RETRY, "HTTP 503 Away"),
+    "no reason": (head("200", "content-length: 0"), Outcome.ACCEPTED, ""),
+    "equal lengths": (
+        head("200 OK", "Content-Length: 0", "Content-Length: 0"),
+        Outcome.ACCEPTED,
+        "",
+    ),
+    "different lengths": (
+        head("200 OK", "Content-Length: 0", "Content-Length: 1") + b"x",
+        Outcome.RETRY,
+        "no valid length",
+    ),
+    "chunks without a size": (
+        head("200 OK", "Transfer-Encoding: chunked") + b"x\r\n",
+        Outcome.RETRY,
+        "no valid chunks",
+    ),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", Outcome.RETRY, "no HTTP"),
+    "nothing": (b"", Outcome.RETRY, "broke off"),
+}
+
+
+@pytest.mark.parametrize(("answer", "outcome", "message"), ODD_ANSWERS.values(), ids=ODD_ANSWERS)
+def test_odd_answers_are_read_as_http_says(
+    hostile: Callable[..., Hostile], answer: bytes, outcome: Outcome, message: str
+) -> None:
+    server = hostile([answer])
+    reply = over_http(server.url).send(b"")
+    assert reply.outcome is outcome
+    assert message in reply.message
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        closed = threading.Event()
+
+        def serve() -> None:
+            for _ in range(2):
+                try:
+                    peer, _ = listener.accept()
+                except TimeoutError:
+                    return  # the outcome says it
+                with peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(head("200 OK", "Content-Length: 0"))
+                closed.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        transport = over_http(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        outcomes = [transport.send(b"").outcome]
+        assert closed.wait(60)
+        outcomes.append(transport.send(b"").outcome)
+        thread.join()
+    assert outcomes == [Outcome.ACCEPTED, Outcome.ACCEPTED]

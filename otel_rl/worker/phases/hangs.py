@@ -1,0 +1,135 @@
+"""Tells where a flow stands whose phase takes longer than the same phase ever took here.
+
+The exporter thread looks once per export at the phases that are open, and remembers for each name
+the longest one that it has seen end. So nothing is added to opening and closing a phase.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from otel_rl.worker.otlp.anyvalue import Plain
+from otel_rl.worker.phases.control_flows import flows
+from otel_rl.worker.phases.exclusive_time import Timeline, TimelineView
+
+__all__ = ["HangWatch", "Stack"]
+
+_LONGEST: Final = 3  # times the longest one so far
+_MAX_NAMES: Final = 256
+_MAX_TOLD: Final = 4  # flows in one export
+_AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
+_NS_PER_S: Final = 1_000_000_000
+
+
+class Stack(NamedTuple):
+    """Place of a flow in its program.
+
+    Attributes:
+        phase: The open phase.
+        step: The open step, or None.
+        age_s: Age of the phase.
+        calls: The innermost first.
+        collective: The open collective, in words; empty without a dump of one.
+    """
+
+    phase: str
+    step: int | None
+    age_s: float
+    calls: list[str]
+    collective: str
+
+    def fields(self, host: str, mask: Callable[[str], str]) -> Mapping[str, Plain]:
+        """Return the fields of the event.
+
+        Args:
+            host: Of this process.
+            mask: Removes secrets from a text.
+        """
+        return {
+            "phase": self.phase,
+            "age_s": round(self.age_s, 3),
+            "host": host,
+            "pid": os.getpid(),
+            "stack": mask("\n".join(self.calls)),
+            "collective": mask(self.collective),
+        }
+
+
+class _Seen:
+    """A phase that was open at the last look."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.age_ns = 0
+        self.tell_at_ns = 0
+
+
+class HangWatch:
+    """Phases of one process that are open for too long. One thread.
+
+    Args:
+        after_s: Age below which none is; 0 for never.
+        environ: Of the process.
+    """
+
+    def __init__(self, after_s: float, environ: Mapping[str, str] = os.environ) -> None:
+        self._after_ns = int(after_s * _NS_PER_S)
+        self._environ = environ
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a forked child."""
+        self._longest_ns: dict[str, int] = {}
+        self._open: dict[tuple[int, int], _Seen] = {}
+
+    def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
+        """Return where flows stand that are newly, or still, in a phase for too long.
+
+        Args:
+            now_ns: Of the monotonic clock.
+            wall_ns: Of the wall clock.
+        """
+        if not self._after_ns:
+            return []
+        seen: dict[tuple[int, int], _Seen] = {}
+        found: list[Stack] = []
+        for timeline in flows():
+            view = timeline.look(now_ns)
+            if view is None:
+                continue
+            # The same phase of the same flow has begun at the same time.
+            key = id(timeline), now_ns - view.phase_age_ns
+            one = seen[key] = self._open.get(key) or _Seen(view.phase)
+            one.age_ns = view.phase_age_ns
+            if len(found) < _MAX_TOLD and self._is_too_old(one):
+                one.tell_at_ns = one.age_ns + min(one.age_ns, _AGAIN_NS)
+                found.append(self._stack(timeline, view, wall_ns))
+        for key, one in self._open.items():
+            if key not in seen:
+                self._remember(one)
+        self._open = seen
+        return found
+
+    def _is_too_old(self, one: _Seen) -> bool:
+        usual_ns = _LONGEST * self._longest_ns.get(one.name, 0)
+        return one.age_ns >= max(self._after_ns, usual_ns, one.tell_at_ns)
+
+    def _remember(self, one: _Seen) -> None:
+        longest_ns = max(one.age_ns, self._longest_ns.pop(one.name, 0))
+        self._longest_ns[one.name] = longest_ns
+        if len(self._longest_ns) > _MAX_NAMES:
+            del self._longest_ns[next(iter(self._longest_ns))]
+
+    def _stack(self, timeline: Timeline, view: TimelineView, wall_ns: int) -> Stack:
+        # Not before something hangs.
+        from otel_rl.worker.phases.flight_recorder import collective_in_words
+        from otel_rl.worker.phases.stacks import stack_of
+
+        since_ns = wall_ns - view.phase_age_ns
+        return Stack(
+            view.phase,
+            view.step,
+            view.phase_age_ns / _NS_PER_S,
+            stack_of(*timeline.flow),
+            collective_in_words(self._environ, since_ns),
+        )

@@ -1,0 +1,120 @@
+"""Processes that really hang: the run and the diagnosis name the line."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rl.bridge.bridge import Bridge
+from otel_rl.bridge.config import BridgeSettings
+from tests.process.commands import clean_environment, otel_rl
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+STEPS = 10
+DEADLINE_S = 120.0
+
+PROGRAM = """
+import socket, sys, threading, time
+import otel_rl
+
+def hang_in_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def hang_in_sleep():
+    time.sleep(3_600)
+
+def hang_in_socket():
+    one, other = socket.socketpair()
+    one.recv(1)
+
+otel_rl.init(experiment=sys.argv[1], role="trainer", index=0, count=1)
+for step in range(int(sys.argv[2])):
+    with otel_rl.step(step), otel_rl.phase("train"):
+        otel_rl.mlogger.log({"loss": 1.0}, step=step)
+        time.sleep(1.0)
+with otel_rl.step(int(sys.argv[2])), otel_rl.phase("train"):
+    globals()["hang_in_" + sys.argv[1]]()
+"""
+
+LINES = {"lock": "lock.acquire()", "sleep": "time.sleep(3_600)", "socket": "one.recv(1)"}
+
+
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
+    """A bridge, and a process for each way to hang; yields the directory and the process ids."""
+    home = tmp_path_factory.mktemp("hangs")
+    listen = {"host": "127.0.0.1", "port": 0}
+    given = {
+        "data": home / "data",
+        "http": listen,
+        "grpc": {"enabled": False},
+        "tracker": {"name": "jsonl"},
+        "archive": {"enabled": False},
+    }
+    bridge = Bridge(BridgeSettings.model_validate(given))
+    bridge.start()
+    (home / "hang.py").write_text(PROGRAM)
+    environment = clean_environment(home) | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{bridge.http}",
+        "OTEL_RL_STACK_AFTER": "2",
+    }
+    processes = {
+        way: subprocess.Popen(
+            [sys.executable, home / "hang.py", way, str(STEPS)], env=environment, cwd=home
+        )
+        for way in LINES
+    }
+    try:
+        yield home, {way: process.pid for way, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        bridge.stop()
+
+
+def stack_rows(home: Path) -> list[dict[str, Any]]:
+    return [
+        row
+        for path in (home / "data").rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+        if "stacks" in line and isinstance(row := json.loads(line), dict)
+    ]
+
+
+@pytest.mark.parametrize("way", LINES)
+def test_the_diagnosis_names_the_line_of_a_process_that_hangs(
+    hanging: tuple[Path, dict[str, int]], way: str
+) -> None:
+    home, pids = hanging
+    lines = (home / "hang.py").read_text().splitlines()
+    line = max(n for n, text in enumerate(lines, 1) if text.strip() == LINES[way])
+    found: dict[str, Any] = {}
+
+    def is_found() -> bool:
+        done = otel_rl("diagnose", way, "--now", "--json", "--data", home / "data", cwd=home)
+        if done.status == 0:  # before the first rows there is no such run
+            found.update(json.loads(done.out))
+        return any(cause["stack"] for cause in found.get("causes", ()))
+
+    wait_until(is_found, timeout_s=DEADLINE_S)
+    (cause,) = found["causes"]
+    assert (cause["kind"], cause["worker"], cause["pid"]) == ("stall", "trainer/0", pids[way])
+    assert cause["host"]
+    assert cause["stack"][0].endswith(f"hang.py:{line} in hang_in_{way}")
+    assert f"at {cause['stack'][0]}" in cause["words"]
+
+
+def test_the_run_has_the_stacks(hanging: tuple[Path, dict[str, int]]) -> None:
+    home, _ = hanging
+    wait_until(lambda: len(stack_rows(home)) >= len(LINES), timeout_s=DEADLINE_S)
+    told = json.dumps(stack_rows(home))
+    assert all(f"hang_in_{way}" in told for way in LINES)
