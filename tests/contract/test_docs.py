@@ -263,3 +263,20 @@ def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
     assert callable(history)
     run = next(run_of_examples.rglob(f"{run_id('grpo-7b', 'README-0')}.jsonl"))
     assert list(history(run, "trainer/loss")) == [(step, 1 / step) for step in range(1, 6)]
+
+
+# Frameworks
+
+
+def test_frameworks_are_tried_in_the_versions_that_are_locked() -> None:
+    """The tests of ``tests/frameworks`` run with these, and so do those of W&B."""
+    page = (DOCS / "integrations.md").read_text()
+    lock = (ROOT / "tests/lab/frameworks/requirements.lock").read_text()
+    table = page.partition("tried: seen")[2].partition("\n\n")[0]
+    tried = re.findall(r"(\w+) (\d+\.\d+\.\d+)", table)
+    assert {name for name, _ in tried} == {"TRL", "transformers", "verl", "Ray", "wandb"}
+    assert [
+        f"{name} {version}"
+        for name, version in tried
+        if f"\n{name.lower()}=={version} " not in lock
+    ] == []

@@ -302,3 +302,33 @@ def test_of_very_much_that_became_of_a_sample_the_last_counts() -> None:
         *scores,
     )
     assert found[1:-2] == [(30 + n, 31 + n, "reward-0/score") for n in range(2_000)]
+
+
+def apart(wait: str = "collector_wait", *more: SpanRecord) -> list[tuple[int, int, str]]:
+    """The path of a step that nothing links to, beside samples in traces of their own."""
+    return path(
+        span("step", 0, 100, step=1),
+        span(wait, 0, 60, within="step", waits=True),
+        span("train", 60, 100, within="step"),
+        span("generate#0", 0, 50, worker="generator-0"),
+        span("generate#1", 0, 58, worker="generator-1"),
+        span("generate#2", 0, 90, worker="generator-2"),
+        *more,
+    )
+
+
+def test_in_traces_apart_a_wait_for_samples_ended_with_the_last_one() -> None:
+    assert apart() == [
+        (0, 58, "generator-1/generate"),
+        (58, 60, "trainer-0/collector_wait"),
+        (60, 100, "trainer-0/train"),
+    ]
+
+
+def test_in_traces_apart_other_waits_are_their_own_reason() -> None:
+    assert apart("rank_barrier")[0] == (0, 60, "trainer-0/rank_barrier")
+
+
+def test_where_spans_link_a_sample_without_a_link_explains_no_wait() -> None:
+    linked = span("train#2", 100, 110, uses=["generate#0"])
+    assert apart("collector_wait", linked)[0] == (0, 60, "trainer-0/collector_wait")
