@@ -32,8 +32,8 @@ def ranks(phase: str, *of: Series, role: str = "trainer") -> Spans:
 # Phases that take longer.
 
 
-@pytest.mark.parametrize(("after_s", "is_told"), [(0.82, False), (0.88, True)])
-def test_work_that_takes_less_than_1_7_times_as_long_is_not_told(
+@pytest.mark.parametrize(("after_s", "is_told"), [(0.59, False), (0.62, True)])
+def test_work_that_takes_less_than_1_2_times_as_long_is_not_told(
     after_s: float, is_told: bool
 ) -> None:
     history = made(spans=ranks("train", *[changed(0.5, after_s)] * 2))

@@ -164,7 +164,9 @@ def test_every_record_is_taken_refused_or_left_out() -> None:
     records = [*sound, *broken, *(plain_record(str(i)) for i in range(4))]
     random.shuffle(records)
     admitted = admit_logs(logs_request(*records))
-    assert (admitted.accepted, sum(admitted.refused.values()), admitted.ignored) == (7, 7, 4)
+    assert admitted.accepted == len(sound)
+    assert sum(admitted.refused.values()) == len(broken)
+    assert admitted.ignored == 4
     again = validate(Signal.LOGS, admitted.batches[0].payload, LIMITS, NOW_NS)
     assert (again.batches, again.ignored, again.refused) == (admitted.batches, 0, {})
 
