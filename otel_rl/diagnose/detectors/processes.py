@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level
@@ -58,11 +59,12 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether the run has made no step since then, far longer than one takes."""
-    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    if failure.step is None or len(begun_s) < _FEWEST_STEPS or history.last > failure.step + 1:
+    rhythm = Rhythm.of(history)
+    if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
         return False
-    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
-    return history.ends_s - begun_s[-1] > max(_AT_ONCE_S, 3 * median(gaps_s), max(gaps_s[3:]))
+    if history.last > failure.step + 1:
+        return False
+    return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
 
 
 def fell_silent_together(history: RunHistory) -> bool:
