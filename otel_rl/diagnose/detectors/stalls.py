@@ -1,6 +1,7 @@
 """Detector of runs that stand still: no step for far longer than those of this run take."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, tracks_about
@@ -11,7 +12,7 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["stalls"]
+__all__ = ["stall_s", "stalls"]
 
 _FEWEST_STEPS = 8
 _STALL_S = 10.0  # an export or two may be late
@@ -34,11 +35,9 @@ class _Age(NamedTuple):
 def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.steps < _FEWEST_STEPS:
+    if rhythm is None or rhythm.stands_s < stall_s(rhythm):
         return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
-    if stands_s < max(_STALL_S, _STALL * usual_s, _LONGEST * rhythm.longest_s):
-        return
     ages = sorted(_ages(history), reverse=True)
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
@@ -70,6 +69,13 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         silent,
         evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
     )
+
+
+def stall_s(rhythm: Rhythm) -> float:
+    """Return the time without a step from which on a run stands still; endless for a new run."""
+    if rhythm.steps < _FEWEST_STEPS:
+        return inf
+    return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:

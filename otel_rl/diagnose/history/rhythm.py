@@ -5,6 +5,7 @@ one. So a step takes the part of the time between two snapshots that is left to 
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple, Self
@@ -34,8 +35,20 @@ class Rhythm(NamedTuple):
     @classmethod
     def of(cls, history: RunHistory) -> Self | None:
         """Return the rhythm; None if the steps came at once, which tells of no time."""
-        known = sorted(history.known_steps)
         told = sorted(history.begun_s.items())
+        return cls.between(sorted(history.known_steps), told, history.ends_s)
+
+    @classmethod
+    def between(
+        cls, known: Sequence[int], told: Sequence[tuple[int, float]], ends_s: float
+    ) -> Self | None:
+        """Return the same of steps, in order.
+
+        Args:
+            known: The steps.
+            told: Those that were the newest one of a snapshot, and its time.
+            ends_s: Time of the last snapshot.
+        """
         if len(told) < 2:
             return None
         usual_s: list[float] = []
@@ -46,10 +59,6 @@ class Rhythm(NamedTuple):
             usual_s.append((next_s - begun_s) / steps)
             if before > _START:
                 longest_s.append(next_s - begun_s)
-        return cls(
-            len(known),
-            median(usual_s),
-            # A run with a single snapshot after its start has no other bound.
-            max(longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]),
-            history.ends_s - told[-1][1],
-        )
+        # A run with a single snapshot after its start has no other bound.
+        bounds_s = longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]
+        return cls(len(known), median(usual_s), max(bounds_s), ends_s - told[-1][1])
