@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -145,13 +145,17 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
+    least_s: dict[tuple[float, float], Mapping[str, float]] = {}  # most workers live as long
     for worker, lags in sorted(measured.items()):
         # The bridge's clock may be set, or all exports be held up: others count at the same time.
-        others = [
-            min(at_the_time)
-            for name, track in measured.items()
-            if name != worker and len(at_the_time := _meanwhile(track, lags)) >= 3
-        ]
+        lived = lags.times_s[0], lags.times_s[-1]
+        if lived not in least_s:
+            least_s[lived] = {
+                name: min(at_the_time)
+                for name, track in measured.items()
+                if len(at_the_time := _meanwhile(track, *lived)) >= 3
+            }
+        others = [lag_s for name, lag_s in least_s[lived].items() if name != worker]
         if len(others) < 2:
             continue
         ahead_s = median(others) - min(lags.values)
@@ -167,12 +171,9 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
 
 
-def _meanwhile(track: Track, lags: Track) -> Sequence[float]:
-    """Return the values between the first and the last of another series."""
-    first, end = (
-        bisect_left(track.times_s, lags.times_s[0]),
-        bisect_right(track.times_s, lags.times_s[-1]),
-    )
+def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
+    """Return the values of this time, inclusive."""
+    first, end = bisect_left(track.times_s, begun_s), bisect_right(track.times_s, ended_s)
     return track.values[first:end]
 
 
