@@ -1,5 +1,6 @@
 """Detector of runs that stand still: no step for far longer than those of this run take."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
@@ -17,6 +18,7 @@ __all__ = ["stall_s", "stalls"]
 _FEWEST_STEPS = 8
 _STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
+_LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
 _FRESH_S = 60.0  # age of a report of phases
@@ -37,12 +39,17 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.stands_s < stall_s(rhythm):
         return
+    if history.status == ExperimentStatus.COMPLETE:
+        return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
     ages = sorted(_ages(history), reverse=True)
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
         return
     if stands_s < _may_take_s(history, ages):
+        return
+    is_held_up = any(one.is_work and one.seconds > stands_s / 2 for one in ages)
+    if not is_held_up and _has_ended(history):
         return
     words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
     if ages:
@@ -76,6 +83,22 @@ def stall_s(rhythm: Rhythm) -> float:
     if rhythm.steps < _FEWEST_STEPS:
         return inf
     return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+
+
+def _has_ended(history: RunHistory) -> bool:
+    """Return whether all workers of a role have fallen silent with the last step, and none is lost.
+
+    They have reported their end, and others go on; frozen ones are lost after a while.
+    """
+    stopped_s = history.begun_s[max(history.begun_s)]
+    lost = {loss.worker for loss in history.losses}
+    last_s: dict[str, list[float]] = defaultdict(list)
+    for worker, track in history.lags.items():
+        role = worker.rpartition("/")[0]
+        last_s[role].append(inf if worker in lost else track.times_s[-1])
+    return any(
+        max(of) <= stopped_s + _LATE_S and min(of) >= stopped_s - _LATE_S for of in last_s.values()
+    )
 
 
 def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:

@@ -80,3 +80,32 @@ def test_a_run_that_has_ended_stands_not_still(status: ExperimentStatus) -> None
 
 def test_a_run_whose_sender_stopped_stands_not_still() -> None:
     assert not stalls(hung(0.2, 100, 2))  # the last snapshot is of two seconds after the last step
+
+
+def with_exports(facts: list[Facts], *, trainer_until_s: float) -> list[Facts]:
+    """The same where a generator exports to the end, and the trainer up to this time."""
+    return [
+        one._replace(
+            lags=[("generator/0", 0.1)]
+            + ([("trainer/0", 0.1)] if one.time_ns / 1e9 - 100 <= trainer_until_s else [])
+        )
+        for one in facts
+    ]
+
+
+def test_generators_that_outlive_the_trainer_are_no_stall() -> None:
+    facts = hung(0.2, 100, 40, phase=None)
+    assert not stalls(with_exports(facts, trainer_until_s=22))
+    assert stalls(with_exports(facts, trainer_until_s=60))  # it lives, and makes no step
+
+
+def test_a_trainer_that_is_lost_stands_still() -> None:
+    facts = with_exports(hung(0.2, 100, 60, phase=None), trainer_until_s=22)
+    facts[60] = facts[60]._replace(lost=["trainer/0"])
+    assert stalls(facts)
+
+
+def test_a_phase_reported_before_the_end_is_no_stall_of_a_run_that_is_complete() -> None:
+    facts = hung(0.2, 100, 40)
+    facts[-1] = facts[-1]._replace(status=ExperimentStatus.COMPLETE)
+    assert not stalls(facts)
