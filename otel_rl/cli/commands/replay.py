@@ -9,9 +9,9 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replayed import Replayed
-from otel_rl.cli.replay.archive_places import archive_places
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.replay.archive_places import archive_places
 from otel_rl.cli.replay.jobs import ReplayJob, ReplayJobs
 from otel_rl.cli.replay.sources import JournalSource, ReplaySource
 from otel_rl.cli.run_lookup import FoundRun, find_runs, runs_below
