@@ -88,7 +88,7 @@ def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False)
 
 def _steps(history: RunHistory) -> int:
     # Before the first step, what is in progress is step 0.
-    begun = len(history.begun_s) if history.last > history.first else 0
+    begun = len(history.known_steps) if history.last > history.first else 0
     return max(begun, len(step_time(history).values))
 
 

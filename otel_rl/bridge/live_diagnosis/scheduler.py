@@ -1,4 +1,4 @@
-"""Diagnoses each run periodically, and adds the findings to the run.
+"""Diagnoses each run periodically, and once it stands still; adds the findings to the run.
 
 The work is done by another process that reads the journal: for a long run it takes seconds and much
 memory, which the bridge's own process needs for requests.
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.live_diagnosis.stall_watch import StallWatch
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
@@ -49,6 +50,7 @@ class DiagnosisScheduler:
         tell: Receives the findings.
         counters: Of the bridge.
         clock_ns: The bridge's clock.
+        progress: Returns the time of the newest stored history of a run, and its newest step then.
         last_timeout_s: Bound on the time of all last diagnoses together.
     """
 
@@ -63,6 +65,7 @@ class DiagnosisScheduler:
         tell: Callable[[ExperimentKey, Finding], None],
         counters: Counters,
         clock_ns: Callable[[], int],
+        progress: Callable[[ExperimentKey], tuple[int, int] | None] = lambda _: None,
         last_timeout_s: float = 20.0,
     ) -> None:
         self._run_store = run_store
@@ -77,7 +80,9 @@ class DiagnosisScheduler:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False  # the diagnosis process is killed, which is no failure
+        self._progress = progress
         self._looked: dict[ExperimentKey, tuple[float, int]] = {}
+        self._stalls: dict[ExperimentKey, StallWatch] = {}
         self._pause_s = 0.0
         self._thread = threading.Thread(target=self._run, name="otel-rl-watch", daemon=True)
 
@@ -116,12 +121,28 @@ class DiagnosisScheduler:
 
     def _run(self) -> None:
         while not self._stopping.wait(1.0):
-            with self._failures_counted("of the runs"):
-                experiments = dict.fromkeys(self._experiments())
-                self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
-                for key in experiments:
-                    if not self._stopping.is_set() and self._is_due(key):
-                        self._look_if_news(key)
+            self.look()
+
+    def look(self) -> None:
+        """Diagnose the runs whose time it is, and those that have begun to stand still."""
+        with self._failures_counted("of the runs"):
+            experiments = dict.fromkeys(self._experiments())
+            self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
+            self._stalls = {key: self._stalls.get(key) or StallWatch() for key in experiments}
+            for key in experiments:
+                stands = self._begins_to_stand(key)
+                if self._stopping.is_set():
+                    return
+                if stands:
+                    self._look(key, _TIMEOUT_S)
+                elif self._is_due(key):
+                    self._look_if_news(key)
+
+    def _begins_to_stand(self, key: ExperimentKey) -> bool:
+        progress = self._progress(key)
+        if progress is None or self._has_ended(key):
+            return False
+        return self._stalls[key].notices(*progress)
 
     def _look_if_news(self, key: ExperimentKey) -> None:
         if self._has_news(key):

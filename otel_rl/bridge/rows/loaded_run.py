@@ -86,6 +86,8 @@ class LoadedRun:
         told_failures: Failures of its workers that are not news for the log.
         logged_failure_ns: Time of the last one in the log.
         told_crash: What ended it, as in the log.
+        progress: Time of the newest stored history by the bridge's clock, and the newest step then;
+            None before. Any thread may read it.
     """
 
     key: ExperimentKey
@@ -113,6 +115,7 @@ class LoadedRun:
     told_failures: Sequence[WorkerFailure] = ()
     logged_failure_ns: int = 0
     told_crash: str = ""
+    progress: tuple[int, int] | None = None
 
     @property
     def next_is_large(self) -> bool:

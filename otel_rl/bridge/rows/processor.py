@@ -161,6 +161,11 @@ class RowProcessor:
         # Each dict is copied in one step of the interpreter, so it cannot change meanwhile.
         return [*self.runs.loaded, *self.runs.unloaded, *self._spool.waiting()]
 
+    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
+        """Return ``LoadedRun.progress``; None if it is not in memory. Any thread may call it."""
+        run = self.runs.loaded.get(key)
+        return None if run is None else run.progress
+
     def round(self, now_ns: int) -> bool:
         """Make rows of a share of the waiting batches, and of what is complete by ``now_ns``.
 

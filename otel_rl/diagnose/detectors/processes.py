@@ -2,11 +2,12 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level
@@ -58,11 +59,12 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     """Return whether the run has made no step since then, far longer than one takes."""
-    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    if failure.step is None or len(begun_s) < _FEWEST_STEPS or history.last > failure.step + 1:
+    rhythm = Rhythm.of(history)
+    if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
         return False
-    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
-    return history.ends_s - begun_s[-1] > max(_AT_ONCE_S, 3 * median(gaps_s), max(gaps_s[3:]))
+    if history.last > failure.step + 1:
+        return False
+    return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
 
 
 def fell_silent_together(history: RunHistory) -> bool:
@@ -143,13 +145,17 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
+    least_s: dict[tuple[float, float], Mapping[str, float]] = {}  # most workers live as long
     for worker, lags in sorted(measured.items()):
         # The bridge's clock may be set, or all exports be held up: others count at the same time.
-        others = [
-            min(at_the_time)
-            for name, track in measured.items()
-            if name != worker and len(at_the_time := _meanwhile(track, lags)) >= 3
-        ]
+        lived = lags.times_s[0], lags.times_s[-1]
+        if lived not in least_s:
+            least_s[lived] = {
+                name: min(at_the_time)
+                for name, track in measured.items()
+                if len(at_the_time := _meanwhile(track, *lived)) >= 3
+            }
+        others = [lag_s for name, lag_s in least_s[lived].items() if name != worker]
         if len(others) < 2:
             continue
         ahead_s = median(others) - min(lags.values)
@@ -165,12 +171,9 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
 
 
-def _meanwhile(track: Track, lags: Track) -> Sequence[float]:
-    """Return the values between the first and the last of another series."""
-    first, end = (
-        bisect_left(track.times_s, lags.times_s[0]),
-        bisect_right(track.times_s, lags.times_s[-1]),
-    )
+def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
+    """Return the values of this time, inclusive."""
+    first, end = bisect_left(track.times_s, begun_s), bisect_right(track.times_s, ended_s)
     return track.values[first:end]
 
 

@@ -78,10 +78,11 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         for worker, value in some:
             ratios[worker].append((value / middle, _Odd(step, middle, value)))
     odd: dict[str, list[_Odd]] = {}
+    # The noise of all: that of the worker itself may be its fault.
+    noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
+    noise = median(noises) if noises else 0.0
     for worker, of in ratios.items():
         usual = median(ratio for ratio, _ in of)
-        # The noise of all: that of the worker itself may be its fault.
-        noise = median(spread([log(ratio) for ratio, _ in other]) for other in ratios.values())
         far = usual * max(_FAR, exp(_FAR_NOISE * noise))
         odd[worker] = [one for ratio, one in of if ratio >= far]
     return odd, len(of_step)

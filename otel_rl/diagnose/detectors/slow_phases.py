@@ -6,7 +6,7 @@ machine's, and is subtracted.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled
+from otel_rl.diagnose.stats.peers import Peers
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["slow_kind", "slow_work", "step_time", "together", "traces_of"]
@@ -115,12 +116,13 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
+        peers = Peers(tracks)
         alone = [
             one
             for worker, track in tracks.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, track, tracks, least_s, is_felt=longer_s > 0
+                    history, place, worker, track, peers, least_s, is_felt=longer_s > 0
                 )
             )
         ]
@@ -130,7 +132,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         found = level(settled(pooled[place]))
         eased = level(settled(load.eased(place, pooled[place])))
         if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
-            yield from _always_slower(history, place, tracks, usual_s)
+            yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
         others = [track for other, track in pooled.items() if other != place]
         excess = found.ratio / common_ratio(others, found.step)
@@ -174,15 +176,14 @@ def _slower_than_peers(
     place: PhaseKey,
     worker: str,
     track: Track,
-    tracks: Mapping[str, Track],
+    peers: Peers,
     least_s: float,
     *,
     is_felt: bool,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
-    peers = [one for name, one in tracks.items() if name != worker]
-    relative = _against(track, peers)
-    found = level(relative, among=len(tracks))
+    relative = peers.relative(worker)
+    found = level(relative, among=peers.count)
     if found is None:
         return None
     least_ratio = _least_ratio(found)
@@ -199,7 +200,11 @@ def _slower_than_peers(
 
 
 def _always_slower(
-    history: RunHistory, place: PhaseKey, tracks: Mapping[str, Track], usual_s: float
+    history: RunHistory,
+    place: PhaseKey,
+    tracks: Mapping[str, Track],
+    peers: Peers,
+    usual_s: float,
 ) -> Iterator[Cause]:
     """Find the one worker that is slower than all of its peers from the first step on.
 
@@ -210,11 +215,11 @@ def _always_slower(
         return
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
-    peers = [time for name, time in typical.items() if name != worker]
-    relative = _against(tracks[worker], [t for name, t in tracks.items() if name != worker]).values
-    if len(relative) < _FEWEST_STEPS or max(peers) > _ALIKE * min(peers):
+    others = [time for name, time in typical.items() if name != worker]
+    relative = peers.relative(worker).values
+    if len(relative) < _FEWEST_STEPS or max(others) > _ALIKE * min(others):
         return
-    usually_s, longer_s = median(peers), typical[worker] - median(peers)
+    usually_s, longer_s = median(others), typical[worker] - median(others)
     share = _more_of(history, place, worker, history.first, usually_s, typical[worker])
     if (
         sum(one >= _MIN_RATIO for one in relative) < _MIN_OFTEN * len(relative)
@@ -263,18 +268,6 @@ def together(tracks: Mapping[str, Track]) -> Track:
     for step in sorted(of_step):
         together.add(step, 0.0, exp(fmean(of_step[step])))
     return together
-
-
-def _against(track: Track, peers: Sequence[Track]) -> Track:
-    """Return the worker's values relative to the geometric mean of its peers', in common steps."""
-    own = together({"": track})
-    others = together({str(place): peer for place, peer in enumerate(peers)})
-    at = dict(zip(others.steps, others.values, strict=True))
-    relative = Track()
-    for step, value in zip(own.steps, own.values, strict=True):
-        if step in at:
-            relative.add(step, 0.0, value / at[step])
-    return relative
 
 
 def _more_of(

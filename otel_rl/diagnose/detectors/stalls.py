@@ -1,24 +1,24 @@
 """Detector of runs that stand still: no step for far longer than those of this run take."""
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["stalls"]
+__all__ = ["stall_s", "stalls"]
 
 _FEWEST_STEPS = 8
 _STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
-_START = 3  # steps that may take long because the run begins
+_SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
 _FRESH_S = 60.0  # age of a report of phases
 _MOST_NAMED = 4
 
@@ -34,17 +34,15 @@ class _Age(NamedTuple):
 
 def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
-    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    if len(begun_s) < _FEWEST_STEPS:
+    rhythm = Rhythm.of(history)
+    if rhythm is None or rhythm.stands_s < stall_s(rhythm):
         return
-    gaps_s = [later - earlier for earlier, later in pairwise(begun_s)]
-    usual_s, longest_s = median(gaps_s), max(gaps_s[_START:])
-    stands_s = history.ends_s - begun_s[-1]
-    if stands_s < max(_STALL_S, _STALL * usual_s, _LONGEST * longest_s):
-        return
+    stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
     ages = sorted(_ages(history), reverse=True)
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
+        return
+    if stands_s < _may_take_s(history, ages):
         return
     words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
     if ages:
@@ -71,6 +69,23 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         silent,
         evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
     )
+
+
+def stall_s(rhythm: Rhythm) -> float:
+    """Return the time without a step from which on a run stands still; endless for a new run."""
+    if rhythm.steps < _FEWEST_STEPS:
+        return inf
+    return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+
+
+def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
+    """Return the time that may pass without a step in this phase, whatever the steps take."""
+    if not ages:
+        return 0.0
+    phase = ages[0].phase
+    spec = names.PHASES.get(phase)
+    is_save = spec is not None and spec.phase_class == names.RlPhaseClassValues.IO
+    return _SAVE_S if is_save and all(of.phase != phase for of in history.spans) else 0.0
 
 
 def _cause(

@@ -88,7 +88,9 @@ class RunHistory:
         last: The last of the steps.
         ends_s: Time of the last record, since the first one.
         newest_ns: Time of the last record, by the bridge's clock; 0 without one.
-        begun_s: First time of each step, since the first record.
+        begun_s: First time since the first record at which a snapshot told each step; short steps
+            that came together are told by their last.
+        known_steps: Those, and all that have rows or a critical path.
         rows: By tracker key, the values of the rows.
         workers: By tracker key and worker, the mean of its measurements in each snapshot.
         measurements: By tracker key and worker, their number in each snapshot.
@@ -133,6 +135,7 @@ class RunHistory:
         self.attempt = attempt
         self.first = self.last = first
         self.begun_s: dict[int, float] = {}
+        self.known_steps: set[int] = set()
         self.rows: dict[str, Track] = defaultdict(Track)
         self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
@@ -152,6 +155,7 @@ class RunHistory:
         self.ends_s = max(self.ends_s, time_s)
         if step not in self.begun_s:
             self.begun_s[step] = time_s
+        self.known_steps.add(step)
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
@@ -185,7 +189,10 @@ class RunHistory:
         """
         of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
         for one in of_steps:
-            if one.attempt == self.attempt and one.step > self.last:
+            if one.attempt != self.attempt:
+                continue
+            self.known_steps.add(one.step)
+            if one.step > self.last:
                 self.last = one.step
                 self.begun_s.setdefault(one.step, time_s)
 
@@ -231,6 +238,7 @@ class RunHistory:
         part.attempt, part.newest_ns = self.attempt, self.newest_ns
         part.first, part.last = max(first, self.first), min(last, self.last)
         part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
+        part.known_steps = {step for step in self.known_steps if first <= step <= last}
         part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
         part.rows = _of_steps(self.rows, first, last)
         for mine, theirs in (

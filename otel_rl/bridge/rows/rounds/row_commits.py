@@ -108,6 +108,9 @@ class RowCommits:
         if dropped:
             self._dropped(commit.key, dropped)
         run.committed()
+        step = run.aligner.standing.step
+        if commit.history is not None and step is not None:
+            run.progress = commit.history[0], step
         if commit.description is not None:
             _log_failures(commit.key, run, commit.description)
         for row in commit.rows:

@@ -13,9 +13,11 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
 from tests.kept import revived
+from tests.unit.diagnose.standing import hung
 from tests.unit.diagnose.worlds import World
 from tests.waiting import wait_until
 
@@ -45,6 +47,7 @@ class Bench:
         self.run_store = RunStore(self.journal)
         self.counters = Counters()
         self.told: list[tuple[ExperimentKey, Finding]] = []
+        self.progress: tuple[int, int] | None = None
         self.watch = DiagnosisScheduler(
             self.run_store,
             environment={},
@@ -54,6 +57,7 @@ class Bench:
             tell=lambda key, finding: self.told.append((key, finding)),
             counters=self.counters,
             clock_ns=time.time_ns,
+            progress=lambda _: self.progress,
             last_timeout_s=last_timeout_s,
         )
 
@@ -67,10 +71,15 @@ class Bench:
     def learn(self, world: World, key: ExperimentKey = KEY) -> None:
         """A run comes as far as the world does."""
         for facts in world.facts():
-            number = self.run_store.next_row(key)
-            row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
-            history = facts.time_ns, facts.encode()
-            self.run_store.commit([Commit(key, [row], number + 1, b"", history=history)])
+            self.comes_to(facts, key)
+
+    def comes_to(self, facts: Facts, key: ExperimentKey = KEY) -> None:
+        """A run has a row and a snapshot more."""
+        number = self.run_store.next_row(key)
+        row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
+        history = facts.time_ns, facts.encode()
+        self.run_store.commit([Commit(key, [row], number + 1, b"", history=history)])
+        self.progress = facts.time_ns, facts.step
 
 
 @pytest.fixture
@@ -124,6 +133,37 @@ def test_a_run_is_not_told_what_is_wrong_with_one_whose_names_are_the_same_text(
     wait_until(lambda: bool(it.told), "a look", timeout_s=DEADLINE_S)
     it.watch.stop()
     assert [(key, finding.verdict) for key, finding in it.told] == [(healthy, "healthy")]
+    it.journal.close()
+
+
+def test_a_run_that_begins_to_stand_still_is_told_of_it_at_once_and_once(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(every_s=3600)  # the time between two looks does not come
+    told_s: list[float] = []
+    for facts in hung(0.2, 50, 60):  # fewer rows than any other look wants
+        it.comes_to(facts)
+        before = len(it.told)
+        it.watch.look()
+        told_s += [facts.time_ns / 1e9 - 100 - 50 * 0.2] * (len(it.told) - before)
+    ((_, finding),) = it.told
+    assert finding.causes[0]["kind"] == "stall"
+    assert 10 <= told_s[0] <= 15
+    it.journal.close()
+
+
+def test_a_run_that_has_ended_is_not_looked_at_because_it_makes_no_step(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(every_s=3600)
+    *before, last = hung(0.2, 50, 60)
+    for facts in before[:12]:
+        it.comes_to(facts)
+        it.watch.look()
+    it.end()
+    it.progress = last.time_ns, last.step
+    it.watch.look()
+    assert it.told == []
     it.journal.close()
 
 

@@ -1,0 +1,64 @@
+"""Rhythm of a run: the time that its steps take, as far as its snapshots tell.
+
+Snapshots are about a second apart, and exports may be a minute apart: of short steps, many come in
+one. So a step takes the part of the time between two snapshots that is left to each of theirs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple, Self
+
+from otel_rl.diagnose.history.run_history import RunHistory
+
+__all__ = ["Rhythm"]
+
+_START = 3  # steps that may take long because the run begins
+
+
+class Rhythm(NamedTuple):
+    """Rhythm of a run.
+
+    Attributes:
+        steps: Number of known steps.
+        usual_s: Median duration of a step.
+        longest_s: Bound of the longest one after the start, such as one with a checkpoint.
+        stands_s: Time from the first news of the last step to the last record.
+    """
+
+    steps: int
+    usual_s: float
+    longest_s: float
+    stands_s: float
+
+    @classmethod
+    def of(cls, history: RunHistory) -> Self | None:
+        """Return the rhythm; None if the steps came at once, which tells of no time."""
+        told = sorted(history.begun_s.items())
+        return cls.between(sorted(history.known_steps), told, history.ends_s)
+
+    @classmethod
+    def between(
+        cls, known: Sequence[int], told: Sequence[tuple[int, float]], ends_s: float
+    ) -> Self | None:
+        """Return the same of steps, in order.
+
+        Args:
+            known: The steps.
+            told: Those that were the newest one of a snapshot, and its time.
+            ends_s: Time of the last snapshot.
+        """
+        if len(told) < 2:
+            return None
+        usual_s: list[float] = []
+        longest_s: list[float] = []
+        for (step, begun_s), (later, next_s) in pairwise(told):
+            before = bisect_right(known, step)
+            steps = bisect_right(known, later) - before
+            usual_s.append((next_s - begun_s) / steps)
+            if before > _START:
+                longest_s.append(next_s - begun_s)
+        # A run with a single snapshot after its start has no other bound.
+        bounds_s = longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]
+        return cls(len(known), median(usual_s), max(bounds_s), ends_s - told[-1][1])

@@ -1,0 +1,50 @@
+"""A stall is noticed once, when a diagnosis would see it."""
+
+import pytest
+
+from otel_rl.bridge.live_diagnosis.stall_watch import StallWatch
+
+_NS = 1_000_000_000
+
+
+def noticed_s(told: list[tuple[float, int]]) -> list[float]:
+    watch = StallWatch()
+    return [at_s for at_s, step in told if watch.notices(int(at_s * _NS), step)]
+
+
+def going(step_s: float, until_s: float, *, begin_s: float = 1.0) -> list[tuple[float, int]]:
+    """What is told each second of a run with steps of equal length."""
+    return [(begin_s + s, int(s / step_s)) for s in range(int(until_s) + 1)]
+
+
+def standing(step: int, since_s: float, until_s: float) -> list[tuple[float, int]]:
+    return [(float(s), step) for s in range(int(since_s), int(until_s) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "limit_s"), [(0.05, 10), (0.2, 10), (1, 10), (5, 50), (20, 200)]
+)
+def test_a_stall_is_noticed_once_after_ten_steps_or_ten_seconds(
+    step_s: float, limit_s: float
+) -> None:
+    steps = going(step_s, 40 * step_s + 20)
+    last_s, step = next(one for one in steps if one[1] == steps[-1][1])
+    (at_s,) = noticed_s(steps + standing(step, steps[-1][0] + 1, last_s + 3 * limit_s))
+    assert limit_s <= at_s - last_s <= limit_s + 2
+
+
+def test_each_stall_is_noticed() -> None:
+    first = going(1.0, 30)
+    again = [(100.0 + s, 31 + s) for s in range(30)]
+    told = [*first, *standing(30, 32, 99), *again, *standing(60, 130, 330)]
+    assert len(noticed_s(told)) == 2
+
+
+def test_a_run_of_which_nothing_arrives_is_not_noticed() -> None:
+    steps = going(0.2, 30)
+    assert noticed_s([*steps, *[steps[-1]] * 100]) == []
+
+
+def test_a_new_attempt_begins_anew() -> None:
+    told = [*going(1.0, 30), *going(1.0, 5, begin_s=40.0), *standing(5, 46, 100)]
+    assert noticed_s(told) == []  # six steps are too few

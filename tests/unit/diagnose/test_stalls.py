@@ -1,0 +1,82 @@
+"""A run that stands still is told of, however short its steps: many may come in one snapshot."""
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, SpanFacts
+from otel_rl.diagnose.history.rhythm import Rhythm
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.records import ExperimentStatus
+from tests.unit.diagnose.standing import hung, snapshots
+
+
+def stalls(facts: list[Facts]) -> list[Cause]:
+    return [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
+
+
+@pytest.mark.parametrize("phase", ["train", None])
+@pytest.mark.parametrize(
+    ("step_s", "for_s"), [(0.05, 60), (0.2, 60), (0.7, 60), (1, 60), (5, 60), (20, 230), (60, 700)]
+)
+@pytest.mark.parametrize("steps", [30, 100])
+def test_no_step_for_far_longer_than_steps_take_is_a_stall_whatever_their_length(
+    step_s: float, for_s: float, steps: int, phase: str | None
+) -> None:
+    (cause,) = stalls(hung(step_s, steps, for_s, phase=phase))
+    assert cause.since == steps - 1
+
+
+@pytest.mark.parametrize(("step_s", "for_s"), [(0.05, 8), (0.2, 8), (5, 40), (60, 500)])
+def test_no_step_for_a_few_of_them_is_none(step_s: float, for_s: float) -> None:
+    assert not stalls(hung(step_s, 30, for_s))
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.2, 0.5, 1.0])
+def test_the_usual_time_of_a_step_is_told_where_many_come_in_a_snapshot(step_s: float) -> None:
+    rhythm = Rhythm.of(RunHistory(hung(step_s, 200, 0)))
+    assert rhythm is not None
+    assert rhythm.usual_s == pytest.approx(step_s, rel=0.1)
+    assert rhythm.steps == 200
+
+
+def test_steps_that_all_came_at_once_tell_of_no_time() -> None:
+    assert Rhythm.of(RunHistory(hung(0.05, 12, 60))) is None
+
+
+def test_exports_a_minute_apart_are_no_stall() -> None:
+    assert not stalls(hung(0.2, 900, 100, every_s=60.0, phase=None))
+    assert stalls(hung(0.2, 900, 300, every_s=60.0, phase=None))
+
+
+def test_saves_as_long_as_those_before_are_none() -> None:
+    ends_s, now_s = [], 0.0
+    for step in range(400):
+        now_s += 30.2 if step % 100 == 99 else 0.2
+        ends_s.append(now_s)
+    upto = ends_s[:399]  # in the fourth save
+    assert not stalls(list(snapshots(upto, until_s=upto[-1] + 35)))
+    assert stalls(list(snapshots(upto, until_s=upto[-1] + 90)))
+
+
+def test_the_first_save_of_a_run_may_take_minutes_and_no_hour() -> None:
+    assert not stalls(hung(0.2, 100, 200, phase="checkpoint"))
+    assert stalls(hung(0.2, 100, 400, phase="checkpoint"))
+
+
+def test_a_save_of_a_run_that_has_saved_is_known_by_its_time() -> None:
+    facts = hung(0.2, 100, 60, phase="checkpoint")
+    saved = SpanFacts(40, "trainer", "checkpoint", "trainer/0", False, 1, 0.1, 0.1, 0)
+    facts[8] = facts[8]._replace(spans=[saved])
+    assert stalls(facts)
+
+
+@pytest.mark.parametrize("status", [ExperimentStatus.COMPLETE, ExperimentStatus.ABORTED])
+def test_a_run_that_has_ended_stands_not_still(status: ExperimentStatus) -> None:
+    facts = hung(0.2, 100, 60, phase=None)
+    facts[-1] = facts[-1]._replace(status=status)
+    assert not stalls(facts)
+
+
+def test_a_run_whose_sender_stopped_stands_not_still() -> None:
+    assert not stalls(hung(0.2, 100, 2))  # the last snapshot is of two seconds after the last step
