@@ -88,10 +88,10 @@ class ReceiveLimits(BaseModel):
     """Protobuf bytes of a value, not of spans; of a scope's name and version."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
-    """All of a resource."""
+    """Protobuf bytes of a resource."""
 
     max_attributes_bytes: int = Field(8 << 10, ge=1)
-    """All of a scope, point or exemplar."""
+    """Protobuf bytes of a scope's, point's or exemplar's attributes."""
 
     max_event_bytes: int = Field(1 << 20, ge=1 << 10)
     """Protobuf bytes of a log event."""

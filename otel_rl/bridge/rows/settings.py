@@ -32,7 +32,8 @@ class AlignSettings(BaseModel):
     """Time without a sample that closes a complete newest step."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
-    """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000. 0: no bound."""
+    """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.
+    0: no bound."""
 
     per_worker: bool = False
     """Also each worker's own series."""

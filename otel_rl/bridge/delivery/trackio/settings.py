@@ -23,7 +23,8 @@ class TrackioSettings:
     Attributes:
         project: Name of the project.
         server_url: Server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
-        space_id: Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the database in ``TRACKIO_DIR``.
+        space_id: Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the
+            database in ``TRACKIO_DIR``.
         stall_timeout_s: Time without a new row until the run is reopened.
     """
 

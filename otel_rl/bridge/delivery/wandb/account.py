@@ -70,7 +70,8 @@ class WandbSettings:
         mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE``, else online with a key.
         project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
         entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
-        attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
+        attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``.
+            Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: Time to create or resume the run.
         finish_timeout_s: Time to upload the rest when the run ends.
@@ -78,7 +79,8 @@ class WandbSettings:
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
         settle_s: After a crash, time of no change until an attached run is joined.
         system_panels: GPUs and hosts in System panels.
-        attempt_axes: Charts of a run that went back have the axis ``step/attempt_<n>``, else ``step``.
+        attempt_axes: Charts of a run that went back have the axis ``step/attempt_<n>``, not
+            ``step``.
     """
 
     mode: str = "auto"
