@@ -232,7 +232,7 @@ class ViewSettings(BaseModel):
     """Serve it. Without ``auth.tokens`` on loopback only."""
 
     behind_proxy: bool = False
-    """Only an authenticating proxy reaches it."""
+    """Elsewhere, too: only an authenticating proxy reaches it."""
 
 
 class TelemetrySettings(BaseModel):
