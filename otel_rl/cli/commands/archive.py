@@ -35,7 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "archive",
         description="Write what a stopped bridge has left for the archive, and show where each "
-        "run's Parquet files are (docs/archive.md).",
+        "run's files are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
