@@ -13,6 +13,7 @@ from bench.exam.styles import Style
 from otel_rl.diagnose.costs import cost_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Kind, Verdict
+from tests.slow import slow_after
 from tests.unit.diagnose.made import AT, changed, made
 from tests.unit.diagnose.played import Played
 
@@ -25,7 +26,7 @@ def stage(program: Program, job: Job = Job.GENERATION) -> Stage:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_a_batch_doubled_on_purpose_is_no_fault_and_named(seed: int) -> None:
     run = Played(seed, Topology.COLOCATED, Style.PHASES, lambda _: [LargerBatch(SINCE, 2.0)])
     report = diagnose(run.history, passed=True)
@@ -165,7 +166,7 @@ def test_a_worker_that_hangs_is_told_from_its_peers_without_phases() -> None:
     assert (first.kind, first.worker) == (Kind.STALL, str(run.program.workers()[1]))
 
 
-@pytest.mark.parametrize("seed", range(50, 53))
+@pytest.mark.parametrize("seed", slow_after(1, range(50, 53)))
 def test_a_buffer_that_fills_up_is_no_growing_staleness(seed: int) -> None:
     report = diagnose(Played(seed, Topology.QUEUE, Style.PHASES).history, passed=True)
     assert Kind.STALENESS_GROWTH not in {cause.kind for cause in report.causes}
