@@ -52,8 +52,8 @@ def table(found: dict[str, object], marks: Sequence[Mark]) -> str:
     """Return the table of the docs."""
     lines = [
         (
-            f"`make diagnose-exam SEED={found['seed']}`, rules of commit `{found['commit']}`, "
-            f"{found['cases']} cases (95 % intervals):"
+            f"`make diagnose-exam SEED={found['seed']} CASES={found['cases']}`, rules of commit "
+            f"`{found['commit']}`, {found['cases']} cases (95 % intervals):"
         ),
         "",
         "| | of | share |",

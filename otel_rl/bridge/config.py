@@ -93,19 +93,19 @@ class JournalSettings(BaseModel):
     ``data``."""
 
     lease_s: float = Field(15.0, ge=1)
-    """Bridge lease: time until another takes a killed bridge's runs. Equal on all bridges."""
+    """Time until another bridge takes a killed one's runs."""
 
     max_bytes: int = Field(10 << 30, ge=1 << 20)
-    """Waiting batches; above it senders get 503. Rows may use as much again."""
+    """Waiting batches; beyond: 503. Rows may use as much again."""
 
     max_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes`` for one experiment; above it its senders get 503."""
+    """Part of ``max_bytes`` for one experiment; beyond: 503."""
 
     keep_ended_days: float = Field(30.0, gt=0)
-    """Days that an ended run stays, for late data and ``otel-rl diagnose``."""
+    """Days that an ended run stays."""
 
     max_ended_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes``, or of a token's share, for ended runs; then the oldest goes."""
+    """Part of ``max_bytes``, or of a token's share, for ended runs."""
 
 
 class TrackerSettings(BaseModel):
@@ -114,38 +114,37 @@ class TrackerSettings(BaseModel):
     model_config = _MODEL
 
     name: str = "wandb"
-    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl`` or another package's; several
-    with commas."""
+    """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, a plugin's; or several."""
 
     directory: Path | None = None
     """Tracker's files. Unset: ``data``."""
 
     detail: Tier = Tier.BASIC
-    """``basic``, ``full`` or ``everything``: which values the tracker gets."""
+    """``basic``, ``full`` or ``everything``."""
 
     names: KeyNames = KeyNames.FRAMEWORK
-    """Names of a framework's metrics: ``framework``, ``otel_rl`` (shared) or ``both``."""
+    """``framework``, ``otel_rl`` or ``both``."""
 
     max_values_per_minute: int = Field(100_000, ge=0)
-    """Values of a W&B run in a minute of its time; 0: no bound."""
+    """Values of a W&B run a minute; 0: no bound."""
 
     options: Mapping[str, str] = Field(default_factory=dict)
-    """Options of the tracker; of several, ``trackio.project`` or a table each."""
+    """Its options; of several, ``trackio.project``."""
 
     max_live_runs: int = Field(32, ge=1)
-    """Runs written at once, a process each; others wait in the journal."""
+    """Runs written at once, a process each."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
-    """Interval of asking for rows that are there."""
+    """Interval of asking for rows."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """Time that confirmed rows stay, if there is room."""
+    """Stay of confirmed rows."""
 
     max_retry_s: float = Field(60.0, gt=0)
-    """Longest pause between attempts; the first is 0.5 s."""
+    """Longest pause between attempts."""
 
     rejected_retry_s: float = Field(60.0, gt=0)
-    """Pause after refused settings or credentials."""
+    """Pause after a refusal."""
 
     @property
     def trackers(self) -> Sequence[str]:
@@ -209,10 +208,10 @@ class ArchiveSettings(BaseModel):
     """Its files. Unset: ``archive`` in ``data``."""
 
     every_s: float = Field(300.0, gt=0)
-    """Longest time of a file, of at most 500,000 values."""
+    """Longest time of a file."""
 
     max_share: float = Field(0.1, gt=0, le=1)
-    """Part of ``journal.max_bytes`` for waiting values; more are left out."""
+    """Part of ``journal.max_bytes`` for waiting values."""
 
 
 class DiagnoseSettings(BaseModel):
@@ -221,7 +220,7 @@ class DiagnoseSettings(BaseModel):
     model_config = _MODEL
 
     every_s: float = Field(60.0, ge=0)
-    """Interval of diagnosis; also at the end of a run. 0: off."""
+    """Interval. 0: off."""
 
 
 class ViewSettings(BaseModel):
@@ -233,7 +232,7 @@ class ViewSettings(BaseModel):
     """Serve it. Without ``auth.tokens`` on loopback only."""
 
     behind_proxy: bool = False
-    """Elsewhere, too, as only an authenticating proxy reaches the address."""
+    """Elsewhere, too: only an authenticating proxy reaches it."""
 
 
 class TelemetrySettings(BaseModel):
@@ -242,13 +241,13 @@ class TelemetrySettings(BaseModel):
     model_config = _MODEL
 
     endpoint: str | None = Field(None, pattern="^https?://")
-    """OTLP/HTTP base URL for the bridge's own metrics. Unset: none."""
+    """OTLP/HTTP base URL for the bridge's own metrics."""
 
     interval_s: float = Field(15.0, gt=0)
     """Export interval."""
 
     run_interval_s: float = Field(10.0, gt=0)
-    """Interval of the report in each run."""
+    """Interval in each run."""
 
 
 class BridgeSettings(BaseSettings):
@@ -303,7 +302,7 @@ class BridgeSettings(BaseSettings):
     """Export of the bridge's own metrics."""
 
     stop_timeout_s: float = Field(300.0, gt=0)
-    """Time to deliver rows at a stop; the next start delivers the rest."""
+    """Time to deliver rows at a stop."""
 
     @classmethod
     def settings_customise_sources(

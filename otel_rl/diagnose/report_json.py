@@ -41,7 +41,7 @@ class EvidenceJson(TypedDict):
 
 
 class AmountJson(TypedDict):
-    """How much a cause is, by its strongest evidence with levels."""
+    """Size of a cause, by its strongest evidence with levels."""
 
     before: Annotated[_Number, _told("Level before, or of what it is compared with.")]
     after: Annotated[float, _told("Level after.")]

@@ -190,11 +190,11 @@ def create_rl_env_step_duration(meter: Meter) -> Histogram:
 
 
 def create_rl_episode_length(meter: Meter) -> Gauge:
-    """Mean episode length of the batch in actions, or generated tokens."""
+    """Mean episode length in actions or generated tokens."""
     return meter.create_gauge(
         name=names.RL_EPISODE_LENGTH,
         unit="{step}",
-        description="Mean episode length of the batch in actions, or generated tokens.",
+        description="Mean episode length in actions or generated tokens.",
     )
 
 
@@ -244,11 +244,11 @@ def create_rl_generator_kv_cache_utilization(meter: Meter) -> Gauge:
 
 
 def create_rl_generator_preemptions(meter: Meter) -> Counter:
-    """Running requests evicted for lack of cache, to be recomputed."""
+    """Requests evicted for lack of cache."""
     return meter.create_counter(
         name=names.RL_GENERATOR_PREEMPTIONS,
         unit="{request}",
-        description="Running requests evicted for lack of cache, to be recomputed.",
+        description="Requests evicted for lack of cache.",
     )
 
 
@@ -433,11 +433,11 @@ def create_rl_iteration_duration(meter: Meter) -> Gauge:
 
 
 def create_rl_phase_duration(meter: Meter) -> Gauge:
-    """Exclusive time of a phase in one iteration, or of each phase outside of one."""
+    """Exclusive time of a phase in an iteration, or outside of one."""
     return meter.create_gauge(
         name=names.RL_PHASE_DURATION,
         unit="s",
-        description="Exclusive time of a phase in one iteration, or of each phase outside of one.",
+        description="Exclusive time of a phase in an iteration, or outside of one.",
     )
 
 
@@ -505,23 +505,20 @@ def create_rl_policy_kl_reference(meter: Meter) -> Gauge:
 
 
 def create_rl_policy_kl_rollout(meter: Meter) -> Gauge:
-    """KL(generator's policy || trainer's policy) at equal weights, in nats per token or action."""
+    """KL(generator's policy || trainer's) at equal weights."""
     return meter.create_gauge(
         name=names.RL_POLICY_KL_ROLLOUT,
         unit="1",
-        description=(
-            "KL(generator's policy || trainer's policy) at equal weights, in nats per token or "
-            "action."
-        ),
+        description="KL(generator's policy || trainer's) at equal weights.",
     )
 
 
 def create_rl_policy_kl_update(meter: Meter) -> Gauge:
-    """KL(policy before the update || after it), in nats per token or action."""
+    """KL(policy before the update || after it)."""
     return meter.create_gauge(
         name=names.RL_POLICY_KL_UPDATE,
         unit="1",
-        description="KL(policy before the update || after it), in nats per token or action.",
+        description="KL(policy before the update || after it).",
     )
 
 
@@ -661,13 +658,11 @@ def create_rl_reward_max(meter: Meter) -> Gauge:
 
 
 def create_rl_reward_mean(meter: Meter) -> Gauge:
-    """Mean reward of the samples that a trainer trained on or a reward worker scored."""
+    """Mean reward of the samples trained on or scored."""
     return meter.create_gauge(
         name=names.RL_REWARD_MEAN,
         unit="1",
-        description=(
-            "Mean reward of the samples that a trainer trained on or a reward worker scored."
-        ),
+        description="Mean reward of the samples trained on or scored.",
     )
 
 
@@ -798,11 +793,11 @@ def create_rl_train_grad_mean_square(meter: Meter) -> Gauge:
 
 
 def create_rl_train_grad_nonfinite(meter: Meter) -> Gauge:
-    """NaN or infinite elements of the worker's own gradient, before averaging."""
+    """NaN or infinite elements of the worker's own gradient."""
     return meter.create_gauge(
         name=names.RL_TRAIN_GRAD_NONFINITE,
         unit="{element}",
-        description="NaN or infinite elements of the worker's own gradient, before averaging.",
+        description="NaN or infinite elements of the worker's own gradient.",
     )
 
 

@@ -197,7 +197,7 @@ RL_ENV_STEP_DURATION: Final = "rl.env.step.duration"
 """Metric (histogram, s). Duration of an environment step."""
 
 RL_EPISODE_LENGTH: Final = "rl.episode.length"
-"""Metric (gauge, {step}). Mean episode length of the batch in actions, or generated tokens."""
+"""Metric (gauge, {step}). Mean episode length in actions or generated tokens."""
 
 RL_EXPERIMENT_CONFIG: Final = "rl.experiment.config"
 """Attribute. Hyper-parameters, a nested map, merged by top-level key."""
@@ -245,7 +245,7 @@ RL_GENERATOR_KV_CACHE_UTILIZATION: Final = "rl.generator.kv_cache.utilization"
 """Metric (gauge, 1). Used share of the KV cache, 0 to 1."""
 
 RL_GENERATOR_PREEMPTIONS: Final = "rl.generator.preemptions"
-"""Metric (counter, {request}). Running requests evicted for lack of cache, to be recomputed."""
+"""Metric (counter, {request}). Requests evicted for lack of cache."""
 
 RL_GENERATOR_PROMPT_TOKENS: Final = "rl.generator.prompt.tokens"
 """Metric (histogram, {token}). Prompt length."""
@@ -386,10 +386,7 @@ RL_PHASE_CLASS: Final = "rl.phase_class"
 """Attribute. Kind of time of a phase that is not registered."""
 
 RL_PHASE_DURATION: Final = "rl.phase.duration"
-"""Metric (gauge, s).
-
-Exclusive time of a phase in one iteration, or of each phase outside of one.
-"""
+"""Metric (gauge, s). Exclusive time of a phase in an iteration, or outside of one."""
 
 RL_PIPELINE_DURATION: Final = "rl.pipeline.duration"
 """Metric (gauge, s).
@@ -419,13 +416,10 @@ RL_POLICY_KL_REFERENCE: Final = "rl.policy.kl.reference"
 """Metric (gauge, 1). KL(policy || reference), in nats per token or action."""
 
 RL_POLICY_KL_ROLLOUT: Final = "rl.policy.kl.rollout"
-"""Metric (gauge, 1).
-
-KL(generator's policy || trainer's policy) at equal weights, in nats per token or action.
-"""
+"""Metric (gauge, 1). KL(generator's policy || trainer's) at equal weights."""
 
 RL_POLICY_KL_UPDATE: Final = "rl.policy.kl.update"
-"""Metric (gauge, 1). KL(policy before the update || after it), in nats per token or action."""
+"""Metric (gauge, 1). KL(policy before the update || after it)."""
 
 RL_POLICY_STALENESS: Final = "rl.policy.staleness"
 """Metric (histogram, {version}). Age of a sample at training, in policy versions."""
@@ -486,10 +480,7 @@ RL_REWARD_MAX: Final = "rl.reward.max"
 """Metric (gauge, 1). Largest reward in the batch."""
 
 RL_REWARD_MEAN: Final = "rl.reward.mean"
-"""Metric (gauge, 1).
-
-Mean reward of the samples that a trainer trained on or a reward worker scored.
-"""
+"""Metric (gauge, 1). Mean reward of the samples trained on or scored."""
 
 RL_REWARD_MIN: Final = "rl.reward.min"
 """Metric (gauge, 1). Smallest reward in the batch."""
@@ -573,7 +564,7 @@ RL_STALENESS_PART: Final = "rl.staleness.part"
 """Attribute. Part of the staleness. Absent on the total."""
 
 RL_STATISTIC: Final = "rl.statistic"
-"""Attribute. Statistic over one worker's samples or tokens in a step; not over workers."""
+"""Attribute. Statistic over one worker's samples or tokens in a step."""
 
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
 """Metric (gauge, 1). Largest absolute gradient element."""
@@ -582,10 +573,7 @@ RL_TRAIN_GRAD_MEAN_SQUARE: Final = "rl.train.grad.mean_square"
 """Metric (gauge, 1). Mean squared gradient element."""
 
 RL_TRAIN_GRAD_NONFINITE: Final = "rl.train.grad.nonfinite"
-"""Metric (gauge, {element}).
-
-NaN or infinite elements of the worker's own gradient, before averaging.
-"""
+"""Metric (gauge, {element}). NaN or infinite elements of the worker's own gradient."""
 
 RL_TRAIN_GRAD_NORM: Final = "rl.train.grad.norm"
 """Metric (gauge, 1). Gradient norm before clipping."""
@@ -1520,7 +1508,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_EPISODE_LENGTH,
             instrument=Instrument.GAUGE,
             unit="{step}",
-            brief="Mean episode length of the batch in actions, or generated tokens.",
+            brief="Mean episode length in actions or generated tokens.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="environment",
@@ -1583,7 +1571,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_GENERATOR_PREEMPTIONS,
             instrument=Instrument.COUNTER,
             unit="{request}",
-            brief="Running requests evicted for lack of cache, to be recomputed.",
+            brief="Requests evicted for lack of cache.",
             reduction=Reduction.SUM,
             group="generator",
             tier=Tier.BASIC,
@@ -1916,7 +1904,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_PHASE_DURATION,
             instrument=Instrument.GAUGE,
             unit="s",
-            brief="Exclusive time of a phase in one iteration, or of each phase outside of one.",
+            brief="Exclusive time of a phase in an iteration, or outside of one.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             attributes=(RL_PHASE, RL_PHASE_CLASS),
@@ -2001,10 +1989,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_KL_ROLLOUT,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief=(
-                "KL(generator's policy || trainer's policy) at equal weights, in nats per token or "
-                "action."
-            ),
+            brief="KL(generator's policy || trainer's) at equal weights.",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
@@ -2014,7 +1999,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_POLICY_KL_UPDATE,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="KL(policy before the update || after it), in nats per token or action.",
+            brief="KL(policy before the update || after it).",
             reduction=Reduction.MEAN,
             statistics=("max",),
             group="policy",
@@ -2161,7 +2146,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_REWARD_MEAN,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Mean reward of the samples that a trainer trained on or a reward worker scored.",
+            brief="Mean reward of the samples trained on or scored.",
             reduction=Reduction.MEAN,
             statistics=("min", "max"),
             per_worker=True,
@@ -2369,7 +2354,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=RL_TRAIN_GRAD_NONFINITE,
             instrument=Instrument.GAUGE,
             unit="{element}",
-            brief="NaN or infinite elements of the worker's own gradient, before averaging.",
+            brief="NaN or infinite elements of the worker's own gradient.",
             reduction=Reduction.SUM,
             statistics=("max",),
             per_worker=True,

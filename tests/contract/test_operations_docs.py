@@ -27,10 +27,9 @@ def section(page: str, heading: str) -> str:
     return found[2]
 
 
-def first_cells(text: str) -> list[str]:
-    """The first cell of every row of every table, with its marks, but for headers."""
-    cells = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
-    return [cell for cell in cells if cell.startswith("`")]
+def heads(text: str) -> list[str]:
+    """What stands before the colon of every item of a list, with its marks."""
+    return re.findall(r"^- (`.+?): ", text, re.MULTILINE)
 
 
 def compose() -> dict[str, Any]:
@@ -39,7 +38,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_every_alert_says_what_to_do_and_what_it_costs() -> None:
-    told = re.findall(r"^\| `(OtelRL\w+)` \| (\w+) \| .+ \|$", page("operations"), re.MULTILINE)
+    told = re.findall(r"^- `(OtelRL\w+)` \((\w+)\): .+$", page("operations"), re.MULTILINE)
     assert told == [(name, alert["labels"]["effect"]) for name, alert in alerts().items()]
 
 
@@ -97,11 +96,11 @@ def test_every_check_of_doctor_is_documented_and_no_other() -> None:
     names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
     names |= set(re.findall(r'"(opentelemetry_[a-z_]+)"', text))
     told = page("operations").partition("### Checks of doctor")[2]
-    table = told.partition("| state of a run")[0]
-    in_table = {word for cell in first_cells(table) for word in re.findall(r"`([^`]+)`", cell)}
-    assert in_table == names
+    listed = told.partition("States of a run")[0]
+    in_list = {word for head in heads(listed) for word in re.findall(r"`([^`]+)`", head)}
+    assert in_list == names
 
 
 def test_every_state_with_which_a_run_fails_is_documented() -> None:
     for state in (RunState.RETRYING, RunState.REJECTED):
-        assert f"| `{state} since` |" in page("operations")
+        assert f"- `{state} since`: " in page("operations")

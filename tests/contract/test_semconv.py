@@ -312,9 +312,7 @@ def test_upstream_metrics_have_opentelemetry_s_instruments_and_units() -> None:
 def test_the_page_shows_the_keys_that_the_bridge_writes() -> None:
     page = (ROOT / "docs" / "semantic-conventions.md").read_text(encoding="utf-8")
     section = page.split("## Names in the tracker")[1].split("\n## ")[0]
-    rows = re.findall(
-        r"^\| `([^`]+)` \| (\w+) \| (?:`([^`]+)`)? ?\| (.+) \|$", section, re.MULTILINE
-    )
+    rows = re.findall(r"^- `([^`]+)`, (\w+)(?:, `([^`]+)`)?: (.+)$", section, re.MULTILINE)
     assert len(rows) >= 10
     for name, role, attribute, keys in rows:
         key, _, value = attribute.partition("=")

@@ -464,7 +464,7 @@ def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
     assert {path.split("/")[1] for path in server.paths()} <= {"graphql", "files", "upload"}
 
 
-@pytest.mark.parametrize("place", ["jsonl", *OTHER_PLACES[:4]], indirect=True)
+@pytest.mark.parametrize("place", slow_after(4, ["jsonl", *OTHER_PLACES[:4]]), indirect=True)
 def test_rows_that_are_read_back_are_safe_after_a_flush(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)

@@ -349,5 +349,7 @@ def _excused() -> set[str]:
     """The names in the table of docs/faults.md of what the demo cannot measure."""
     page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
     section = page.partition("## What the demo cannot measure")[2].partition("\n## ")[0]
-    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    first_cells = [
+        line.partition(": ")[0] for line in section.splitlines() if line.startswith("- ")
+    ]
     return {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}

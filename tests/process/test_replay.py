@@ -54,6 +54,7 @@ def offline_run(directory: Path, experiment: str, steps: int) -> None:
     assert done.status == 0, done.err
 
 
+@pytest.mark.slow
 def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
     tmp_path: Path,
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_run_whose_journal_has_no_rows_left_is_replayed_from_its_archive(
     assert len([one for one in values if "trainer/loss" in one]) == 9
 
 
+@pytest.mark.slow
 def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path: Path) -> None:
     offline_run(tmp_path, "grpo", 5)
     (file,) = tmp_path.rglob("*.parquet")
@@ -195,6 +197,7 @@ def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path:
     assert read_tensorboard(info(tmp_path, "grpo")) == before
 
 
+@pytest.mark.slow
 def test_runs_below_a_directory_may_be_chosen_by_name(tmp_path: Path) -> None:
     offline_run(tmp_path, "one", 3)
     offline_run(tmp_path, "two", 3)
@@ -243,6 +246,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_away_is_given_up_and_what_is_there_stays(tmp_path: Path) -> None:
     offline_run(tmp_path, "grpo", 5)
     environment = clean_environment(

@@ -161,8 +161,8 @@ def page(registry: Registry, template: str) -> str:
                 (f"`{member.value}`", member.brief) for member in attribute.members
             )
     (kinds,) = (a for a in registry.attributes if a.key == "rl.phase_class")
-    tables["kinds"] = _kind_table(kinds, _phases(registry))
-    tables["proposal"] = _proposal_table(registry)
+    tables["kinds"] = _kind_list(kinds, _phases(registry))
+    tables["proposal"] = _proposal_list(registry)
     tables["proposal_same"] = _codes(
         ours for theirs, ours in sorted(_proposed(registry)) if theirs == ours
     )
@@ -300,13 +300,6 @@ def _constructor(metric: Metric) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return "\n".join([line(head), f"|{'---|' * len(head)}", *map(line, rows)])
-
-
 def _codes(values: Iterable[str]) -> str:
     return ", ".join(f"`{value}`" for value in values) or "-"
 
@@ -365,29 +358,20 @@ def _list(items: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"- {name}{': ' if meaning else ''}{meaning}" for name, meaning in items)
 
 
-def _kind_table(attribute: Attribute, phases: Sequence[Member]) -> str:
+def _kind_list(attribute: Attribute, phases: Sequence[Member]) -> str:
     """Phases by their kind of time."""
-    return _table(
-        ("kind", "meaning", "phases"),
-        (
-            (
-                f"`{kind.value}`",
-                kind.brief,
-                _codes(phase.value for phase in phases if phase.phase_class == kind.value),
-            )
-            for kind in attribute.members
-        ),
-    )
+
+    def own(kind: Member) -> str:
+        return _codes(phase.value for phase in phases if phase.phase_class == kind.value)
+
+    return _list((f"`{kind.value}`", f"{kind.brief} {own(kind)}") for kind in attribute.members)
 
 
-def _proposal_table(registry: Registry) -> str:
-    return _table(
-        ("proposal", "otel_rl"),
-        (
-            (f"`{theirs}`", f"`{ours}`")
-            for theirs, ours in sorted(_proposed(registry))
-            if theirs != ours
-        ),
+def _proposal_list(registry: Registry) -> str:
+    return _list(
+        (f"`{theirs}`", f"`{ours}`")
+        for theirs, ours in sorted(_proposed(registry))
+        if theirs != ours
     )
 
 

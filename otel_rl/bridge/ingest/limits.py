@@ -24,48 +24,48 @@ class ReceiveLimits(BaseModel):
 
     # Two bytes can encode a message, and parsing one takes up to 200 bytes.
     max_messages_per_request: int = Field(1_000_000, ge=1)
-    """Protobuf messages in a request; twice as many strings, half as many JSON objects."""
+    """Protobuf messages; twice as many strings, half as many JSON objects."""
 
     max_points_per_request: int = Field(200_000, ge=1)
-    """Points, spans or log records; also resources, scopes and metrics together."""
+    """Points, spans or log records; resources, scopes and metrics together."""
 
     max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
-    """Memory for parsing; one large request at a time has three quarters."""
+    """Memory for parsing; one large request has three quarters."""
 
     max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
-    """Bodies held at once, decompressed too; at least twice ``max_body_bytes``."""
+    """Bodies held at once; at least twice ``max_body_bytes``."""
 
     # Waiting requests share one fsync, so this exceeds the number of cores.
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
-    """Threads that store requests, per protocol."""
+    """Threads of a protocol."""
 
     max_connections: int = Field(1024, ge=1)
-    """Connections at once, per protocol."""
+    """Connections of a protocol."""
 
     max_experiments: int = Field(1000, ge=1)
     """Runs (experiment and trial) in use at once."""
 
     header_timeout_s: float = Field(10.0, gt=0)
-    """Time for the headers of an HTTP request."""
+    """Time for HTTP headers."""
 
     body_timeout_s: float = Field(10.0, gt=0)
-    """Time for a request body or gRPC message."""
+    """Time for a body or gRPC message."""
 
     answer_timeout_s: float = Field(10.0, gt=0)
-    """Time for a sender to read its answer."""
+    """Time to read the answer."""
 
     # Above the export interval of every SDK.
     idle_timeout_s: float = Field(75.0, gt=0)
-    """Time until an idle connection is closed."""
+    """Time of an idle connection."""
 
     retry_after_s: int = Field(1, ge=1)
-    """``Retry-After`` of a 503; above three, exporters give up."""
+    """``Retry-After``; above three, exporters give up."""
 
     max_resource_attributes: int = Field(128, ge=1)
     """Attributes of a resource."""
 
     max_attributes: int = Field(64, ge=1)
-    """Attributes of a scope, point, exemplar or event; fields of a sample."""
+    """Of a scope, point, exemplar or event; fields of a sample."""
 
     # The limit of OpenTelemetry SDKs.
     max_span_attributes: int = Field(128, ge=1)
@@ -85,13 +85,13 @@ class ReceiveLimits(BaseModel):
     """UTF-8 bytes of an attribute or event key."""
 
     max_attribute_value_bytes: int = Field(4096, ge=1)
-    """Protobuf bytes of a value, except of spans; of a scope's name and version."""
+    """Protobuf bytes of a value, not of spans; of a scope's name and version."""
 
     max_resource_bytes: int = Field(32 << 10, ge=1)
-    """Protobuf bytes of a resource's attributes."""
+    """Protobuf bytes of a resource."""
 
     max_attributes_bytes: int = Field(8 << 10, ge=1)
-    """Protobuf bytes of all attributes of a scope, point or exemplar."""
+    """Protobuf bytes of a scope's, point's or exemplar's attributes."""
 
     max_event_bytes: int = Field(1 << 20, ge=1 << 10)
     """Protobuf bytes of a log event."""
@@ -125,7 +125,7 @@ class ReceiveLimits(BaseModel):
     """Furthest event time ahead."""
 
     default_experiment: str | None = Field(None, min_length=1)
-    """Experiment of data that names none. Unset: refused."""
+    """For data that names none. Unset: refused."""
 
     @model_validator(mode="after")
     def _one_request_fits(self) -> Self:

@@ -13,66 +13,66 @@ class AlignSettings(BaseModel):
     )
 
     window_s: float = Field(default=5.0, gt=0, le=3600)
-    """Event-time window of measurements without a step."""
+    """Window of measurements without a step."""
 
     allowed_lateness_s: float = Field(default=15.0, gt=0, le=86400)
-    """Time an incomplete step or window waits after its newest sample."""
+    """Wait of an incomplete step or window after its newest sample."""
 
     lease_s: float = Field(default=15.0, gt=0, le=86400)
-    """Worker timeout: time without an export until a worker counts as gone."""
+    """Worker timeout: time without an export."""
 
     forget_s: float = Field(default=3600.0, gt=0)
-    """Time without an export until a worker leaves memory; its counts stay in the totals."""
+    """Time without an export until a worker leaves memory."""
 
     # Some SDKs collect one instrument after another.
     settle_s: float = Field(default=0.25, ge=0, le=60)
-    """An export this long after a worker left a step settles the step."""
+    """An export this long after a worker left a step settles it."""
 
     quiet_s: float = Field(default=1.0, ge=0, le=3600)
-    """Time without a sample that closes the newest step, if it has all that the one before had."""
+    """Time without a sample that closes a complete newest step."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
-    """Rows of a run in a minute of its time; beyond it only every second step has rows, then every
-    fourth, and so on; counted as `otel_rl.bridge.values.folded`. W&B advises 1000. 0: no bound."""
+    """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.
+    0: no bound."""
 
     per_worker: bool = False
-    """Also write each worker's own series, under ``workers/<role>/<index>/...``."""
+    """Also each worker's own series."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment, and workers that rows wait for; more are dropped."""
+    """Series per experiment, and workers that rows wait for."""
 
     max_keys: int = Field(default=20_000, gt=0)
-    """Tracker keys per experiment; points that need more are dropped."""
+    """Tracker keys per experiment."""
 
     max_remembered: int = Field(default=4_000_000, gt=0)
-    """Points per experiment for deduplication, 16 bytes each; older ones are dropped."""
+    """Points per experiment for deduplication, 16 bytes each."""
 
     max_worker_series: int = Field(default=2_000, ge=0)
-    """Per-worker series per experiment; more are only in the role's value."""
+    """Per-worker series per experiment."""
 
     max_devices: int = Field(default=128, ge=0)
-    """GPUs with keys of their own, and as many hosts."""
+    """GPUs and hosts with own keys."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Waiting steps of a role; above it the oldest close."""
+    """Waiting steps of a role."""
 
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
-    """Time a step waits for its spans."""
+    """Wait of a step for its spans."""
 
     spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
-    """Spans that ended earlier before a step are not analysed."""
+    """Greatest age of analysed spans."""
 
     trace_url: str = ""
     """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
 
     max_spans: int = Field(default=100_000, gt=0)
-    """Spans per experiment kept for analysis; the oldest are dropped."""
+    """Spans per experiment kept for analysis."""
 
     max_spans_bytes: int = Field(default=128 << 20, ge=1 << 10)
-    """Memory for them: about 700 bytes a span, 70 a link."""
+    """Their memory: 700 bytes a span, 70 a link."""
 
     max_open_windows: int = Field(default=1_000, gt=0)
-    """Open windows per experiment; above it the oldest close."""
+    """Open windows per experiment."""
 
     max_history_bytes: int = Field(default=64 << 20, ge=0)
-    """Compressed history per experiment; the oldest is dropped. 0: none."""
+    """Compressed history per experiment. 0: none."""

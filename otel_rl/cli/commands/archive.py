@@ -13,10 +13,10 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
-from otel_rl.cli.archive_places import archive_place, archive_places
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.errors import ConfigError, JournalError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
@@ -35,7 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "archive",
         description="Write what a stopped bridge has left for the archive, and show where each "
-        "run's Parquet files are (docs/archive.md).",
+        "run's files are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

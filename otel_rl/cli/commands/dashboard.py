@@ -20,9 +20,9 @@ from otel_rl.redaction import printable, shown
 __all__ = ["add_parser"]
 
 _DESCRIPTION = f"""\
-Arrange the charts of runs in sections: learning, throughput, step time, async, workers, diagnosis,
-system. With W&B online it is saved as the view {VIEW_TITLE!r} of the project, otherwise printed. A
-view that a person has changed since is left as it is.
+Arrange the charts of runs in sections by topic. With W&B online it is saved as the view
+{VIEW_TITLE!r} of the project, otherwise printed. A view that a person has changed since is left as
+it is.
 """
 
 _EPILOG = """\
@@ -46,7 +46,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
-        "--force", action="store_true", help="replace the view also if a person has changed it"
+        "--force", action="store_true", help="also if a person has changed the view"
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

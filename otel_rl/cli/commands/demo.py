@@ -42,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--colocated",
         action="store_true",
-        help="on-policy: a trainer and a generator process take turns on one device; no faults",
+        help="on-policy: trainer and generator take turns on one device; no faults",
     )
     parser.add_argument(
         "--fault",
@@ -55,7 +55,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--endpoint",
         metavar="HOST:PORT",
-        help="OTLP/HTTP of a running bridge or collector, instead of an embedded bridge",
+        help="OTLP/HTTP of a running bridge or collector",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

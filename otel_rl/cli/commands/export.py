@@ -56,8 +56,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "export",
-        description="Write the spans of a run that its journal has as a Chrome trace for Perfetto: "
-        "workers, their spans, links from samples to the steps that used them, queues and GPUs.",
+        description="Write the spans of a run that its journal has as a Chrome trace for Perfetto.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,7 +74,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--steps",
         type=steps,
         metavar="FIRST[:LAST]",
-        help="only these, with the samples and weights they used (all)",
+        help="these, with the samples and weights they used (all)",
     )
     parser.add_argument(
         "-o",

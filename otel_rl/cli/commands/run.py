@@ -71,8 +71,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--grpc",
         action="store_true",
-        help="CMD reports over gRPC, for an SDK without HTTP (default: as "
-        "OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP)",
+        help="CMD reports over gRPC (default: as OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP)",
     )
     parser.add_argument(
         "--no-adapters",

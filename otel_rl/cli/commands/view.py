@@ -48,7 +48,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=host_and_port,
         default={"host": "127.0.0.1", "port": 8800},
         metavar="HOST:PORT",
-        help="default: 127.0.0.1:8800; another address than loopback needs the token of the link",
+        help="default: 127.0.0.1:8800; beyond loopback with the token of the link",
     )
     parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
     add_bridge_options(parser)

@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about, waits_for_samples
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
@@ -32,7 +33,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         ),
         key=lambda one: -one[0],
     )
-    if not found:
+    if not found or follows_a_change(history, found[0][3].step):
         return
     more, place, _, change = found[0]
     evidence = [

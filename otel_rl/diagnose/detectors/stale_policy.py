@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level
@@ -13,6 +14,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["stale_policy", "staleness"]
 
 _BEGUN = 6  # steps until samples are as old as usual
+_FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
 _AT_ONCE = 0.75  # part of a change that makes it a jump
 _SETTLED = 3  # weight updates until their interval is stable
 
@@ -150,8 +152,11 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.after - change.before < 1.5:
             continue
-        if change.step < history.first + _BEGUN:
-            continue  # the first samples are of the first policy
+        # The first samples are of the first policy, and a buffer needs as many steps to fill up.
+        if change.step < history.first + max(_BEGUN, _FILLED * change.after):
+            continue
+        if follows_a_change(history, change.step):
+            continue
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
         yield Cause(

@@ -12,9 +12,9 @@ from statistics import fmean, median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.stats.levels import level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 
-__all__ = ["Workload", "changes"]
+__all__ = ["Workload", "changes", "follows_a_change"]
 
 _RATES: Final = r"per_?(s|sec|second|gpu)|/s$|rate|throughput|max|limit|second|sample/|generator/"
 # The best measure of work first.
@@ -27,10 +27,12 @@ _MEASURES: Final = (
     ),
 )
 _CHANGED: Final = 1.15  # times the usual
+_AT_ONCE: Final = 0.5  # part of a change that makes it a jump
 _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
+_FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
 class Workload:
@@ -76,18 +78,37 @@ class Workload:
 def changes(history: RunHistory) -> Iterator[str]:
     """Yield deliberate changes in words."""
     work = Workload(history)
+    found = _change_of(work)
+    if found is not None:
+        if found.jump > _AT_ONCE:
+            yield f"{found.ratio:.1f} times the {work.what} in a step since step {found.step}"
+        else:
+            values = [value for _, value in sorted(work.of_step.items())]
+            ratio = median(values[-_SIDES:]) / median(values[:_SIDES])
+            yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
+    for role, before, after, since in _resized(history):
+        yield f"{after} workers of {role} since step {since}, {before} before"
+
+
+def follows_a_change(history: RunHistory, step: int) -> bool:
+    """Return whether the work or the number of workers changed on purpose just before a step.
+
+    Buffers and waits then settle at another level, which is no fault.
+    """
+    moments = [since for _, _, _, since in _resized(history)]
+    found = _change_of(Workload(history))
+    if found is not None and found.jump > _AT_ONCE:
+        moments.append(found.step)
+    return any(-1 <= step - moment <= _FOLLOWS for moment in moments)
+
+
+def _change_of(work: Workload) -> LevelChange | None:
+    """Return the change of the work in a step; None if it is about the same all along."""
     track = Track()
     for step, value in sorted(work.of_step.items()):
         track.add(step, 0.0, value)
     found = level(track)
-    if found is not None and not 1 / _CHANGED < found.ratio < _CHANGED:
-        if found.jump > 0.5:
-            yield f"{found.ratio:.1f} times the {work.what} in a step since step {found.step}"
-        else:
-            ratio = median(track.values[-_SIDES:]) / median(track.values[:_SIDES])
-            yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
-    for role, before, after, since in _resized(history):
-        yield f"{after} workers of {role} since step {since}, {before} before"
+    return None if found is None or 1 / _CHANGED < found.ratio < _CHANGED else found
 
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:

@@ -1,4 +1,4 @@
-"""Where a thread or task stands in its program, as text."""
+"""Place of a thread or task in its program, as text."""
 
 import sys
 import threading

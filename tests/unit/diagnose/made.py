@@ -34,6 +34,7 @@ def made(
     workers: Mapping[tuple[str, str], Series] | None = None,
     spans: Mapping[tuple[str, str, int], Series] | None = None,
     times: Mapping[str, int] | None = None,
+    begun: Mapping[tuple[str, str, int], int] | None = None,
     waits: Sequence[str] = (),
     lags: Mapping[str, float] | None = None,
     clocks: Mapping[str, float] | None = None,
@@ -49,6 +50,7 @@ def made(
         workers: By tracker key and ``<role>/<index>``.
         spans: Seconds of one, by role, phase and index of the worker.
         times: How often a phase happens in a step, if not once.
+        begun: First step of such spans, if not the first of the run.
         waits: Phases in which nothing is done.
         lags: Seconds that exports of a worker take to arrive.
         clocks: Seconds that the clock of a worker is ahead, as spans prove.
@@ -81,6 +83,7 @@ def made(
                         0,
                     )
                     for (role, phase, index), of in (spans or {}).items()
+                    if step >= (begun or {}).get((role, phase, index), 0)
                 ],
                 list((lags or {}).items()),
                 list((lost or {}).get(step, ())),

@@ -13,6 +13,8 @@ from bench.exam.styles import Style
 from otel_rl.diagnose.costs import cost_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Kind, Verdict
+from tests.slow import slow_after
+from tests.unit.diagnose.made import AT, changed, made
 from tests.unit.diagnose.played import Played
 
 SINCE = 30
@@ -24,7 +26,7 @@ def stage(program: Program, job: Job = Job.GENERATION) -> Stage:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_a_batch_doubled_on_purpose_is_no_fault_and_named(seed: int) -> None:
     run = Played(seed, Topology.COLOCATED, Style.PHASES, lambda _: [LargerBatch(SINCE, 2.0)])
     report = diagnose(run.history, passed=True)
@@ -164,7 +166,7 @@ def test_a_worker_that_hangs_is_told_from_its_peers_without_phases() -> None:
     assert (first.kind, first.worker) == (Kind.STALL, str(run.program.workers()[1]))
 
 
-@pytest.mark.parametrize("seed", range(50, 53))
+@pytest.mark.parametrize("seed", slow_after(1, range(50, 53)))
 def test_a_buffer_that_fills_up_is_no_growing_staleness(seed: int) -> None:
     report = diagnose(Played(seed, Topology.QUEUE, Style.PHASES).history, passed=True)
     assert Kind.STALENESS_GROWTH not in {cause.kind for cause in report.causes}
@@ -192,3 +194,31 @@ def test_a_throttled_device_is_named_once_with_the_role_of_its_worker() -> None:
     first, *others = diagnose(run.history).causes
     assert (first.kind, first.role) == (Kind.THROTTLED, run.program.maker)
     assert Kind.THROTTLED not in {cause.kind for cause in others}
+
+
+def test_trainers_that_wait_after_a_larger_batch_are_not_starved() -> None:
+    waits = {("trainer", "wait_for_batch", 0): changed(0.01, 1.0)}
+    larger = made(spans=waits, waits=["wait_for_batch"], rows={"trainer/tokens": changed(100, 150)})
+    assert not diagnose(larger).causes
+    assert "1.5 times the tokens" in diagnose(larger).changes[0]
+    same = made(spans=waits, waits=["wait_for_batch"], rows={"trainer/tokens": lambda _: 100})
+    assert [cause.kind for cause in diagnose(same).causes] == [Kind.STARVATION]
+
+
+def test_samples_that_grow_old_as_workers_join_are_no_fault() -> None:
+    age = {"trainer/policy/staleness": changed(0.5, 4.0)}
+    generators = {("generator", "generate", 0): lambda _: 0.5}
+    joined = {**generators, ("generator", "generate", 1): lambda _: 0.5}
+    fewer = made(spans=generators, rows=age)
+    assert Kind.STALENESS_GROWTH in {cause.kind for cause in diagnose(fewer).causes}
+    more = made(spans=joined, rows=age, begun={("generator", "generate", 1): AT - 3})
+    assert Kind.STALENESS_GROWTH not in {cause.kind for cause in diagnose(more).causes}
+
+
+def test_samples_grow_old_while_a_buffer_fills_for_the_first_time() -> None:
+    def kinds(since: int) -> set[Kind]:
+        filling = made(rows={"trainer/policy/staleness": changed(2.0, 8.0, since)})
+        return {cause.kind for cause in diagnose(filling).causes}
+
+    assert Kind.STALENESS_GROWTH not in kinds(11)
+    assert Kind.STALENESS_GROWTH in kinds(40)

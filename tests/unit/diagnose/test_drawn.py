@@ -7,6 +7,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
+from tests.slow import slow_after
 from tests.unit.diagnose.drawn import Drawn, Style, drawn
 
 RUNS = 15
@@ -94,7 +95,7 @@ def test_a_run_that_is_over_does_not_hang() -> None:
         assert Kind.STALL not in {cause.kind for cause in diagnose(history).causes}
 
 
-@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("style", slow_after(1, Style))
 def test_nothing_is_said_of_healthy_runs_that_warm_up_and_save(style: Style) -> None:
     told = [
         (seed, cause.words)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[3]
 OTHERS = {
     "adapter",  # the interface
     "automatic",  # switches adapters on, before anything of otel_rl is loaded
+    "ray_tracing",  # needs nothing
     "recorder",
     "vllm_plugin",  # likewise
     "wandb_system",  # what W&B itself samples

@@ -23,9 +23,9 @@ class TrackioSettings:
     Attributes:
         project: Name of the project.
         server_url: Server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
-        space_id: Space, ``user/space``, if there is no server. Empty for ``TRACKIO_SPACE_ID``, else
-            the database of this machine in ``TRACKIO_DIR``.
-        stall_timeout_s: Time without a row at the server until the run is reopened.
+        space_id: Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the
+            database in ``TRACKIO_DIR``.
+        stall_timeout_s: Time without a new row until the run is reopened.
     """
 
     project: str = "otel_rl"

@@ -70,20 +70,17 @@ class WandbSettings:
         mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE``, else online with a key.
         project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
         entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
-        attach: Run of your own process to join, ``[[ENTITY/]PROJECT/]RUN_ID``, with the names for
-            ``{experiment}`` and ``{trial}``. Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is
-            ``shared``, else none.
+        attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``.
+            Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: Time to create or resume the run.
         finish_timeout_s: Time to upload the rest when the run ends.
-        stall_timeout_s: Time without a row at the server, or in the offline file, until the run is
-            reopened.
+        stall_timeout_s: Time without a new row until the run is reopened.
         transmit_interval_s: Whole seconds between uploads; 0 for W&B's 15 s.
-        settle_s: After a crash, time that an attached run's history must not change before it is
-            joined.
-        system_panels: Show reported GPUs and hosts in W&B's System panels.
-        attempt_axes: Draw charts of a run that went back over ``step/attempt_<n>`` of its newest
-            attempt; otherwise all attempts over ``step``.
+        settle_s: After a crash, time of no change until an attached run is joined.
+        system_panels: GPUs and hosts in System panels.
+        attempt_axes: Charts of a run that went back have the axis ``step/attempt_<n>``, not
+            ``step``.
     """
 
     mode: str = "auto"

@@ -25,13 +25,13 @@ class TlsSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     cert: Path | None = None
-    """PEM file with the certificate and its intermediates. Read at start, as the other two."""
+    """PEM file: certificate and intermediates."""
 
     key: Path | None = None
-    """PEM file with the unencrypted private key, readable by its owner and group only."""
+    """PEM file: unencrypted private key, not world-readable."""
 
     client_ca: Path | None = None
-    """PEM file with authorities. If set, senders need a certificate of one of them (mTLS)."""
+    """PEM file: authorities of senders' certificates (mTLS)."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

@@ -67,7 +67,7 @@ class AuthSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     tokens: tuple[TokenSettings, ...] = ()
-    """One table ``[[auth.tokens]]`` per sender or team. Empty: no token is required."""
+    """Tables ``[[auth.tokens]]``. Empty: no token is required."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:

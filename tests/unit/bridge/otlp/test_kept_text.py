@@ -118,6 +118,7 @@ def test_long_resources_are_remembered_up_to_a_few_mebibytes() -> None:
     assert kept_bytes(read, 1000) < 12 << 20
 
 
+@pytest.mark.slow
 def test_series_with_long_attributes_are_remembered_up_to_a_few_mebibytes() -> None:
     def read(number: int) -> None:
         point = sound_point()

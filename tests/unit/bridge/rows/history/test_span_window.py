@@ -352,6 +352,7 @@ def test_2400_spans_of_many_links_and_long_names_take_what_the_limit_says() -> N
     assert taken_bytes(bench) < 2.5 * MIB
 
 
+@pytest.mark.slow
 def test_plain_spans_take_no_more_than_they_are_charged() -> None:
     def kept(number: int) -> SpanRecord:
         return replace(heavy(number, 1), name=f"name {number}", phase="", phase_class="")
@@ -378,6 +379,7 @@ def test_spans_that_make_room_for_bytes_are_the_oldest_and_are_counted() -> None
     assert not bench.trail.new_of([heavy(399)])
 
 
+@pytest.mark.slow
 def test_spans_of_a_log_are_held_to_the_bound_as_they_are_read() -> None:
     bench = Bench(max_spans_bytes=400 * MIB)
     bench.send([heavy(number) for number in range(5000)])

@@ -1,4 +1,4 @@
-"""Where the rows of a replay come from."""
+"""Sources of the rows of a replay: a journal, or an archive."""
 
 import contextlib
 from collections.abc import Callable
