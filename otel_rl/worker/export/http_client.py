@@ -141,16 +141,16 @@ class DirectClient:
         head = _head(parts, headers, len(body))
         self._budget.begin(timeout_s)
         sock = self._connection(parts)
-        answer = None
+        answer, is_sent = None, False
         try:
-            self._send(sock, head, body)
+            is_sent = self._send(sock, head, body)
             answer = read_answer(AnswerStream(lambda: self._received(sock)))
         except (AnswerTooLong, BrokenAnswer) as error:
             raise CallFailed(str(error)) from error
         except OSError as error:
             raise CallFailed(type(error).__name__) from error
         finally:
-            if answer is None or not answer.keeps_alive:
+            if answer is None or not is_sent or not answer.keeps_alive:
                 self.close()
         return answer
 
@@ -197,13 +197,18 @@ class DirectClient:
             sock.close()
             raise CallFailed(type(error).__name__) from error
 
-    def _send(self, sock: socket.socket, head: bytes, body: bytes) -> None:
+    def _send(self, sock: socket.socket, head: bytes, body: bytes) -> bool:
+        """Send a request. False if the server closed first, perhaps with an answer."""
         if len(body) <= SENT_AT_ONCE:
             head, body = head + body, b""  # one packet instead of two
         for data in (head, body):
             for place in range(0, len(data), SENT_AT_ONCE):
                 sock.settimeout(self._budget.left_s())
-                sock.sendall(data[place : place + SENT_AT_ONCE])
+                try:
+                    sock.sendall(data[place : place + SENT_AT_ONCE])
+                except (BrokenPipeError, ConnectionResetError):
+                    return False
+        return True
 
     def _received(self, sock: socket.socket) -> bytes:
         sock.settimeout(self._budget.left_s())

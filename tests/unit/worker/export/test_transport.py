@@ -634,3 +634,22 @@ def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
         outcomes.append(transport.send(b"").outcome)
         thread.join()
     assert outcomes == [Outcome.ACCEPTED, Outcome.ACCEPTED]
+
+
+def test_an_answer_before_the_end_of_a_request_stands_though_the_server_closes() -> None:
+    """As a proxy that takes no large request does it: sent again for ever, it would block all."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(100)
+                peer.sendall(head("413 Too Large", "Content-Length: 0"))
+
+        with futures.ThreadPoolExecutor(1) as thread:
+            refused = thread.submit(refuse)
+            transport = over_http(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            reply = transport.send(bytes(32 << 20))
+            refused.result(60)
+    assert reply.outcome is Outcome.REFUSED
+    assert "413" in reply.message
