@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from typing import Final
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -18,8 +17,6 @@ from otel_rl.bridge.otlp.decode import decode
 from otel_rl.records import Signal
 from tests.dialects.record import as_otlp
 from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request
-
-NOW_NS: Final = time.time_ns()
 
 
 def array(*values: AnyValue) -> AnyValue:
@@ -53,9 +50,10 @@ VALUES: Mapping[str, AnyValue] = {
 
 def requests_with(pair: KeyValue) -> dict[Signal, ExportRequest]:
     """One request of each signal, with an attribute wherever there may be one."""
-    measured = point(1.0, NOW_NS)
+    now_ns = time.time_ns()
+    measured = point(1.0, now_ns)
     measured.attributes.append(pair)
-    exemplar = measured.exemplars.add(time_unix_nano=NOW_NS, as_double=1.0)
+    exemplar = measured.exemplars.add(time_unix_nano=now_ns, as_double=1.0)
     exemplar.filtered_attributes.append(pair)
     metrics = metrics_request(gauge(measured))
     metrics.resource_metrics[0].resource.attributes.append(pair)
@@ -86,7 +84,7 @@ def test_a_value_is_accepted_and_decoded(value: AnyValue, signal: Signal, encodi
     if encoding == "json":
         sent = parse_json(signal, as_json(request), max_objects=10_000)
         assert sent == request or value.double_value != value.double_value
-    admitted = validate(signal, sent, ReceiveLimits(), NOW_NS)
+    admitted = validate(signal, sent, ReceiveLimits(), time.time_ns())
     assert (admitted.accepted, admitted.refused, admitted.message) == (1, {}, "")
     (batch,) = admitted.batches
     assert decode(batch).items == 1

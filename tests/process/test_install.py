@@ -228,6 +228,6 @@ def test_the_demo_trains_with_its_extra(environment: Environments, tmp_path: Pat
 
 
 def test_all_is_what_every_extra_brings(environment: Environments) -> None:
-    extras = ("bridge", "wandb", "dashboard", "postgres", "archive", "demo")
+    extras = ("bridge", "wandb", "dashboard", "postgres", "archive", "demo", "mcp")
     together = frozenset[str]().union(*(environment(extra).distributions for extra in extras))
     assert environment("all").distributions == together
