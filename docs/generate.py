@@ -186,9 +186,9 @@ def faults() -> Iterator[str]:
 
 
 def bench() -> Iterator[str]:
-    """Every published figure of ``make bench`` that has a goal or an alternative."""
+    """Every published figure of ``make bench`` that has a goal."""
     for part in read(DOCS / "bench.json").values():
-        shown = [one for one in part.figures if one.goal is not None or one.ratio is not None]
+        shown = [one for one in part.figures if one.goal is not None]
         if not shown:
             continue
         yield from ("", f"### {part.title}", "", _when(part), "")
@@ -199,10 +199,7 @@ def bench() -> Iterator[str]:
 
 def _when(part: PartRecord) -> str:
     before, after = part.load
-    return (
-        f"Commit `{part.commit}`, {part.date}, {part.machine}, load {before:.0f} before and "
-        f"{after:.0f} after."
-    )
+    return f"`{part.commit}`, {part.date}, {part.machine}, load {before:.0f} to {after:.0f}."
 
 
 def _figure_row(figure: Figure) -> str:
@@ -217,7 +214,8 @@ def _figure_row(figure: Figure) -> str:
     else:
         ours, goal = f"{bold}{ours}{bold}{spread}", goal and f"{goal} {figure.unit}"
     theirs = "" if figure.theirs is None else f"{figure.theirs:.3g}"
-    return f"| {figure.name} | {ours} | {f'{theirs} {figure.against}'.strip()} | {ratio} | {goal} |"
+    beside = ", ".join(filter(None, (theirs, figure.against)))
+    return f"| {figure.name} | {ours} | {beside} | {ratio} | {goal} |"
 
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
