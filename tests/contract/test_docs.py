@@ -17,7 +17,7 @@ from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.cli import main
 from otel_rl.run_id import run_id
 from otel_rl.worker.drops import DropReason
-from tests.docs_examples import blocks, examples
+from tests.docs_examples import anchors, blocks, examples
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 
 ROOT = Path(__file__).parents[2]
@@ -113,11 +113,6 @@ def links(path: Path) -> Iterator[tuple[str, str]]:
         if not re.match(r"[a-z]+:", target):
             file, _, anchor = target.partition("#")
             yield file, anchor
-
-
-def anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
