@@ -227,12 +227,14 @@ def values(directory: Path, example: str) -> list[tuple[int, dict[str, float]]]:
     return [(row.step, row.values) for row in jsonl_rows(directory, "grpo-7b", example)]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NO_WORKERS])
 def test_python_examples_run_and_report(run_of_examples: Path, name: str) -> None:
     assert values(run_of_examples, name)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Path) -> None:
     def losses(name: str) -> list[tuple[int, float]]:
@@ -243,6 +245,7 @@ def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Pa
     assert losses("README-1") == losses("README-0")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> None:
     rows = values(run_of_examples, "quickstart-0")
@@ -250,6 +253,7 @@ def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> N
     assert {"trainer/tokens", "trainer/tokens/rate"} <= {key for _, row in rows for key in row}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
     scope: dict[str, object] = {}
