@@ -110,37 +110,34 @@ def _tracker_options(kind: type[WandbSettings | MlflowSettings | TrackioSettings
 
 
 def commands() -> Iterator[str]:
-    """Every command of ``otel-rl`` with its own options, then those of several commands."""
+    """Usage and purpose of every command of ``otel-rl``, then the options of several commands."""
     parsers = _parsers()
     users: dict[str, list[str]] = {}
     for name, parser in parsers.items():
-        for line in _options(parser):
+        for line in _options(parser).values():
             users.setdefault(line, []).append(name)
     shared = {line: names for line, names in users.items() if len(names) >= _SEVERAL}
     for name, parser in parsers.items():
+        own = (usage for usage, line in _options(parser).items() if line not in shared)
         does = " ".join((parser.description or "").split()).partition(". ")[0].removesuffix(".")
-        yield from ("", f"### otel-rl {name}", "", f"{does}.", "")
-        yield from (line for line in _options(parser) if line not in shared)
-    yield from (
-        "",
-        "### Options of several commands",
-        "",
-        "Of every command, or of those named:",
-        "",
-    )
+        yield f"- `{' '.join(('otel-rl', name, *own))}`: {does}."
+    yield from ("", "Options of every command, or of those named:", "")
     for line, names in shared.items():
         yield line if len(names) == len(parsers) else f"{line} ({', '.join(names)})"
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A list item for each option."""
+def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return a list item for each option or argument, by its usage."""
+    found = {}
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
         if isinstance(action, argparse._HelpAction):  # noqa: SLF001
             continue
         words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
         meaning = (action.help or "").replace("%(default)s", str(action.default))
         option = " ".join(str(word) for word in words if word)
-        yield _item(option, meaning.replace("%%", "%"))
+        needed = action.required or (not action.option_strings and action.nargs is None)
+        found[option if needed else f"[{option}]"] = _item(option, meaning.replace("%%", "%"))
+    return found
 
 
 def counters() -> Iterator[str]:
