@@ -1,11 +1,11 @@
 """Chart of the published figures: each one beside its goal, as an SVG image."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Final
 
 from bench.figures import Figure, Limits
 from bench.record import PartRecord
+from bench.svg import bar, document, text
 
 _WIDTH: Final = 1180
 _BAR_X: Final = 410
@@ -30,32 +30,21 @@ def chart(parts: Iterable[PartRecord]) -> str:
     misses. The text beside has the cost, the alternative's and the ratio, with the lowest and
     highest round.
     """
-    drawn: list[str] = []
+    drawn = [text(_BAR_X + _GOAL_PX + 5, 18, "goal", "small")]
     y = 30
     for part in parts:
         shown = [one for one in part.figures if one.goal is not None]
         if shown:
             drawn.extend(_part(part, shown, y))
             y += _HEAD + _ROW * len(shown)
-    legend = f'<text x="{_BAR_X + _GOAL_PX + 5}" y="18" class="small">goal</text>'
-    style = (
-        "text{font:13px system-ui,sans-serif;fill:#24292f}"
-        ".small{font-size:11px;fill:#57606a}.title{font-weight:600}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}">\n'
-        f"<title>Costs of otel_rl beside their goals</title>\n<style>{style}</style>\n"
-        f'<rect width="100%" height="100%" fill="#fff"/>\n{legend}\n'
-        + "\n".join(drawn)
-        + "\n</svg>\n"
-    )
+    return document("Costs of otel_rl beside their goals", _WIDTH, y, drawn)
 
 
 def _part(part: PartRecord, shown: Sequence[Figure], y: int) -> Iterator[str]:
     before, after = part.load
     when = f"{part.commit}, {part.date}, {part.machine}, load {before:.0f} to {after:.0f}"
-    yield f'<text x="12" y="{y + 14}" class="title">{escape(part.title)}</text>'
-    yield f'<text x="12" y="{y + 30}" class="small">{escape(when)}</text>'
+    yield text(12, y + 14, part.title, "title")
+    yield text(12, y + 30, when, "small")
     top = y + _HEAD - 14
     for number, figure in enumerate(shown):
         yield from _row(figure, top + number * _ROW)
@@ -67,9 +56,9 @@ def _row(figure: Figure, y: int) -> Iterator[str]:
     goals = _limited(figure) / (figure.goal or 1)
     width = min(goals, _MOST) * _GOAL_PX
     colour = _COLOURS[figure.met is not False]
-    yield f'<text x="{_BAR_X - 10}" y="{y + 11}" text-anchor="end">{escape(figure.name)}</text>'
-    yield f'<rect x="{_BAR_X}" y="{y}" width="{width:.1f}" height="14" fill="{colour}"/>'
-    yield f'<text x="{_TEXT_X}" y="{y + 11}" class="small">{escape(_words(figure))}</text>'
+    yield text(_BAR_X - 10, y + 11, figure.name, anchor="end")
+    yield bar(_BAR_X, y, width, colour)
+    yield text(_TEXT_X, y + 11, _words(figure), "small")
 
 
 def _limited(figure: Figure) -> float:
