@@ -10,7 +10,7 @@ from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tra
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -190,28 +190,43 @@ def _skewed(worker: str, ahead_s: float, what: str) -> Cause:
 
 def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
-    found: list[tuple[float, str, str | None, int, float, float]] = []
+    found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change is None:
+        # A step has several exports, and the collector runs in one of them.
+        of_steps = summed_by_step(track)
+        change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
+        if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
             continue
-        if change.is_rise(ratio=3.0, order=0.6, size=1.5) and change.after >= _GC_SHARE:
-            found.append((change.after, key, worker, change.step, change.before, change.after))
+        share = change.after / _usual_s(of_steps, change.step)
+        if share >= _GC_SHARE:
+            found.append((share, key, worker, change))
     if found:
-        found.sort(key=lambda one: -one[0])
-        after, key, worker, since, before, _ = found[0]
+        share, key, worker, change = max(found, key=lambda one: one[0])
         yield Cause(
             Kind.GC_PAUSES,
-            min(0.95, 0.8 + after / 2),
-            f"the garbage collector stops {worker or key} for {after * 1e3:.3g} ms of each second "
-            f"since step {since}, {before * 1e3:.3g} before",
+            min(0.95, 0.8 + share / 2),
+            f"the garbage collector stops {worker or key} for {_seconds(change.after)} of each "
+            f"step since step {change.step}, {share:.0%} of the time; {_seconds(change.before)} "
+            "before",
             role=key.partition("/")[0],
             worker=worker,
-            since=since,
+            since=change.step,
             evidence=[
-                Evidence("time in the collector per export", key, worker, before, after, "s")
+                Evidence(
+                    "time in the collector in a step", key, worker, change.before, change.after, "s"
+                )
             ],
         )
+
+
+def _usual_s(track: Track, since: int) -> float:
+    """Return the usual time from one value of a step to the next, since a step."""
+    at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
+    return max(1e-9, median([b - a for a, b in pairwise(at_s)] or [1.0]))
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:
