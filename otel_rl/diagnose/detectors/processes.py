@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from statistics import median
 
@@ -35,13 +35,12 @@ _GC_SHARE = 0.05
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
-    failure = WorkerFailure.first_cause(history.failures)
+    ended = _ended_with_the_run(history)
+    failure = WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
     if not has_crashed and failure.error is None and not _stands_still(history, failure):
-        return
-    if failure.error is None and fell_silent_together(history):
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -72,18 +71,30 @@ def fell_silent_together(history: RunHistory) -> bool:
 
     Their run has ended, or was killed: that cannot be told.
     """
+    return bool(_ended_with_the_run(history))
+
+
+def _ended_with_the_run(history: RunHistory) -> Set[str]:
+    """Return workers that fell silent with all others, of SDKs that report no end.
+
+    Their leases end one after the other, so the first one to be missed is not the first to stop.
+    """
     lasting = [one for one in history.failures if one.recovery_s is None]
     if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
-        return False
+        return frozenset()
     last_s: dict[str, float] = {}  # by the bridge's clock: a worker's own may be wrong
     for of in (history.lags, *history.spans.values(), *history.workers.values()):
         for name, track in of.items():
             last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
-    if not last_s or not last_s.keys() <= {one.worker for one in lasting}:
-        return False
-    return max(last_s.values()) - min(last_s.values()) <= max(_AT_ONCE_S, _AT_ONCE * usual_s)
+    since_s = max(last_s.values(), default=0.0) - max(_AT_ONCE_S, _AT_ONCE * usual_s)
+    together = {name for name, at_s in last_s.items() if at_s >= since_s}
+    # One that is missed among others that go on is dead: those are silent for as long.
+    quiet_s = history.ends_s - max(last_s.values(), default=0.0)
+    missed = {one.worker for one in lasting} & together
+    is_over = together <= {one.worker for one in lasting} or quiet_s >= _AT_ONCE_S
+    return missed if is_over else frozenset()
 
 
 def _reports_ends(history: RunHistory) -> bool:
@@ -94,8 +105,15 @@ def _reports_ends(history: RunHistory) -> bool:
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
     """Find workers of a role that fail repeatedly. One failure is an accident."""
     of_role: dict[str, list[Loss]] = {}
+    ended = Counter[str]()
+    with_the_run = _ended_with_the_run(history)
+    newest = {loss.worker: loss for loss in history.losses}
     for loss in history.losses:
-        of_role.setdefault(loss.worker.partition("/")[0], []).append(loss)
+        role = loss.worker.partition("/")[0]
+        if loss.worker in with_the_run and loss is newest[loss.worker]:
+            ended[role] += 1
+        else:
+            of_role.setdefault(role, []).append(loss)
     roles = {
         key.split("/")[1]: track
         for key, track in history.rows.items()
@@ -103,7 +121,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     }
     for role in sorted({*of_role, *roles}):
         lost = of_role.get(role, [])
-        counted = _grown(roles.get(role, Track()))
+        counted = _grown(roles.get(role, Track())) - ended[role]
         failures = max(len(lost), int(counted))
         workers = Counter(loss.worker for loss in lost)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
