@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
+from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -253,7 +253,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
-                track = summed_by_step(from_nothing(history, track))  # the same with its zeros
+                track = with_gaps(history, summed_by_step(track))
             change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
