@@ -78,7 +78,7 @@ _OF_ROLE: Final[Mapping[str, str]] = {
 _WORK = (
     (
         Work.SYNC,
-        r"(^|\.)sync$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+        r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
     ),
     (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
     (

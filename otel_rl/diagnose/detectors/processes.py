@@ -27,6 +27,7 @@ _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
+_LEFT_STEPS = 3  # of others after the last sign of a worker
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
@@ -40,7 +41,8 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
-    if not has_crashed and failure.error is None and not _stands_still(history, failure):
+    is_silent = not has_crashed and failure.error is None
+    if is_silent and not _stands_still(history, failure) and not _is_left(history, failure):
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -64,6 +66,15 @@ def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     if history.last > failure.step + 1:
         return False
     return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
+
+
+def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
+    """Return whether nothing was heard of a worker any more, while others made further steps."""
+    if failure.step is None or history.last < failure.step + _LEFT_STEPS:
+        return False
+    lost = [loss for loss in history.losses if loss.worker == failure.worker]
+    own = history.lags.get(failure.worker)
+    return bool(lost) and (own is None or own.times_s[-1] <= lost[-1].time_s)
 
 
 def fell_silent_together(history: RunHistory) -> bool:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.rhythm import Rhythm
-from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
@@ -163,6 +163,7 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
+        is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
         yield _Age(is_work, values[-1], worker, phase)
 
 
