@@ -7,8 +7,8 @@ is 503 too, never 500, which would cost the sender its data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
-import grpc
 from google.protobuf.duration_pb2 import Duration
 
 # The two have stubs, but no py.typed.
@@ -35,9 +35,20 @@ __all__ = [
     "TOO_MANY_CONNECTIONS",
     "UNFORESEEN",
     "Answer",
+    "GrpcCode",
     "answer_to",
     "status_message",
 ]
+
+
+class GrpcCode(IntEnum):
+    """gRPC statuses of answers, by their names there: gRPC itself takes 9 MB, not all serve it."""
+
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +62,39 @@ class Answer:
     """
 
     http: int
-    grpc: grpc.StatusCode
+    grpc: GrpcCode
     outcome: Outcome
 
     @property
     def is_retryable(self) -> bool:
         """Return whether the sender should retry the same request."""
-        return self.grpc is grpc.StatusCode.UNAVAILABLE
+        return self.grpc is GrpcCode.UNAVAILABLE
 
     @property
     def code(self) -> int:
         """Return the gRPC status as a number, as in ``google.rpc.Status``."""
-        number: int = self.grpc.value[0]
-        return number
+        return self.grpc.value
 
 
 ANSWERS: Mapping[type[OtelRLError], Answer] = {
-    MalformedRequest: Answer(400, grpc.StatusCode.INVALID_ARGUMENT, Outcome.MALFORMED),
-    RequestTooLarge: Answer(413, grpc.StatusCode.RESOURCE_EXHAUSTED, Outcome.TOO_LARGE),
-    Unauthenticated: Answer(401, grpc.StatusCode.UNAUTHENTICATED, Outcome.UNAUTHENTICATED),
-    Overloaded: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.OVERLOADED),
-    SlowSender: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.SLOW),
-    JournalFull: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.NO_ROOM),
-    JournalClosed: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.STOPPING),
-    JournalError: Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.FAILED),
+    MalformedRequest: Answer(400, GrpcCode.INVALID_ARGUMENT, Outcome.MALFORMED),
+    RequestTooLarge: Answer(413, GrpcCode.RESOURCE_EXHAUSTED, Outcome.TOO_LARGE),
+    Unauthenticated: Answer(401, GrpcCode.UNAUTHENTICATED, Outcome.UNAUTHENTICATED),
+    Overloaded: Answer(503, GrpcCode.UNAVAILABLE, Outcome.OVERLOADED),
+    SlowSender: Answer(503, GrpcCode.UNAVAILABLE, Outcome.SLOW),
+    JournalFull: Answer(503, GrpcCode.UNAVAILABLE, Outcome.NO_ROOM),
+    JournalClosed: Answer(503, GrpcCode.UNAVAILABLE, Outcome.STOPPING),
+    JournalError: Answer(503, GrpcCode.UNAVAILABLE, Outcome.FAILED),
 }
 """All expected errors of the ingest stage. A subclass is answered as its nearest ancestor."""
 
-UNFORESEEN = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.FAILED)
+UNFORESEEN = Answer(503, GrpcCode.UNAVAILABLE, Outcome.FAILED)
 """Answer to any other error: the sender keeps its data until the bridge is repaired."""
 
-TOO_MANY_CONNECTIONS = Answer(503, grpc.StatusCode.UNAVAILABLE, Outcome.TOO_MANY_CONNECTIONS)
+TOO_MANY_CONNECTIONS = Answer(503, GrpcCode.UNAVAILABLE, Outcome.TOO_MANY_CONNECTIONS)
 """Answer to a connection that is closed before its request."""
 
-NOT_FOUND = Answer(404, grpc.StatusCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
+NOT_FOUND = Answer(404, GrpcCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
 """Answer to an unknown path."""
 
 

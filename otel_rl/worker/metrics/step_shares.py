@@ -213,6 +213,7 @@ class StepShares:
         self._told_number: int | None = None
         self._told_ns = 0
         self._pending: _Cells = {}
+        self._has_counted = False  # or is about to
         self._explicit: dict[int, _Step] = {}
         self._explicit_ns = 0
         self._sent: list[_Cell] = []  # a thread may have appended to them since
@@ -258,10 +259,13 @@ class StepShares:
 
     def reached(self, step: object, now_ns: int) -> None:
         """Record that a gauge was measured with a step. Only if ``follows_gauges``."""
-        if type(step) is int and step == self._told_number and not self._pending:
-            self._told_ns = now_ns  # nearly always
-            return
-        if getattr(step, "is_cuda", False):
+        if type(step) is int:
+            if step == self._told_number and not self._pending:
+                self._told_ns = now_ns  # nearly always
+                return
+            if not self._has_counted and self._renumbered(step, now_ns):
+                return
+        elif getattr(step, "is_cuda", False):
             return  # reading it would wait for the device
         number = as_step(step)
         if number is None:
@@ -285,6 +289,19 @@ class StepShares:
                 told.absorb(pending.cells)
                 pending.is_closed = True
             self._told_ns = now_ns
+
+    def _renumbered(self, number: int, now_ns: int) -> bool:
+        """Let the step that gauges have told be the next one, if there was no count yet.
+
+        Steps before the first count have no shares, not even zeros, so none of them is kept.
+        """
+        with self._lock:
+            told = self._told
+            if told is None or self._has_counted or as_step(number) is None:
+                return False
+            told.number = self._told_number = number
+            told.begun_ns, self._told_ns = self._told_ns, now_ns
+            return True
 
     def count(self, stream: ShareStream, amount: float, attributes: Attributes) -> None:
         """Add an amount to the step that it belongs to, if any."""
@@ -405,6 +422,7 @@ class StepShares:
         if number is None:
             return None
         with self._lock:
+            self._has_counted = True  # what is returned keeps its number
             if self._told is not None and self._told.number == number:
                 return self._told
             for step in self._open:
@@ -424,6 +442,7 @@ class StepShares:
         self, step: _Step, key: object, stream: ShareStream, attributes: Mapping[str, object]
     ) -> _Cell:
         with self._lock:
+            self._has_counted = True
             sets = step.sets.get(stream, 0)
             if sets >= _MAX_SETS:
                 key, attributes = (stream, "overflow"), _OVERFLOW

@@ -114,9 +114,29 @@ class Encoder:
     def pack(self, packer: RequestPacker) -> int:
         """Encode everything. Returns the number of measurements that no request can hold."""
         return sum(
-            _added(packer, stream, *self._points(stream.identity, series))
+            self._packed_point(packer, stream, series)
+            if len(series) == 1
+            else _added(packer, stream, *self._points(stream.identity, series))
             for stream, series in self._streams.items()
         )
+
+    def _packed_point(
+        self, packer: RequestPacker, stream: Stream, series: Mapping[bytes, list[bytes]]
+    ) -> int:
+        """Encode a gauge of one point like any other, without a list for each level."""
+        ((attributes, exemplars),) = series.items()
+        if not 0 < len(exemplars) <= self._max_exemplars:
+            return _added(packer, stream, *self._points(stream.identity, series))
+        point = self._point(stream.identity, attributes, exemplars)
+        point_head = protobuf.head(1, len(point))
+        length = len(point_head) + len(point)
+        gauge = protobuf.head(5, length)
+        length += len(gauge) + len(stream.head)
+        metric = protobuf.head(2, length)
+        pieces = (metric, stream.head, gauge, point_head, point)
+        if packer.add(stream.scope_head, pieces, len(metric) + length, len(exemplars)):
+            return 0
+        return len(exemplars)
 
     def _exemplars_of(self, stream: Stream, attributes: bytes) -> list[bytes]:
         series = self._streams.get(stream)
@@ -133,14 +153,17 @@ class Encoder:
         for attributes, exemplars in series.items():
             for first in range(0, len(exemplars), most):
                 some = exemplars[first : first + most]
-                # A point repeats its last measurement.
-                measured_ns, is_integer, value = measured(some[-1])
-                start_ns, time_ns = self._intervals.following((identity, attributes), measured_ns)
-                tag = _AS_INT if is_integer else _AS_DOUBLE
-                times = _POINT(0x11, start_ns, 0x19, time_ns, tag)
-                points.append(protobuf.field(1, b"".join((times, value, *some, attributes))))
+                points.append(protobuf.field(1, self._point(identity, attributes, some)))
                 counts.append(len(some))
         return points, counts
+
+    def _point(self, identity: bytes, attributes: bytes, exemplars: Sequence[bytes]) -> bytes:
+        # A point repeats its last measurement.
+        measured_ns, is_integer, value = measured(exemplars[-1])
+        start_ns, time_ns = self._intervals.following((identity, attributes), measured_ns)
+        tag = _AS_INT if is_integer else _AS_DOUBLE
+        times = _POINT(0x11, start_ns, 0x19, time_ns, tag)
+        return b"".join((times, value, *exemplars, attributes))
 
 
 def _added(

@@ -216,7 +216,7 @@ class _Calls:
             answer, message = self._intake.answer(error, Where.GRPC)
             status = status_message(answer, message, retry_after_s=self._limits.retry_after_s)
             details = ((_STATUS_DETAILS, status.SerializeToString()),)
-            await context.abort(answer.grpc, status.message, details)
+            await context.abort(grpc.StatusCode[answer.grpc.name], status.message, details)
         return export_response(signal, admitted).SerializeToString()
 
     async def _take(self, signal: Signal, grant: Grant | None, context: _Context) -> Validated:

@@ -8,13 +8,15 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import grpc
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from otel_rl.bridge.ingest.security.secret_file import read_secret, unreadable
 from otel_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    import grpc
 
 __all__ = ["Tls", "TlsSettings", "load_tls"]
 
@@ -53,7 +55,7 @@ class Tls:
     """
 
     context: ssl.SSLContext
-    credentials: grpc.ServerCredentials
+    credentials: "grpc.ServerCredentials"
     is_mutual: bool
 
 
@@ -89,6 +91,8 @@ def load_tls(settings: TlsSettings) -> Tls | None:
             "tls.client_ca",
             f"{settings.client_ca} holds no certificate",
         )
+    import grpc  # 9 MB that a bridge without TLS and gRPC saves
+
     credentials = grpc.ssl_server_credentials(
         [(key, certificate)],
         root_certificates=authorities,

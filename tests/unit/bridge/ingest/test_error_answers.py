@@ -7,6 +7,7 @@ from otel_rl import errors
 from otel_rl.bridge.ingest.error_answers import (
     ANSWERS,
     UNFORESEEN,
+    GrpcCode,
     answer_to,
     status_message,
 )
@@ -23,7 +24,12 @@ SAME = {
 @pytest.mark.parametrize("error", [*ANSWERS, Exception], ids=lambda error: error.__name__)
 def test_http_and_grpc_agree(error: type[Exception]) -> None:
     answer = answer_to(error("x"))
-    assert answer.http == SAME[answer.grpc]
+    assert answer.http == SAME[grpc.StatusCode[answer.grpc.name]]
+
+
+@pytest.mark.parametrize("code", GrpcCode)
+def test_a_code_is_that_of_grpc(code: GrpcCode) -> None:
+    assert grpc.StatusCode[code.name].value[0] == code
 
 
 def test_only_requests_that_can_never_be_taken_are_final() -> None:

@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
-import grpc
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest.error_answers import answer_to
+from otel_rl.bridge.ingest.error_answers import GrpcCode, answer_to
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
@@ -156,7 +155,7 @@ def test_two_million_empty_scopes_are_refused_for_good_with_a_hint() -> None:
     answer = answer_to(caught.value)
     assert (answer.http, answer.grpc, answer.is_retryable) == (
         413,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        GrpcCode.RESOURCE_EXHAUSTED,
         False,
     )
 

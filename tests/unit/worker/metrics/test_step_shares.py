@@ -285,6 +285,22 @@ def test_gauges_tell_the_steps_of_a_program_without_blocks(
     assert grown(provider) == {0: 1, 1: 11, 2: 11, 3: 11}
 
 
+def test_gauges_tell_the_steps_before_the_first_count(provider: BufferedMeterProvider) -> None:
+    meter = provider.get_meter("m")
+    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
+    loss.set(0.5, {STEP: 0})
+    begun_ns = time_ns()
+    for number in range(1, 4):
+        loss.set(0.5, {STEP: number})
+    ended_ns = time_ns()
+    tokens.add(3, {STEP: 3})
+    for number in range(4, 7):
+        loss.set(0.5, {STEP: number})
+    first, *others = shares(provider)
+    assert [(one.step, one.value) for one in (first, *others)] == [(3, 3), (4, 0), (5, 0)]
+    assert begun_ns <= first.start_ns <= first.end_ns <= ended_ns
+
+
 def test_a_step_that_gauges_tell_in_pieces_has_each_count_once(
     provider: BufferedMeterProvider,
 ) -> None:
