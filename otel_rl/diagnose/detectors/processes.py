@@ -265,7 +265,9 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
                 track = with_gaps(history, summed_by_step(track))
-            change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+            # A few in a row happen by chance among many workers: their number is no measurement.
+            shortest = 6 if subject is Subject.PREEMPTIONS else 3
+            change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:
