@@ -27,10 +27,12 @@ _MIN_RATIO = 1.7
 _LEAST_RATIO = 1.2  # where values are steady: this, and so many times their noise
 _STEADY = 5.0
 _MIN_SHARE = 0.1
-_LEAST_SHARE = 0.02  # of a slowdown that is small, and clear
+_LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
+_LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
+_FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # A worker that is slower from the first step on is compared with similar peers, in most steps.
@@ -112,6 +114,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     usual_s = median(steps_s) if steps_s else 0.0
     load = Workload(history)
     longer_s = _longer_step(history, load)
+    is_felt = _takes_longer(history, load)
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
@@ -124,7 +127,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for worker, track in tracks.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, track, peers, least_s, begun=begun, is_felt=longer_s > 0
+                    history, place, worker, track, peers, least_s, begun=begun, is_felt=is_felt
                 )
             )
         ]
@@ -162,7 +165,9 @@ def _least_ratio(found: LevelChange) -> float:
 
 
 def _least_share(found: LevelChange) -> float:
-    return _MIN_SHARE if found.ratio >= _MIN_RATIO else _LEAST_SHARE
+    if found.change.size >= _STEADY:
+        return _LEAST_SHARE
+    return _LITTLE_SHARE if found.change.order >= _IN_ORDER else _MIN_SHARE
 
 
 def _longer_step(history: RunHistory, load: Workload) -> float:
@@ -171,6 +176,12 @@ def _longer_step(history: RunHistory, load: Workload) -> float:
     if found is None or not found.is_rise(ratio=1.5, order=0.7):
         return 0.0
     return found.after - found.before
+
+
+def _takes_longer(history: RunHistory, load: Workload) -> bool:
+    """Return whether steps take longer for their work at all."""
+    found = level(settled(load.eased_steps(step_time(history))))
+    return found is not None and found.is_rise(ratio=_FELT, order=0.75)
 
 
 def _slower_than_peers(
