@@ -2,7 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from statistics import median
 
@@ -85,7 +86,7 @@ def fell_silent_together(history: RunHistory) -> bool:
     return bool(_ended_with_the_run(history))
 
 
-def _ended_with_the_run(history: RunHistory) -> Set[str]:
+def _ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     """Return workers that fell silent with all others, of SDKs that report no end.
 
     Their leases end one after the other, so the first one to be missed is not the first to stop.

@@ -16,11 +16,12 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled
-from otel_rl.diagnose.stats.peers import Peers
+from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["slow_kind", "slow_work", "step_time", "together", "traces_of"]
+__all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "together", "traces_of"]
 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
@@ -119,7 +120,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
-        peers = Peers(tracks)
+        peers = Peers(tracks, turn_length(tracks))
         # The start of a run is as odd in the ratio to peers, if these start at another time.
         begun = next(iter(settled(pooled[place]).steps), history.first)
         alone = [
@@ -162,6 +163,16 @@ def _least_ratio(found: LevelChange) -> float:
     """Return the smallest slowdown that stands out of the noise of a series."""
     noise = found.change.noise / found.before if found.before > 0 else 1.0
     return min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * noise))
+
+
+def least_slowdown(history: RunHistory) -> float | None:
+    """Return the slowdown that stands out of the noise of most phases; None without phases."""
+    found = []
+    for place, tracks in history.spans.items():
+        values = [] if only_waits(history, place) else settled(together(tracks)).values
+        if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
+            found.append(min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * spread(values) / usual)))
+    return median(found) if found else None
 
 
 def _least_share(found: LevelChange) -> float:

@@ -5,7 +5,8 @@ wait for those who do not: whoever has done it once less than its peers is the o
 Parts are counted, because a span does not always tell its step.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
@@ -30,7 +31,7 @@ class Standing(NamedTuple):
     """
 
     place: PhaseKey
-    workers: Set[str]
+    workers: AbstractSet[str]
     is_partly_done: bool
 
 
@@ -50,7 +51,7 @@ class _Part(NamedTuple):
         return max(self.times.values())
 
     @property
-    def behind(self) -> Set[str]:
+    def behind(self) -> AbstractSet[str]:
         """Return who has done it less often than others."""
         return {worker for worker, times in self.times.items() if times < self.most}
 
@@ -118,7 +119,7 @@ def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part])
     return any(_last_s(history, {role}) < last_s for role in ahead)
 
 
-def _last_s(history: RunHistory, roles: Set[str]) -> float:
+def _last_s(history: RunHistory, roles: AbstractSet[str]) -> float:
     """Return when the last work of these roles was told."""
     return max(
         track.times_s[-1]
