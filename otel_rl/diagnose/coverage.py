@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.detectors.processes import fell_silent_together
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import least_slowdown, step_time
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
@@ -30,6 +30,7 @@ class Coverage(NamedTuple):
         has_path: Whether the critical path of steps is known.
         least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
             duration is unknown.
+        least_work: The same of the work of most phases; None without phases.
     """
 
     steps: int
@@ -37,6 +38,7 @@ class Coverage(NamedTuple):
     timed: int
     has_path: bool
     least_ratio: float | None
+    least_work: float | None = None
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -45,6 +47,8 @@ class Coverage(NamedTuple):
         least = "how long steps take is unknown"
         if self.least_ratio is not None:
             least = f"steps that take {self.least_ratio:.1f} times as long would be seen"
+        if self.least_work is not None:
+            least += f", and so would work that takes {self.least_work:.1f} times as long"
         return f"{self.steps} steps, {self.workers} workers, {of}{path}; {least}"
 
 
@@ -56,7 +60,9 @@ def coverage(history: RunHistory) -> Coverage:
     least_ratio = None
     if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
-    return Coverage(_steps(history), len(workers), len(timed), bool(history.steps), least_ratio)
+    has_path = bool(history.steps)
+    least_work = least_slowdown(history)
+    return Coverage(_steps(history), len(workers), len(timed), has_path, least_ratio, least_work)
 
 
 def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False) -> Iterator[str]:

@@ -87,6 +87,7 @@ class DiagnosisJson(TypedDict):
     bound: Annotated[BoundJson | None, _told("null if no step was explained.")]
     failures: Annotated[list[str], _told("Of workers, apart from those that are causes.")]
     seen: Annotated[str, _told("What the verdict rests on.")]
+    changes: Annotated[list[str], _told("Deliberate changes, which are no faults.")]
     doubts: Annotated[list[str], _told("Why a run without a finding may not be healthy.")]
     words: Annotated[str, _told("The diagnosis in one sentence.")]
 
@@ -144,6 +145,7 @@ def as_json(report: Diagnosis) -> DiagnosisJson:
         },
         "failures": [printable(failure) for failure in report.failures],
         "seen": printable(report.seen),
+        "changes": [printable(change) for change in report.changes],
         "doubts": [printable(doubt) for doubt in report.doubts],
         "words": printable(summary(report)),
     }

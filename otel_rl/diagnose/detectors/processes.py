@@ -2,7 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from statistics import median
 
@@ -85,7 +86,7 @@ def fell_silent_together(history: RunHistory) -> bool:
     return bool(_ended_with_the_run(history))
 
 
-def _ended_with_the_run(history: RunHistory) -> Set[str]:
+def _ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     """Return workers that fell silent with all others, of SDKs that report no end.
 
     Their leases end one after the other, so the first one to be missed is not the first to stop.
@@ -265,7 +266,9 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
                 track = with_gaps(history, summed_by_step(track))
-            change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+            # A few in a row happen by chance among many workers: their number is no measurement.
+            shortest = 6 if subject is Subject.PREEMPTIONS else 3
+            change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
                 if subject is Subject.CACHE_MISSES:

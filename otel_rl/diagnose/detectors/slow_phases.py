@@ -16,21 +16,24 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled
-from otel_rl.diagnose.stats.peers import Peers
+from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["slow_kind", "slow_work", "step_time", "together", "traces_of"]
+__all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "together", "traces_of"]
 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
 _LEAST_RATIO = 1.2  # where values are steady: this, and so many times their noise
 _STEADY = 5.0
 _MIN_SHARE = 0.1
-_LEAST_SHARE = 0.04  # of a slowdown that is small, and clear
+_LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
+_LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
+_FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # A worker that is slower from the first step on is compared with similar peers, in most steps.
@@ -112,11 +115,12 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     usual_s = median(steps_s) if steps_s else 0.0
     load = Workload(history)
     longer_s = _longer_step(history, load)
+    is_felt = _takes_longer(history, load)
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
-        peers = Peers(tracks)
+        peers = Peers(tracks, turn_length(tracks))
         # The start of a run is as odd in the ratio to peers, if these start at another time.
         begun = next(iter(settled(pooled[place]).steps), history.first)
         alone = [
@@ -124,7 +128,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for worker, track in tracks.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, track, peers, least_s, begun=begun, is_felt=longer_s > 0
+                    history, place, worker, track, peers, least_s, begun=begun, is_felt=is_felt
                 )
             )
         ]
@@ -161,8 +165,20 @@ def _least_ratio(found: LevelChange) -> float:
     return min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * noise))
 
 
+def least_slowdown(history: RunHistory) -> float | None:
+    """Return the slowdown that stands out of the noise of most phases; None without phases."""
+    found = []
+    for place, tracks in history.spans.items():
+        values = [] if only_waits(history, place) else settled(together(tracks)).values
+        if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
+            found.append(min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * spread(values) / usual)))
+    return median(found) if found else None
+
+
 def _least_share(found: LevelChange) -> float:
-    return _MIN_SHARE if found.ratio >= _MIN_RATIO else _LEAST_SHARE
+    if found.change.size >= _STEADY:
+        return _LEAST_SHARE
+    return _LITTLE_SHARE if found.change.order >= _IN_ORDER else _MIN_SHARE
 
 
 def _longer_step(history: RunHistory, load: Workload) -> float:
@@ -171,6 +187,12 @@ def _longer_step(history: RunHistory, load: Workload) -> float:
     if found is None or not found.is_rise(ratio=1.5, order=0.7):
         return 0.0
     return found.after - found.before
+
+
+def _takes_longer(history: RunHistory, load: Workload) -> bool:
+    """Return whether steps take longer for their work at all."""
+    found = level(settled(load.eased_steps(step_time(history))))
+    return found is not None and found.is_rise(ratio=_FELT, order=0.75)
 
 
 def _slower_than_peers(

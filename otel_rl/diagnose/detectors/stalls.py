@@ -86,11 +86,13 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
 def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     place, workers = standing.place, sorted(standing.workers)
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
-    others = "which others have done" if standing.is_partly_done else "the first part not done"
+    others = (
+        "which others have done" if standing.is_partly_done else "the first work that is not done"
+    )
     return _cause(
         history,
-        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase} in step "
-        f"{standing.step}, {others}",
+        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase}, "
+        f"{others}",
         workers,
         phase=place.phase,
         evidence=[

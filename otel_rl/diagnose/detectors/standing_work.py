@@ -1,23 +1,24 @@
 """Work at which a run stands: the first part of its newest step that some, or all, have not done.
 
-Most programs do the same parts in each step, in one order. Those who come to the end of a part wait
-for those who do not, so whoever has not done what its peers have is the one that they wait for.
+Most programs do the same parts once in each step, in one order. Those who come to the end of a part
+wait for those who do not: whoever has done it once less than its peers is the one they wait for.
+Parts are counted, because a span does not always tell its step.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Set
-from statistics import fmean
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["Standing", "standing_work"]
 
 _LOOK_BACK: Final = 12  # steps
-_FEWEST: Final = 6  # of them
-_MOSTLY: Final = 0.8  # of the steps, and of their workers
+_FEWEST: Final = 6  # times that a part was done
+_LEAST: Final = 1e-3  # of the longest part: a span around others has no work of its own
 
 
 class Standing(NamedTuple):
@@ -26,22 +27,33 @@ class Standing(NamedTuple):
     Attributes:
         place: The part.
         workers: Those who have not done it.
-        step: The step.
         is_partly_done: Whether others have done it.
     """
 
     place: PhaseKey
-    workers: Set[str]
-    step: int
+    workers: AbstractSet[str]
     is_partly_done: bool
 
 
 class _Part(NamedTuple):
-    """Part of each step: who does it, who has done it in which step, and when in a step."""
+    """Part of each step.
 
-    workers: Set[str]
-    done: Mapping[int, Set[str]]
+    Attributes:
+        times: By worker, how often it was done.
+        order_s: When in a step it is usually told.
+    """
+
+    times: Mapping[str, float]
     order_s: float
+
+    @property
+    def most(self) -> float:
+        return max(self.times.values())
+
+    @property
+    def behind(self) -> AbstractSet[str]:
+        """Return who has done it less often than others."""
+        return {worker for worker, times in self.times.items() if times < self.most}
 
 
 def standing_work(history: RunHistory) -> Standing | None:
@@ -49,68 +61,65 @@ def standing_work(history: RunHistory) -> Standing | None:
     parts = _parts(history)
     if not parts:
         return None
-    step = max(max(part.done) for part in parts.values())
-    in_order = sorted(parts.items(), key=lambda one: (one[1].order_s, one[0]))
-    missing = {place: part.workers - part.done.get(step, set()) for place, part in in_order}
-    for place, part in in_order:
-        if missing[place] and missing[place] != part.workers:
-            return Standing(place, missing[place], step, is_partly_done=True)
-    for place, part in in_order:
-        if missing[place]:
-            if _others_stopped_before(history, parts, step):
-                return None
-            return Standing(place, part.workers, step, is_partly_done=False)
-    place, part = in_order[0]
-    if _others_stopped_before(history, parts, step):
+    in_order = sorted(parts, key=lambda place: (parts[place].order_s, place))
+    for place in in_order:
+        if parts[place].behind:
+            return Standing(place, parts[place].behind, is_partly_done=True)
+    if _others_stopped_before(history, parts):
         return None
-    return Standing(place, part.workers, step + 1, is_partly_done=False)
+    most = max(part.most for part in parts.values())
+    place = next((one for one in in_order if parts[one].most < most), in_order[0])
+    return Standing(place, parts[place].times.keys(), is_partly_done=False)
 
 
 def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
-    """Return the work that the same workers do in each step."""
+    """Return the work that the same workers do once in each step."""
     parts = {}
+    longest_s = max(map(_usual, history.spans.values()), default=0.0)
     for place, tracks in history.spans.items():
         if only_waits(history, place) or place.phase == STEP_SPAN:
             continue
-        done: dict[int, set[str]] = defaultdict(set)
-        told_s: dict[int, float] = {}
-        for worker, track in tracks.items():
-            for step, at_s in zip(track.steps, track.times_s, strict=True):
-                done[step].add(worker)
-                told_s[step] = max(told_s.get(step, 0.0), at_s)
-        before = range(max(history.first, history.last - _LOOK_BACK), history.last)
-        counted = [len(done[step]) for step in before if step in done]
-        workers = {one for step in before for one in done.get(step, ())}
-        if len(counted) < max(_FEWEST, _MOSTLY * len(before)):
+        if _usual(tracks) < _LEAST * longest_s:
             continue
-        if sum(counted) < _MOSTLY * len(workers) * len(counted):
-            continue
-        late_s = [
-            told_s[step] - history.begun_s[step]
-            for step in before
-            if _is_told(history, told_s, step)
-        ]
-        parts[place] = _Part(workers, done, fmean(late_s) if late_s else 0.0)
-    return parts
+        times = {worker: sum(history.counts[place][worker].values) for worker in tracks}
+        if min(times.values()) >= max(_FEWEST, max(times.values()) - 1):
+            parts[place] = _Part(times, _order_s(history, tracks))
+    # Who works ahead of the steps, or behind, is in no order with the others.
+    steps = _steps(parts)
+    return {place: part for place, part in parts.items() if part.most in {steps, steps - 1}}
 
 
-def _is_told(history: RunHistory, told_s: Mapping[int, float], step: int) -> bool:
-    return step in told_s and step in history.begun_s
+def _usual(tracks: Mapping[str, Track]) -> float:
+    return max((median(track.values) for track in tracks.values() if track.values), default=0.0)
 
 
-def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part], step: int) -> bool:
+def _steps(parts: Mapping[PhaseKey, _Part]) -> float:
+    """Return how often most parts were begun."""
+    most = [part.most for part in parts.values()]
+    return max(
+        most, key=lambda times: (most.count(times) + most.count(times - 1), times), default=0
+    )
+
+
+def _order_s(history: RunHistory, tracks: Mapping[str, Track]) -> float:
+    late_s = [
+        at_s - history.begun_s[step]
+        for track in tracks.values()
+        for step, at_s in zip(track.steps[-_LOOK_BACK:], track.times_s[-_LOOK_BACK:], strict=True)
+        if step in history.begun_s
+    ]
+    return fmean(late_s) if late_s else 0.0
+
+
+def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part]) -> bool:
     """Return whether those who work ahead of the steps stopped first: then all wait for them."""
     of_steps = {place.role for place in parts}
+    ahead = {place.role for place in history.spans if not only_waits(history, place)} - of_steps
     last_s = _last_s(history, of_steps)
-    ahead = {
-        place.role
-        for place in history.spans
-        if place.role not in of_steps and not only_waits(history, place)
-    }
     return any(_last_s(history, {role}) < last_s for role in ahead)
 
 
-def _last_s(history: RunHistory, roles: Set[str]) -> float:
+def _last_s(history: RunHistory, roles: AbstractSet[str]) -> float:
     """Return when the last work of these roles was told."""
     return max(
         track.times_s[-1]

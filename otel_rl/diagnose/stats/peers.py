@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 
-__all__ = ["Peers"]
+__all__ = ["Peers", "turn_length"]
 
 
 class _Sum(NamedTuple):
@@ -31,11 +31,12 @@ class Peers:
 
     Args:
         tracks: By worker.
+        turn: Steps that are compared as one, see ``turn_length``.
     """
 
-    def __init__(self, tracks: Mapping[str, Track]) -> None:
+    def __init__(self, tracks: Mapping[str, Track], turn: int = 1) -> None:
         self._logs = {worker: _logs(track) for worker, track in tracks.items()}
-        self._width = _width(self._logs)
+        self._width = turn
         of_part: dict[int, list[float]] = defaultdict(list)
         for own in self._logs.values():
             for step, logs in own.items():
@@ -64,10 +65,11 @@ class Peers:
         return relative
 
 
-def _width(logs: Mapping[str, Mapping[int, list[float]]]) -> int:
-    """Return the steps that are compared as one: more than 1 if workers take turns."""
-    steps = {step for own in logs.values() for step in own}
-    return round(len(logs) * len(steps) / max(1, sum(map(len, logs.values())))) or 1
+def turn_length(tracks: Mapping[str, Track]) -> int:
+    """Return the steps in which each worker has its turn: 1 if all work in every step."""
+    each = [set(track.steps) for track in tracks.values()]
+    steps = len(set().union(*each))
+    return max(1, round(len(each) * steps / max(1, sum(map(len, each)))))
 
 
 def _logs(track: Track) -> Mapping[int, list[float]]:

@@ -1,0 +1,152 @@
+"""A run that ends or stands still is blamed on whoever is at fault, and on nobody at its end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bench.exam.effects import Effect
+from bench.exam.faults import Collector, Hang
+from bench.exam.programs import Job, Program, Topology
+from bench.exam.styles import Style
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.explain import unexplained
+from otel_rl.diagnose.history.records import Facts, WorkerFacts
+from otel_rl.diagnose.history.run_history import Loss, PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import timed_part
+from otel_rl.diagnose.result import Cause, Kind, Verdict
+from otel_rl.diagnose.stats.peers import Peers, turn_length
+from otel_rl.records import WorkerFailure
+from tests.unit.diagnose.made import made
+from tests.unit.diagnose.played import Played
+
+S = 1_000_000_000
+SINCE = 30
+
+
+def stock_run(ends: dict[str, int], steps: int = 40) -> list[Facts]:
+    """Records of workers that report a gauge until their last step, by an SDK without more."""
+    facts = []
+    for step in range(steps):
+        alive = [worker for worker, last in ends.items() if step <= last]
+        some = [WorkerFacts(worker, step, 1, 1.0, 0) for worker in alive]
+        lags = [(worker, 0.1) for worker in alive]
+        facts.append(
+            Facts((1_000 + step) * S, step, workers={"actor/x": some}, lags=lags, status="running")
+        )
+    return facts
+
+
+def with_end(facts: list[Facts], missed: Sequence[str], last: int) -> RunHistory:
+    """Return the history if these workers are missed 16 s after the last record."""
+    end_ns = facts[-1].time_ns + 16 * S
+    failures = [WorkerFailure(worker, (1_000 + last) * S, step=last) for worker in missed]
+    end = Facts(end_ns, last, lost=list(missed), failures=failures, status="crashed")
+    return RunHistory([*facts, end])
+
+
+def test_the_first_lease_to_end_after_the_run_is_no_crash() -> None:
+    facts = stock_run({f"actor/{index}": 39 for index in range(4)})
+    report = diagnose(with_end(facts, ["actor/2"], 39))
+    assert not report.causes
+    assert report.verdict is Verdict.CANNOT_TELL
+
+
+def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
+    facts = stock_run({f"actor/{index}": 39 for index in range(6)})
+    report = diagnose(with_end(facts, ["actor/1", "actor/2", "actor/4", "actor/5"], 39))
+    assert not report.causes
+
+
+def test_a_worker_that_others_have_outlived_is_a_crash() -> None:
+    history = RunHistory(stock_run({"actor/0": 39, "actor/1": 20, "actor/2": 39}))
+    history.failures = [WorkerFailure("actor/1", 1_020 * S, step=20)]
+    history.losses = [Loss(25, 25.0, "actor/1")]
+    (first, *_) = diagnose(history).causes
+    assert (first.kind, first.worker, first.since) == (Kind.CRASH, "actor/1", 20)
+
+
+def test_a_lost_connection_follows_from_the_worker_that_is_gone() -> None:
+    gone = WorkerFailure("critic/1", 1_000 * S, step=15)
+    others = [
+        WorkerFailure(f"actor/{index}", 1_001 * S, "ConnectionError", step=16) for index in range(3)
+    ]
+    assert WorkerFailure.first_cause([*others, gone]) == gone
+    error = replace(others[0], error="RuntimeError")
+    assert WorkerFailure.first_cause([error, gone]) == error
+
+
+def test_peers_that_a_launcher_kills_after_a_lost_connection_are_no_cause() -> None:
+    lost = WorkerFailure("actor/0", 1_001 * S, "ConnectionError", step=16)
+    killed = [WorkerFailure(f"actor/{index}", 1_000 * S, step=15) for index in range(1, 4)]
+    assert WorkerFailure.first_cause([*killed, lost]) == lost
+
+
+@pytest.mark.parametrize("seed", [3, 5, 8])
+def test_a_rank_that_hangs_is_who_has_trained_once_less(seed: int) -> None:
+    def hangs(program: Program) -> Sequence[Effect]:
+        stage = program.stage_of(Job.TRAINING)
+        assert stage is not None
+        return [Hang(program.workers(stage.role)[0], stage, SINCE)]
+
+    run = Played(seed, Topology.LOCKSTEP, Style.SPANS, hangs, stock=True)
+    (first, *_) = diagnose(run.history).causes
+    stuck = str(run.program.workers(run.program.learner)[0])
+    assert (first.kind, first.worker) == (Kind.STALL, stuck)
+
+
+def test_garbage_collection_is_found_if_a_step_has_several_exports() -> None:
+    def collects(program: Program) -> Sequence[Effect]:
+        who = program.workers(program.maker)[1]
+        return [Collector(who, 0.9 * program.usual_step_s, SINCE)]
+
+    run = Played(12, Topology.LOCKSTEP, Style.PHASES, collects)
+    (first, *_) = diagnose(run.history, passed=True).causes
+    stopped = str(run.program.workers(run.program.maker)[1])
+    assert (first.kind, first.worker) == (Kind.GC_PAUSES, stopped)
+
+
+def test_a_buffer_that_fills_ever_slower_is_no_growing_staleness() -> None:
+    history = made(
+        60, workers={("trainer/staleness", "trainer/0"): lambda step: round(8 * step**0.5) / 4}
+    )
+    assert not diagnose(history).causes
+
+
+def test_preemptions_now_and_then_are_no_thrashing() -> None:
+    counted = {5, 19, 41, 43, 44}
+    key = "generator/generator/preemptions"
+    facts = [
+        Facts(
+            (1_000 + step) * S,
+            step,
+            workers={key: [WorkerFacts("generator/0", None, 1, 1.0, 0)]} if step in counted else {},
+        )
+        for step in range(60)
+    ]
+    assert not diagnose(RunHistory(facts)).causes
+
+
+def test_servers_that_take_turns_are_compared_over_their_turns() -> None:
+    tracks = {f"reward/{index}": Track() for index in range(4)}
+    for step in range(80):
+        index = step % 4
+        slow = 3.0 if index == 2 and step >= 40 else 1.0
+        tracks[f"reward/{index}"].add(step, float(step), slow)
+    assert turn_length(tracks) == 4
+    relative = Peers(tracks, turn_length(tracks)).relative("reward/2")
+    assert relative.values == pytest.approx([1.0] * 10 + [3.0] * 10)
+
+
+def test_thrown_away_samples_explain_who_waits_for_samples() -> None:
+    evicts = Cause(Kind.EVICTION, 0.72, "", role="replay_buffer", since=30)
+    waits = Cause(Kind.STARVATION, 0.66, "", role="trainer", since=30)
+    assert list(unexplained([evicts, waits])) == [evicts]
+
+
+def test_words_of_programs_are_what_they_mean() -> None:
+    assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
+    assert timed_part("generator/timing/call_judge") is None
+    assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
+    assert work_of(PhaseKey("learner", "async_update")) is Work.TRAINING
