@@ -25,8 +25,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest import AuthSettings, Experiments, HttpServer, IngestPipeline, Tokens
+from otel_rl.bridge.ingest.admission.experiments import Experiments
+from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool

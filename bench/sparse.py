@@ -27,8 +27,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from bench.family import family_cpu_s
 from bench.figures import Figure
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest import IngestPipeline
 from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal

@@ -17,15 +17,12 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters, Gauge
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches
-from otel_rl.bridge.ingest import (
-    Experiments,
-    GrpcServer,
-    HttpServer,
-    IngestPipeline,
-    Overflow,
-    Tokens,
-    TokenShares,
-)
+from otel_rl.bridge.ingest.admission.experiments import Experiments
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares
+from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
+from otel_rl.bridge.ingest.http.server import HttpServer
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
@@ -128,7 +125,7 @@ class Bridge:
     def addresses(self) -> Addresses:
         """Return the addresses of the bridge."""
         http = next((s.address for s in self._servers if isinstance(s, HttpServer)), None)
-        grpc = next((s.address for s in self._servers if isinstance(s, GrpcServer)), None)
+        grpc = next((s.address for s in self._servers if not isinstance(s, HttpServer)), None)
         return Addresses(http, grpc)
 
     @property

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters
-from otel_rl.bridge.ingest import JournalShares
+from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalFull, JournalGone

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
@@ -10,7 +11,10 @@ from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
-from otel_rl.bridge.ingest import GrpcServer, HttpServer, IngestPipeline, TokenShares, load_tls
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares
+from otel_rl.bridge.ingest.http.server import HttpServer
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tls import Tls, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
 from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
@@ -20,6 +24,9 @@ from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
+
+if TYPE_CHECKING:
+    from otel_rl.bridge.ingest.grpc.server import GrpcServer
 
 __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
@@ -158,7 +165,7 @@ def diagnosis(
 
 def servers(
     settings: BridgeSettings, intake: IngestPipeline, *, page: Page | None, counters: Counters
-) -> Sequence[HttpServer | GrpcServer]:
+) -> "Sequence[HttpServer | GrpcServer]":
     """Bind the ports. The servers answer once they are started.
 
     Args:
@@ -174,7 +181,7 @@ def servers(
     bound: list[HttpServer | GrpcServer] = []
     try:
         if settings.grpc.enabled:
-            bound.append(GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls))
+            bound.append(_grpc_server(settings, intake, tls))
         if settings.http.enabled:
             grpc = bound[0].address if bound else None
             host, routes = settings.http.host, _routes(page, settings, intake, counters)
@@ -185,6 +192,12 @@ def servers(
             server.stop()
         raise
     return bound
+
+
+def _grpc_server(settings: BridgeSettings, intake: IngestPipeline, tls: Tls | None) -> "GrpcServer":
+    from otel_rl.bridge.ingest.grpc.server import GrpcServer  # 9 MB
+
+    return GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls)
 
 
 def _routes(

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable, Collection
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest import JournalShares, TokenShares
+from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases

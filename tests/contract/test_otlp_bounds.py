@@ -26,7 +26,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome
-from otel_rl.bridge.ingest import HttpServer, ReceiveLimits
+from otel_rl.bridge.ingest.http.server import HttpServer
+from otel_rl.bridge.ingest.limits import ReceiveLimits
 from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,

@@ -27,8 +27,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.ingest import AuthSettings, ReceiveLimits
-from otel_rl.bridge.ingest.security.tokens import TokenSettings
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from otel_rl.errors import ConfigError
 from otel_rl.worker.export.transport import Outcome, open_transport
 from otel_rl.worker.settings import SignalSettings, read_settings

@@ -21,12 +21,15 @@ import grpc
 from google.protobuf.json_format import MessageToJson
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
-from otel_rl.bridge.ingest import Experiments, GrpcServer, HttpServer, IngestPipeline, ReceiveLimits
 from otel_rl.bridge.ingest.accepted_answer import export_response
+from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.body import decompress
 from otel_rl.bridge.ingest.error_answers import status_message
-from otel_rl.bridge.ingest.grpc.server import SERVICES
+from otel_rl.bridge.ingest.grpc.server import SERVICES, GrpcServer
 from otel_rl.bridge.ingest.http.app import PATHS
+from otel_rl.bridge.ingest.http.server import HttpServer
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.ingest import ReceiveLimits
+from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode

@@ -18,8 +18,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counters, Refusal
-from otel_rl.bridge.ingest import Experiments, IngestPipeline
+from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.decode import decode, decode_parts

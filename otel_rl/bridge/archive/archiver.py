@@ -60,6 +60,13 @@ class _File(NamedTuple):
     number: int
 
 
+class _Child(NamedTuple):
+    """A child process, and its messages."""
+
+    process: "subprocess.Popen[bytes]"
+    errors: IO[bytes]
+
+
 class Archiver:
     """Thread that writes the files of the runs that this bridge owns.
 
@@ -132,12 +139,14 @@ class Archiver:
             ArchiveUnwritable: A file cannot be written.
             JournalError: The journal is unreachable or full.
         """
+        files = self._begin(self._store.waiting())
+        if not files:
+            return 0
         written = 0
-        while not self._is_given_up:
-            due = self._store.waiting()
-            if not due:
-                break
-            written += self._write(due)
+        with self._child() as child:
+            while files and not self._is_given_up:
+                written += self._write(files, child)
+                files = self._begin(self._store.waiting())
         return written
 
     def _run(self) -> None:
@@ -165,7 +174,10 @@ class Archiver:
         ]
         if due:
             held_ns = min(_SETTLED_NS, self._every_ns // 2)
-            self._write(due, self._clock_ns() - held_ns)
+            # A child process costs more than a look: none for values that are all too new.
+            if files := self._begin(due, self._clock_ns() - held_ns):
+                with self._child() as child:
+                    self._write(files, child)
             self._pause_s = 0.0
             self._is_full = self._store.size() > self._max_waiting_bytes
 
@@ -203,47 +215,50 @@ class Archiver:
         self._logged_s = time.monotonic()
         return True
 
-    def _write(self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None) -> int:
-        """Write a file of each of these runs, as far as one process may. Returns the values.
+    def _begin(
+        self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None
+    ) -> Sequence[_File]:
+        """Decide a file of each of these runs, as far as one process may write them.
 
         Args:
             due: The runs.
             made_through_ns: Later values wait; None for all.
         """
         through = () if made_through_ns is None else (made_through_ns,)
-        begun: list[_File] = []
+        found = (
+            (run.key, self._store.begin_file(run.key, _FILE_BYTES, *through))
+            for run in due[:_FILES_AT_ONCE]
+        )
+        return [_File(key, number) for key, number in found if number is not None]
+
+    def _write(self, files: Sequence[_File], child: _Child) -> int:
+        """Write these files. Returns the values."""
+        process = child.process
+        assert process.stdin is not None
+        assert process.stdout is not None
         damaged = 0
-        with _child() as (process, errors):
-            self._process = process
-            timer = threading.Timer(_TIMEOUT_S, process.kill)
-            timer.start()
-            try:
-                assert process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # its answers say what is written
-                    for run in due[:_FILES_AT_ONCE]:
-                        number = self._store.begin_file(run.key, _FILE_BYTES, *through)
-                        if number is None:
-                            continue
-                        begun.append(_File(run.key, number))
-                        damaged += self._send(begun[-1], process.stdin)
-                    process.stdin.close()
-                assert process.stdout is not None
-                answers = [json.loads(line) for line in process.stdout]
-                process.wait()
-            finally:
-                timer.cancel()
-                self._process = None
-            failure = ""
-            written = 0
-            for file, answer in zip(begun, answers, strict=False):
-                if "error" in answer:
-                    failure = failure or answer["error"]
-                    continue
-                self._store.end_file(file.key, file.number)
-                self._counters.add(Counter.ARCHIVE_WRITTEN, answer["values"])
-                written += answer["values"]
-            if failure or len(answers) < len(begun):
-                raise ArchiveUnwritable(failure or _reason(process, errors))
+        timer = threading.Timer(_TIMEOUT_S, process.kill)
+        timer.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):  # its answers say what is written
+                for file in files:
+                    damaged += self._send(file, process.stdin)
+                process.stdin.flush()
+            lines = [line for _ in files if (line := process.stdout.readline())]
+        finally:
+            timer.cancel()
+        failure = ""
+        written = 0
+        for file, line in zip(files, lines, strict=False):
+            answer = json.loads(line)
+            if "error" in answer:
+                failure = failure or answer["error"]
+                continue
+            self._store.end_file(file.key, file.number)
+            self._counters.add(Counter.ARCHIVE_WRITTEN, answer["values"])
+            written += answer["values"]
+        if failure or len(lines) < len(files):
+            raise ArchiveUnwritable(failure or _reason(child))
         if damaged:
             self._counters.add(Counter.ARCHIVE_DROPPED, damaged, reason=ArchiveDrop.DAMAGED)
             _log.error(
@@ -252,6 +267,16 @@ class Archiver:
                 damaged,
             )
         return written
+
+    @contextlib.contextmanager
+    def _child(self) -> Iterator[_Child]:
+        """Start a child process, which ``join`` may kill; it has ended after the context."""
+        with _child() as child:
+            self._process = child.process
+            try:
+                yield child
+            finally:
+                self._process = None
 
     def _send(self, file: _File, stdin: IO[bytes]) -> int:
         """Give a file to the child process. Returns the number of damaged values."""
@@ -276,7 +301,7 @@ class Archiver:
 
 
 @contextlib.contextmanager
-def _child() -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
+def _child() -> Iterator[_Child]:
     """Start the child process; it has ended after the context."""
     with (
         tempfile.TemporaryFile() as errors,
@@ -289,7 +314,7 @@ def _child() -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
         ) as process,
     ):
         try:
-            yield process, errors
+            yield _Child(process, errors)
         except BaseException:
             process.kill()
             raise
@@ -303,8 +328,8 @@ def _encodable(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-def _reason(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
+def _reason(child: _Child) -> str:
+    child.errors.seek(0)
+    lines = child.errors.read().decode(errors="replace").strip().splitlines()
     last = lines[-1] if lines else "no message"
-    return f"its process ended with {process.returncode} ({last})"
+    return f"its process ended with {child.process.wait()} ({last})"

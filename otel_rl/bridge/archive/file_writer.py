@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -22,11 +23,14 @@ import pyarrow.parquet as pq
 
 from otel_rl.bridge.journal.formats import state_format as wire
 
-__all__ = ["SCHEMA", "FileHead", "main", "table_of", "write_file"]
+__all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
 
 _NONE: Final = -(1 << 63)
 _TEMPORALITIES: Final = (None, "cumulative", "delta", "step")
 _OWNER_ONLY: Final = 0o600
+
+_TABLE_ROWS: Final = 1 << 17
+"""Values that are made into a table at a time, which takes 140 bytes for each."""
 
 _WORD: Final = pa.dictionary(pa.int32(), pa.string())
 _BUCKET: Final = pa.struct(
@@ -108,6 +112,21 @@ class _Columns:
         self.values.extend(wire.floats(part.values))
         self.details.update((base + one.place, one) for one in part.details)
 
+    def taken(self, places: pa.Array) -> "_Columns":
+        """Return the values of these places."""
+        taken = _Columns()
+        taken.series = self.series
+        for name in ("of_series", "kinds", "starts_ns", "times_ns", "steps", "values"):
+            column = getattr(self, name)
+            kept = array(column.typecode)
+            kept.frombytes(memoryview(_array(column).take(places).buffers()[1]))
+            setattr(taken, name, kept)
+        if self.details:
+            for place, before in enumerate(places.to_pylist()):
+                if before in self.details:
+                    taken.details[place] = self.details[before]
+        return taken
+
     def constant(self, text: str) -> pa.Array:
         """Return a column of one text."""
         return pa.DictionaryArray.from_arrays(
@@ -139,8 +158,8 @@ class _Columns:
         )
 
 
-def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
-    """Return the values of a file, sorted by series and time.
+def tables_of(head: FileHead, parts: Iterable[bytes]) -> Iterator[pa.Table]:
+    """Yield the values of a file, sorted by series and time: at least one table.
 
     Raises:
         StateRefused: A part is something else.
@@ -148,17 +167,22 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
     columns = _Columns()
     for body in parts:
         columns.add(wire.decode(body, wire.ArchivedPart))
+    places = _by_series_and_time(columns)
+    yield _table(head, columns.taken(places[:_TABLE_ROWS]))
+    for first in range(_TABLE_ROWS, len(places), _TABLE_ROWS):
+        yield _table(head, columns.taken(places[first : first + _TABLE_ROWS]))
+
+
+def _table(head: FileHead, columns: _Columns) -> pa.Table:
     word, detail = columns.words, columns.of_details
-    series = [*columns.series]
-    of_series = _array(columns.of_series)
-    indices = pa.array([_index(one) for one in series], pa.int64())
+    indices = pa.array([_index(one) for one in columns.series], pa.int64())
     temporalities = pa.array(_TEMPORALITIES, pa.string()).dictionary_encode()
-    table = pa.Table.from_arrays(
+    return pa.Table.from_arrays(
         [
             columns.constant(head.experiment),
             columns.constant(head.trial),
             word(lambda one: one.role),
-            indices.take(of_series),
+            indices.take(_array(columns.of_series)),
             word(lambda one: one.instance),
             word(lambda one: one.name),
             word(lambda one: json.dumps(dict(one.attributes), ensure_ascii=False)),
@@ -179,22 +203,32 @@ def table_of(head: FileHead, parts: Iterable[bytes]) -> pa.Table:
         ],
         schema=SCHEMA.with_metadata({"experiment": head.experiment, "trial": head.trial}),
     )
-    return table.take(_by_series_and_time(series, of_series, table.column("time")))
 
 
-def _by_series_and_time(
-    series: Sequence[wire.ArchivedSeries], of_series: pa.Array, times: pa.ChunkedArray
-) -> pa.Array:
+def _by_series_and_time(columns: _Columns) -> pa.Array:
     """Return the places of the values in their order in a file."""
+    series = [*columns.series]
     ranks = array("i", bytes(4 * len(series)))
     for rank, place in enumerate(sorted(range(len(series)), key=lambda one: _order(series[one]))):
         ranks[place] = rank
-    keys = pa.table({"rank": _array(ranks).take(of_series), "time": times})
+    keys = pa.table(
+        {
+            "rank": _array(ranks).take(_array(columns.of_series)),
+            "time": _known(columns.times_ns),
+        }
+    )
     return pc.sort_indices(keys, sort_keys=[("rank", "ascending"), ("time", "ascending")])
 
 
-def write_file(path: Path, table: pa.Table) -> None:
+def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
     """Write a file that is there wholly or not at all, also after a power cut.
+
+    Args:
+        path: Of the file.
+        tables: At least one.
+
+    Returns:
+        The number of values.
 
     Raises:
         OSError: No room, or the directory cannot be used.
@@ -204,7 +238,7 @@ def write_file(path: Path, table: pa.Table) -> None:
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as file:
-            pq.write_table(table, file, compression="zstd")
+            rows = _write_tables(file, tables)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
@@ -218,6 +252,20 @@ def write_file(path: Path, table: pa.Table) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    return rows
+
+
+def _write_tables(file: BinaryIO, tables: Iterable[pa.Table]) -> int:
+    rows, writer = 0, None
+    try:
+        for table in tables:
+            writer = writer or pq.ParquetWriter(file, table.schema, compression="zstd")
+            writer.write_table(table)
+            rows += table.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
 
 
 def main() -> int:
@@ -227,15 +275,14 @@ def main() -> int:
         if not line.endswith(b"\n"):
             return 1
         head = FileHead(**json.loads(line))
-        parts = [*_parts(stdin)]
+        parts = deque(_parts(stdin))
         try:
-            table = table_of(head, parts)
-            write_file(Path(head.path), table)
+            written = write_file(Path(head.path), tables_of(head, _drained(parts)))
         except Exception as exc:  # noqa: BLE001  # the bridge says it; other files are written
             reason = exc.strerror if isinstance(exc, OSError) else None
             _answer({"error": f"{head.path}: {reason or repr(exc)}"})
         else:
-            _answer({"values": table.num_rows})
+            _answer({"values": written})
     return 0
 
 
@@ -252,6 +299,12 @@ def _parts(stdin: BinaryIO) -> Iterator[bytes]:
     """
     while size := int.from_bytes(_exactly(stdin, 8), "big"):
         yield _exactly(stdin, size)
+
+
+def _drained(parts: deque[bytes]) -> Iterator[bytes]:
+    """Yield the parts, each of which may then be freed."""
+    while parts:
+        yield parts.popleft()
 
 
 def _exactly(stdin: BinaryIO, size: int) -> bytes:

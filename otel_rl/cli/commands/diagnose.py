@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
@@ -19,7 +19,6 @@ from otel_rl.bridge.journal.reader import (
     shared_histories,
     shared_removed_runs,
 )
-from otel_rl.cli.jaeger import Jaeger
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
@@ -38,6 +37,9 @@ from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.report import CAUSES, write_report
 from otel_rl.view.worker_places import places_of
+
+if TYPE_CHECKING:
+    from otel_rl.cli.jaeger import Jaeger
 
 __all__ = ["add_parser"]
 
@@ -131,7 +133,7 @@ def _command(arguments: argparse.Namespace) -> int:
             _check_not_removed(settings, wanted)
         key, bodies = _chosen(wanted, found, _of_journals(settings))
     else:
-        jaeger = Jaeger(arguments.jaeger, arguments.lookback)
+        jaeger = _jaeger(arguments.jaeger, arguments.lookback)
         trace_url = trace_url or jaeger.trace_url
         key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
     history = RunHistory(Facts.decode(body) for body in bodies)
@@ -200,7 +202,13 @@ def _histories(
     return found
 
 
-def _traced(jaeger: Jaeger, wanted: WantedRun) -> Mapping[ExperimentKey, Sequence[bytes]]:
+def _jaeger(url: str, lookback: timedelta) -> "Jaeger":
+    from otel_rl.cli.jaeger import Jaeger  # with an HTTP client, which a journal does not need
+
+    return Jaeger(url, lookback)
+
+
+def _traced(jaeger: "Jaeger", wanted: WantedRun) -> Mapping[ExperimentKey, Sequence[bytes]]:
     """Return the most recent run, or those whose experiment is a prefix of the name.
 
     If there are none, every run: it may be the name of a trial.

@@ -16,7 +16,8 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.kinds.checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.ingest import Tokens, load_tls
+from otel_rl.bridge.ingest.security.tls import load_tls
+from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.embedded_bridge import say

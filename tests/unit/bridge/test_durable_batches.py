@@ -8,8 +8,9 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.durable_batches import DurableBatches
-from otel_rl.bridge.ingest import AuthSettings, JournalShares, TokenShares
-from otel_rl.bridge.ingest.security.tokens import TokenSettings
+from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal

@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from fastapi.responses import Response
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
+from starlette.responses import Response
 from starlette.types import Scope
 
 from otel_rl.bridge.ingest import body

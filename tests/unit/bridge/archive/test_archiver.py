@@ -18,6 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
 )
 
+from otel_rl.bridge.archive import archiver
 from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
 from otel_rl.bridge.archive.file_writer import FileHead
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
@@ -314,6 +315,59 @@ def test_the_newest_values_wait_until_their_attempt_is_known(life: Life) -> None
     resumed(life)
     assert life.store.begin_file(KEY, 1 << 20, T0 - 1) is None
     assert life.store.begin_file(KEY, 1 << 20, T0) is not None
+
+
+def test_several_files_of_a_run_are_written_by_one_process(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = _started(monkeypatch)
+    monkeypatch.setattr(archiver, "_FILE_BYTES", 1)
+    for value in (1, 2, 3):
+        life.take(losses(value))
+    life.archiver.write_all()
+    assert (len(life.files()), life.values(), len(started)) == (3, [1.0, 2.0, 3.0], 1)
+
+
+def test_no_process_starts_for_values_that_are_all_too_new(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = _started(monkeypatch)
+    looks: list[int] = []
+    size = ArchiveStore.size
+
+    def looked(store: ArchiveStore) -> int:
+        looks.append(size(store))
+        return looks[-1]
+
+    monkeypatch.setattr(ArchiveStore, "size", looked)
+    life.archiver = Archiver(
+        life.store,
+        life.directory,
+        every_s=300.0,
+        max_waiting_bytes=1,
+        counters=life.counters,
+        clock_ns=lambda: T0 + S,
+    )
+    life.take(losses(1, 2, 3), now_ns=T0 + S)
+    life.archiver.start()
+    wait_until(lambda: len(looks) > 3, timeout_s=60.0)  # a look asks twice
+    assert (started, life.archiver.has_room()) == ([], False)
+    life.archiver.finish()
+    life.archiver.join(60.0)
+    assert (life.values(), len(started)) == ([1.0, 2.0, 3.0], 1)
+
+
+def _started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The child processes that are started from now on."""
+    started: list[object] = []
+    start = subprocess.Popen
+
+    def counted(*args: object, **kwargs: object) -> object:
+        started.append(args)
+        return start(*args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    return started
 
 
 def test_what_writes_a_file_does_not_load_pandas(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest import IngestPipeline, ReceiveLimits
 from otel_rl.bridge.ingest.error_answers import answer_to
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.errors import JournalFull, MalformedRequest, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.archive.file_writer import FileHead, table_of, write_file
+from otel_rl.bridge.archive.file_writer import FileHead, tables_of, write_file
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
@@ -105,7 +105,7 @@ def unexpected(fault: JournalError) -> None:
 def written(directory: Path, files: Sequence[Sequence[bytes]]) -> ArchiveFiles:
     for number, parts in enumerate(files):
         path = directory / "run" / f"{number}.parquet"
-        write_file(path, table_of(FileHead(str(path), KEY.experiment, KEY.trial), parts))
+        write_file(path, tables_of(FileHead(str(path), KEY.experiment, KEY.trial), parts))
     (found,) = archives_below(directory, unexpected)
     return found
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest import AuthSettings, GrpcServer, HttpServer
+from otel_rl.bridge.ingest.grpc.server import GrpcServer
+from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.security.exposure import exposure
-from otel_rl.bridge.ingest.security.tokens import TokenSettings
+from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from tests.otlp_requests import Journal, intake
 
 ANYWHERE = ["0.0.0.0", "::", "10.0.0.7", "gpu-node-1", ""]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 # Sends one request and prints what it was charged, and what its peak was beyond the start.
 SEND = """
 import sys, time
-from otel_rl.bridge.ingest import ReceiveLimits
+from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import memory_of, validate
 from otel_rl.signals import Signal
 from tests.otlp_requests import delimited
