@@ -928,11 +928,13 @@ def create_rpc_server_call_duration(meter: Meter) -> Histogram:
 
 
 def create_system_cpu_utilization(meter: Meter) -> Gauge:
-    """Share of the host's CPU time in use, between 0 and 1."""
+    """Share of the host's CPU time in use, between 0 and 1; with a mode, in that mode."""
     return meter.create_gauge(
         name=names.SYSTEM_CPU_UTILIZATION,
         unit="1",
-        description="Share of the host's CPU time in use, between 0 and 1.",
+        description=(
+            "Share of the host's CPU time in use, between 0 and 1; with a mode, in that mode."
+        ),
     )
 
 

@@ -661,7 +661,10 @@ RPC_SERVER_CALL_DURATION: Final = "rpc.server.call.duration"
 """Metric (histogram, s). Time of a call of another process, as the one that answers sees it."""
 
 SYSTEM_CPU_UTILIZATION: Final = "system.cpu.utilization"
-"""Metric (gauge, 1). Share of the host's CPU time in use, between 0 and 1."""
+"""Metric (gauge, 1).
+
+Share of the host's CPU time in use, between 0 and 1; with a mode, in that mode.
+"""
 
 SYSTEM_DISK_IO: Final = "system.disk.io"
 """Metric (counter, By). Bytes read from and written to the host's disks."""
@@ -2499,10 +2502,12 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             name=SYSTEM_CPU_UTILIZATION,
             instrument=Instrument.GAUGE,
             unit="1",
-            brief="Share of the host's CPU time in use, between 0 and 1.",
+            brief=(
+                "Share of the host's CPU time in use, between 0 and 1; with a mode, in that mode."
+            ),
             reduction=Reduction.MEAN,
             statistics=("max",),
-            attributes=("host.name",),
+            attributes=("cpu.mode", "host.name"),
             group="machine",
         ),
         SYSTEM_DISK_IO: MetricSpec(

@@ -133,20 +133,14 @@ class DiagnosisScheduler:
             for key in sorted(experiments, key=lambda key: self._looked[key][0]):
                 if self._stopping.is_set() or time.monotonic() < self._free_s:
                     return
-                if self._is_due(key):
-                    self._look_if_news(key)
+                if self._is_due(key) and self._has_news(key):
+                    self._look(key, _TIMEOUT_S)
 
     def _begins_to_stand(self, key: ExperimentKey) -> bool:
         progress = self._progress(key)
         if progress is None or self._has_ended(key):
             return False
         return self._stalls[key].notices(*progress)
-
-    def _look_if_news(self, key: ExperimentKey) -> None:
-        if self._has_news(key):
-            self._look(key, _TIMEOUT_S)
-        else:
-            self._looked[key] = _now(self._looked[key][1])
 
     @contextmanager
     def _failures_counted(self, what: str) -> Iterator[None]:

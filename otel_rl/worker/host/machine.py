@@ -29,6 +29,9 @@ class Reading:
         filesystem_bytes: What ``/`` can hold for users.
         network_bytes: So far, by direction.
         disk_bytes: So far, by direction.
+        cpu_stolen_s: CPU time of the machine so far that its hypervisor gave to others; None if
+            the system does not tell.
+        machine_cpu_s: CPU time of the whole machine so far, also where a container has less.
     """
 
     cpu_used_s: float
@@ -39,6 +42,8 @@ class Reading:
     filesystem_bytes: float
     network_bytes: Mapping[str, float]
     disk_bytes: Mapping[str, float]
+    cpu_stolen_s: float | None = None
+    machine_cpu_s: float = 0.0
 
 
 class Machine:
@@ -67,23 +72,28 @@ class Machine:
             OSError: A file of the system cannot be read.
         """
         disk = psutil.disk_usage("/")
+        spent = psutil.cpu_times()._asdict()
+        # Linux counts the time of guests as user time, too.
+        whole_s = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
+        idle_s = spent["idle"] + spent.get("iowait", 0)
+        used_s, all_s = self._cpu_of_container() or (whole_s - idle_s, whole_s)
         return Reading(
-            *self._cpu(),
+            used_s,
+            all_s,
             *self._memory(),
             disk.used,
             disk.used + disk.free,  # some is kept for root
             self._network_bytes(),
             self._disk_bytes(),
+            cpu_stolen_s=spent.get("steal"),
+            machine_cpu_s=whole_s,
         )
 
-    def _cpu(self) -> tuple[float, float]:
+    def _cpu_of_container(self) -> tuple[float, float] | None:
         share = self._container.cpu()
-        if share is not None and share.cpus < (psutil.cpu_count() or 1):
-            return share.used_s, time.monotonic() * share.cpus
-        spent = psutil.cpu_times()._asdict()
-        # Linux counts the time of guests as user time, too.
-        whole = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
-        return whole - spent["idle"] - spent.get("iowait", 0), whole
+        if share is None or share.cpus >= (psutil.cpu_count() or 1):
+            return None
+        return share.used_s, time.monotonic() * share.cpus
 
     def _memory(self) -> tuple[float, float]:
         memory, share = psutil.virtual_memory(), self._container.memory()

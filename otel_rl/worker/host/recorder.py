@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["HostRecorder"]
 
 _HOST: Final = "host.name"
+_CPU_MODE: Final = "cpu.mode"
+_STEAL: Final = "steal"
 _MEMORY_STATE: Final = "system.memory.state"
 _FILESYSTEM_STATE: Final = "system.filesystem.state"
 _USED: Final = "used"
@@ -168,6 +170,10 @@ def _observations(
     if now.cpu_s > last.cpu_s:
         busy = (now.cpu_used_s - last.cpu_used_s) / (now.cpu_s - last.cpu_s)
         found.append((SYSTEM_CPU_UTILIZATION, min(1.0, max(0.0, busy)), {}))
+    whole_s = now.machine_cpu_s - last.machine_cpu_s
+    if whole_s > 0 and now.cpu_stolen_s is not None and last.cpu_stolen_s is not None:
+        stolen = (now.cpu_stolen_s - last.cpu_stolen_s) / whole_s
+        found.append((SYSTEM_CPU_UTILIZATION, min(1.0, max(0.0, stolen)), {_CPU_MODE: _STEAL}))
     for metric, key, so_far, at_first in (
         (SYSTEM_DISK_IO, _DISK_DIRECTION, now.disk_bytes, first.disk_bytes),
         (SYSTEM_NETWORK_IO, _NETWORK_DIRECTION, now.network_bytes, first.network_bytes),

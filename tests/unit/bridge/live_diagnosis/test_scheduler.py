@@ -13,6 +13,7 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.live_diagnosis import scheduler
 from otel_rl.bridge.live_diagnosis.process import DiagnosisProcess, ProcessEnded
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
@@ -154,6 +155,41 @@ def test_a_run_that_begins_to_stand_still_is_told_of_it_at_once_and_once(
     ((_, finding),) = it.told
     assert finding.causes[0]["kind"] == "stall"
     assert 10 <= told_s[0] <= 15
+    it.journal.close()
+
+
+@pytest.mark.parametrize(("share", "looks"), [(1e-9, 1), (1e9, 2)], ids=["spent", "left"])
+def test_the_next_look_waits_until_it_is_within_the_share_of_the_cpu(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, share: float, looks: int
+) -> None:
+    monkeypatch.setattr(scheduler, "_SHARE", share)
+    monkeypatch.setattr(scheduler, "_LONGEST_PAUSE_S", DEADLINE_S if share < 1 else 0.0)
+    it = bench(every_s=1e-9)
+    *before, last = World(steps=40).facts()
+    for facts in before:
+        it.comes_to(facts)
+    it.watch.look()
+    it.comes_to(last)
+    it.watch.look()
+    assert len(it.told) == looks
+    it.watch.stop()
+    it.journal.close()
+
+
+def test_the_run_that_was_looked_at_longest_ago_comes_first(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_SHARE", 1e9)
+    other = ExperimentKey("grpo", "other")
+    it = bench(every_s=1e-9, keys=[KEY, other])
+    it.learn(World(steps=30))
+    it.watch.look()
+    for facts in World(steps=30).facts():
+        it.comes_to(facts, other)
+    it.comes_to(World(steps=31).facts()[-1])
+    it.watch.look()
+    assert [key for key, _ in it.told] == [KEY, other, KEY]
+    it.watch.stop()
     it.journal.close()
 
 

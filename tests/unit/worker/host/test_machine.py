@@ -1,5 +1,6 @@
 """What is read of this machine, within the limits of a container."""
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ import pytest
 
 from otel_rl.worker.host.cgroup import Container, CpuShare, MemoryShare
 from otel_rl.worker.host.machine import Machine
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Limited(Container):
@@ -32,6 +35,23 @@ def test_without_limits_the_machine_is_read() -> None:
     assert 0 < reading.filesystem_used_bytes <= reading.filesystem_bytes
     assert reading.network_bytes.keys() == {"receive", "transmit"}
     assert reading.disk_bytes.keys() == {"read", "write"}
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="Linux tells stolen time there")
+def test_stolen_time_is_that_which_the_kernel_tells() -> None:
+    def kernel() -> tuple[float, float]:
+        modes = [
+            float(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+        ]
+        return modes[7] / TICKS, sum(modes[:8]) / TICKS
+
+    before = kernel()
+    reading = Machine(Limited(CpuShare(3.0, 0.5), None)).read()  # of the machine nevertheless
+    after = kernel()
+    assert reading.cpu_stolen_s is not None
+    assert before[0] <= reading.cpu_stolen_s <= after[0]
+    # The kernel's counters of one reading are not of one moment.
+    assert before[1] - 1 <= reading.machine_cpu_s <= after[1] + 1
 
 
 def test_a_container_with_less_than_the_machine_is_read_instead() -> None:

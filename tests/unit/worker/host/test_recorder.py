@@ -33,9 +33,13 @@ FIRST = Reading(
     40,
     {"receive": 1000, "transmit": 50},
     {"read": 7, "write": 9},
+    cpu_stolen_s=5.0,
+    machine_cpu_s=400.0,
 )
 SECOND = replace(
     FIRST,
+    cpu_stolen_s=7.0,
+    machine_cpu_s=416.0,
     cpu_used_s=13.0,
     cpu_s=104.0,
     network_bytes={"receive": 1500, "transmit": 50},
@@ -105,6 +109,7 @@ def test_a_host_is_told_with_shares_of_the_interval_and_counts_since_the_start(
     assert world.collect(after_s=0, reading=FIRST) == {}
     assert told(world.collect(after_s=15, reading=SECOND)) == {
         ("system.cpu.utilization",): 0.75,
+        ("system.cpu.utilization", "steal"): 0.125,
         ("system.memory.usage", "used"): 4 * GIB,
         ("system.memory.limit",): 16 * GIB,
         ("system.memory.utilization", "used"): 0.25,
@@ -115,6 +120,14 @@ def test_a_host_is_told_with_shares_of_the_interval_and_counts_since_the_start(
         ("system.disk.io", "read"): 1,
         ("system.disk.io", "write"): 0,
     }
+
+
+def test_a_system_that_does_not_tell_stolen_time_has_none(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=replace(FIRST, cpu_stolen_s=None))
+    found = told(world.collect(after_s=15, reading=replace(SECOND, cpu_stolen_s=None)))
+    assert ("system.cpu.utilization", "steal") not in found
+    assert ("system.cpu.utilization",) in found
 
 
 def test_the_registry_knows_each_metric_by_this_instrument(world: World) -> None:

@@ -60,6 +60,15 @@ def test_a_host_has_keys_of_its_own_and_none_of_a_role() -> None:
     }
 
 
+def test_stolen_time_has_a_key_beside_the_time_in_use() -> None:
+    attributes = (("cpu.mode", "steal"), ("host.name", "node1"))
+    series = Series(TRAINER, "system.cpu.utilization", "1", attributes)
+    stolen = Measurements(series, [T0 + S], [0.25], [None])
+    found = values(Aligner(), cpu(TRAINER, 0.75, "node1"), stolen)
+    assert found["host/node1/cpu/utilization"] == 0.75
+    assert found["host/node1/cpu/utilization/steal"] == 0.25
+
+
 def test_a_host_that_two_workers_report_counts_once() -> None:
     points = [cpu(TRAINER, 0.5, "node1"), cpu(TRAINER, 0.5, "node1", at_s=2)]
     found = values(Aligner(), *points, cpu(GENERATOR, 0.9, "node1"), cpu(GENERATOR, 1, "node2"))
