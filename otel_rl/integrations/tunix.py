@@ -7,7 +7,7 @@
 Backends given there replace Tunix's own.
 """
 
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Final
 
 from tunix.sft import metrics_logger  # type: ignore[import-not-found]  # no dependency
@@ -74,9 +74,9 @@ def always() -> None:
         has_own = any(isinstance(backend, OtelBackend) for backend in backends)
         # Tunix gives backends to the first process alone.
         if backends and not has_own and not is_instrumented():
-            make = partial(OtelBackend, self.project_name, self.run_name or None)
             with logging_errors(), automatically():
-                backends = [*backends, make()]
+                start(WorkerNames(self.project_name, self.run_name or None, "trainer"))
+                backends = [*backends, OtelBackend()]
         return backends
 
     setattr(create_backends, _MARK, True)

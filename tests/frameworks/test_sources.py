@@ -88,21 +88,21 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
 
 def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("slime", SLIME)
-    assert column(rows, "train/pg_loss") == [(step, 0.5 * step) for step in range(STEPS)]
-    assert column(rows, "trainer/train/custom") == [(step, 7) for step in range(STEPS)]
+    assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
     assert [value for _, value in column(rows, "trainer/eval/math")] == [0.25]
 
 
 def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("openrlhf", OPENRLHF)
     steps = range(1, STEPS + 1)
-    assert column(rows, "train/policy_loss") == [(step, 0.5 * step) for step in steps]
-    assert column(rows, "trainer/train/custom") == [(step, 7) for step in steps]
+    assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in steps]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in steps]
     assert [value for _, value in column(rows, "trainer/eval/eval_math_pass1")] == [0.25]
 
 
 def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     rows = run("roll", ROLL)
-    assert column(rows, "actor/pg_loss") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
     assert column(rows, "trainer/n/a") == [(step, 2) for step in range(STEPS)]

@@ -10,6 +10,8 @@ from tests.process.commands import jsonl_rows
 
 STEPS = 4
 
+KEY = "trainer/loss"
+
 SCRIPT = f"""
     import jax, numpy as np, optax
     from flax import nnx
@@ -63,6 +65,3 @@ def test_every_loss_is_in_the_run_to_the_last(
     assert len(losses) == STEPS
     rows = jsonl_rows(tunix.directory, "real")
     assert [row.values[KEY] for row in rows if KEY in row.values] == pytest.approx(losses)
-
-
-KEY = "train/loss"
