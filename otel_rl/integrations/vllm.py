@@ -1,4 +1,4 @@
-"""vLLM adapter: a stat logger of its asynchronous engine; ``vllm_plugin`` installs it."""
+"""vLLM adapter: a stat logger of its asynchronous engine, which ``automatic`` installs."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

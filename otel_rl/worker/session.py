@@ -65,6 +65,7 @@ from otel_rl.worker.settings import (
     exporters_beside_otlp,
     read_settings,
 )
+from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
 from otel_rl.worker.tracing.provider import SpanSender, WorkerTracerProvider
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
@@ -461,6 +462,7 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
         if not settings.disabled and _providers is not None:
             with GUARD:
                 _providers.install()
+                continue_launcher_trace(os.environ)
 
 
 def flush(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:

@@ -43,17 +43,19 @@ class Runner:
         python: That interpreter.
         directory: Where scripts and runs are; the home of the processes, too.
         metadata: Makes this checkout's entry points known to that interpreter.
+        sources: Before everything else on the path.
     """
 
     python: Path
     directory: Path
     metadata: Path
+    sources: tuple[Path, ...] = ()
 
     def environment(self, **extra: str) -> dict[str, str]:
         """A fresh login without network, GPU or a key; ``extra`` is added."""
         return clean_environment(
             self.directory,
-            PYTHONPATH=os.pathsep.join([str(_ROOT), str(self.metadata)]),
+            PYTHONPATH=os.pathsep.join(map(str, [*self.sources, _ROOT, self.metadata])),
             CUDA_VISIBLE_DEVICES="",
             HF_HUB_OFFLINE="1",
             OMP_NUM_THREADS="1",

@@ -36,6 +36,6 @@ def test_otel_rl_is_the_one_of_this_checkout_with_its_entry_points(frameworks: R
     assert Path(file).parents[1] == ROOT
     ours = {
         "otel_rl.worker.plugins.otel_providers:meter_provider",
-        "otel_rl.integrations.vllm_plugin:register",
+        "otel_rl.integrations.automatic.vllm_plugin:register",
     }
     assert ours <= set(found)

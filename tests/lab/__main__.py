@@ -2,7 +2,8 @@
 
 import sys
 
-from tests.lab.frameworks.environment import FRAMEWORKS
+from tests.lab.frameworks.environment import ENVIRONMENTS
+from tests.lab.frameworks.sources import SOURCES, Source
 from tests.lab.programs import (
     EMITTER_NODE,
     EMITTERS,
@@ -22,15 +23,28 @@ def main() -> int:
                 continue
             _say(f"{program.name} {program.version}: {program.path}")
             build(program)
-        if refusal := FRAMEWORKS.refusal():
-            _say(f"frameworks: left out, {refusal}")
-        else:
-            _say(f"frameworks: {FRAMEWORKS.path}")
-            FRAMEWORKS.build()
+        for environment in ENVIRONMENTS:
+            if refusal := environment.refusal():
+                _say(f"{environment.name}: left out, {refusal}")
+                continue
+            _say(f"{environment.name}: {environment.path}")
+            environment.build()
+        for source in SOURCES.values():
+            _say(f"source of {source.name} {source.version}: {source.path}")
+            _fetch(source)
     except CannotBuild as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
     return 0
+
+
+def _fetch(source: Source) -> None:
+    """Fetch what a registry may not have; its tests are skipped where it is not."""
+    try:
+        if not source.is_built():
+            source.build()
+    except CannotBuild as exc:
+        _say(f"  left out, {exc}")
 
 
 def _say(line: str) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 LIBRARY = """
     import wandb
-    from otel_rl.integrations import wandb_log
+    from otel_rl.integrations.wandb_run import log as wandb_log
 
     wandb_log.install(step_keys=["train/step"])
     wandb_log.install()  # once is enough

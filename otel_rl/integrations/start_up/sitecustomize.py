@@ -11,7 +11,19 @@ import sys
 _HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120  # cheaper than pathlib
 
 _FRAMEWORKS = frozenset(
-    ("forge", "nemo_rl", "prime_rl", "skyrl", "skyrl_train", "transformers", "verl")
+    (
+        "forge",
+        "nemo_rl",
+        "openrlhf",
+        "prime_rl",
+        "roll",
+        "skyrl",
+        "skyrl_train",
+        "slime",
+        "transformers",
+        "tunix",
+        "verl",
+    )
 )
 
 

@@ -12,10 +12,10 @@ unsupported values are logged once and counted.
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from otel_rl.integrations.wandb._api import current as _run_in_progress
 from otel_rl.integrations.wandb._api import define_metric, finish, init, log, login
 from otel_rl.integrations.wandb._config import Config
-from otel_rl.integrations.wandb._log_once import warn_once as _warn_once
+from otel_rl.integrations.wandb._late_names import carry as _carry
+from otel_rl.integrations.wandb._late_names import found as _found
 from otel_rl.integrations.wandb._logged.histogram import Histogram
 from otel_rl.integrations.wandb._logged.table import Table
 from otel_rl.integrations.wandb._run import Run
@@ -34,48 +34,16 @@ from otel_rl.integrations.wandb._stand_ins.inert import (
     termwarn,
     util,
 )
-from otel_rl.integrations.wandb._stand_ins.media import MEDIA as _MEDIA
-from otel_rl.integrations.wandb._stand_ins.media import READS as _READS
 from otel_rl.integrations.wandb._stand_ins.modules import install as _install
-from otel_rl.integrations.wandb._stand_ins.stand_in import CARRIED as _CARRIED
-from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional as _is_optional
-from otel_rl.integrations.wandb._stand_ins.stand_in import stand_in as _stand_in
 from otel_rl.integrations.wandb._summary import Summary as _Summary
 
 __all__ = [
-    "AlertLevel",
-    "CommError",
-    "Config",
-    "Error",
-    "Histogram",
-    "Run",
-    "Settings",
-    "Table",
-    "UsageError",
-    "alert",
-    "define_metric",
-    "finish",
-    "init",
-    "link_model",
-    "log",
-    "log_artifact",
-    "log_code",
-    "log_model",
-    "login",
-    "mark_preempting",
-    "pin_config_keys",
-    "plot",
-    "require",
-    "save",
-    "setup",
-    "teardown",
-    "termerror",
-    "termlog",
-    "termwarn",
-    "unwatch",
-    "util",
-    "watch",
-]
+    "AlertLevel", "CommError", "Config", "Error", "Histogram", "Run", "Settings", "Table",
+    "UsageError", "alert", "define_metric", "finish", "init", "link_model", "log",
+    "log_artifact", "log_code", "log_model", "login", "mark_preempting", "pin_config_keys",
+    "plot", "require", "save", "setup", "teardown", "termerror", "termlog", "termwarn",
+    "unwatch", "util", "watch",
+]  # fmt: skip
 
 __version__ = "0.31.0"
 """Version of W&B with this API."""
@@ -93,23 +61,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # the type depends on the name
-    run = _run_in_progress()
-    if name == "run":
-        return run
-    if name in ("config", "summary"):
-        if run is not None:
-            return getattr(run, name)
-        _warn_once(f"{name} has no run before init(): writes to it are lost.")
-        return Config() if name == "config" else _Summary(lambda _values: None)
-    found = _MEDIA.get(name) or _READS.get(name)
-    if found is not None:
-        return found
-    if _is_optional(name):
-        raise AttributeError(name)
-    return _stand_in(name)
+    return _found(name)
 
 
-_CARRIED.update({name: globals()[name] for name in __all__ if name[0].isupper()})
-_CARRIED.update({name: kind for name, kind in {**_MEDIA, **_READS}.items() if name[0].isupper()})
-_CARRIED["generate_id"] = util.generate_id
+_carry({name: globals()[name] for name in __all__}, util.generate_id)
 _install(_sys.modules[__name__])

@@ -26,6 +26,7 @@ from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.exclusive_time import Timeline
 from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.open_spans import span_name
+from otel_rl.worker.tracing.launcher_trace import is_of_launcher
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 
@@ -87,10 +88,13 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         links = [Link(served.pull)] if served.pull.is_valid else None
         if served.version is not None:
             attributes[RL_POLICY_VERSION] = served.version
+    around = trace.get_current_span().get_span_context()
+    is_root = is_of_launcher(around)
     frame.span = tracer.start_span(
         span_name(frame),
+        Context() if is_root else None,
         attributes=attributes,
-        links=links,
+        links=[*(links or ()), Link(around)] if is_root else links,
         start_time=frame.begun_ns + flow.wall_ns,
     )
     frame.token = attach(trace.set_span_in_context(frame.span))

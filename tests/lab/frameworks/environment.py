@@ -14,26 +14,28 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["FRAMEWORKS", "Frameworks"]
+__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "Frameworks"]
 
-_LOCK = Path(__file__).parent / "requirements.lock"
+_LOCKS = Path(__file__).parent
 
 _PYTHONS = ((3, 11), (3, 12))
 """verl's metadata excludes newer ones."""
 
-_WARM_UP = "import ray, stable_baselines3, torch.utils.tensorboard, trl, verl.utils.tracking, wandb"
-"""Proves that what was left out of the lock is not needed, and compiles what tests import first."""
-
 
 class Frameworks:
-    """The environment of the lab in which real frameworks are installed.
+    """An environment of the lab in which real frameworks are installed.
 
     Args:
+        name: Of its directory.
         lock: Pinned requirements with hashes. Nothing else is installed.
+        warm_up: Proves that what was left out of the lock is not needed, and compiles what tests
+            import first.
     """
 
-    def __init__(self, lock: Path = _LOCK) -> None:
+    def __init__(self, name: str, lock: Path, warm_up: str) -> None:
+        self.name = name
         self._lock = lock
+        self._warm_up = warm_up
 
     @property
     def path(self) -> Path:
@@ -41,7 +43,7 @@ class Frameworks:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         made_of = self._lock.read_text(encoding="utf-8") + python + platform.machine()
         digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
-        return lab_directory() / f"frameworks-{python}-{digest}"
+        return lab_directory() / f"{self.name}-{python}-{digest}"
 
     @property
     def python(self) -> Path:
@@ -92,8 +94,8 @@ class Frameworks:
                 uv, "pip", "install", "--python", python, "--no-deps", "--require-hashes",
                 "--no-progress", "--requirement", str(self._lock),
             ]  # fmt: skip
-            run("its packages, 5 GB on disk", command, work)
-            run("its first import", [python, "-c", _WARM_UP], work)
+            run("its packages", command, work)
+            run("its first import", [python, "-c", self._warm_up], work)
             self._complete.touch()
             shutil.rmtree(work)
             return True
@@ -117,5 +119,18 @@ class Frameworks:
         return str(target / "bin" / "uv")
 
 
-FRAMEWORKS = Frameworks()
+FRAMEWORKS = Frameworks(
+    "frameworks",
+    _LOCKS / "requirements.lock",
+    "import ray, stable_baselines3, torch.utils.tensorboard, trl, verl.utils.tracking, wandb",
+)
+"""The newest releases; 5 GB on disk."""
+
+TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_logger")
+"""Tunix on JAX; its packages agree with no other environment's."""
+
+OLDEST = Frameworks("oldest", _LOCKS / "oldest.lock", "import ray, stable_baselines3, trl, wandb")
+"""The oldest releases that are supported; 5 GB on disk."""
+
+ENVIRONMENTS = (FRAMEWORKS, TUNIX, OLDEST)
 """What `make lab` installs, and the tests of tests/frameworks use."""

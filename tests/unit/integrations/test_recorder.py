@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import otel_rl
-from otel_rl.integrations.recorder import Recorder, start
+from otel_rl.integrations.adapter.recorder import Recorder, start
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.names import WorkerNames

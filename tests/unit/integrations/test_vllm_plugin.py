@@ -71,7 +71,7 @@ def test_without_an_experiment_statistics_stay_off(
 @pytest.mark.process
 def test_without_an_experiment_nothing_is_loaded_and_nothing_said() -> None:
     program = (
-        "import sys, otel_rl.integrations.vllm_plugin as plugin\n"
+        "import sys, otel_rl.integrations.automatic.vllm_plugin as plugin\n"
         "plugin.register()\n"
         "heavy = {'opentelemetry.sdk', 'otel_rl.worker.session', 'vllm'} & set(sys.modules)\n"
         "print(*heavy)"

@@ -32,7 +32,7 @@ def stand_in(frameworks: Frameworks) -> None:
 def test_another_lock_is_another_environment(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text("six==1.17.0")
-    other = Frameworks(lock)
+    other = Frameworks("frameworks", lock, "")
     assert other.path != FRAMEWORKS.path
     assert other.path.parent == lab_directory()
 

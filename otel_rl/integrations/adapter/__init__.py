@@ -5,7 +5,7 @@ metrics, by a table of rules under names that all frameworks share. Nothing here
 training or waits, but ``start`` with wrong settings.
 """
 
-from otel_rl.integrations.recorder import (
+from otel_rl.integrations.adapter.recorder import (
     Recorder,
     automatically,
     is_instrumented,

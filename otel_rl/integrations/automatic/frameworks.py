@@ -1,40 +1,22 @@
-"""Switches adapters on automatically, in processes below ``otel-rl run``.
-
-Frameworks start processes of their own, from scripts of their own. So each Python below ``otel-rl
-run`` waits for the import of a framework's module (``start_up/sitecustomize.py``) and adds the
-adapter to it. The program takes precedence: where it starts its worker, uses the W&B drop-in or
-switches the adapter on, the automatic adapter records nothing. Nothing here raises.
-"""
+"""Adapters that are added to frameworks as soon as their modules are imported."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rl.worker.identity.names import names_an_experiment
 from otel_rl.worker.plugins.import_hook import when_imported
 
-__all__ = ["DIRECTORY", "begin", "wait"]
-
-DIRECTORY: Final = Path(__file__).parent / "start_up"
-"""Must be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
+__all__ = ["add_when_imported"]
 
 _log = logging.getLogger("otel_rl")
 
 _MARK: Final = "_adds_otel_rl"
 
 
-def begin() -> None:
-    """Wait for frameworks, if the environment enables it. For ``opentelemetry-instrument``."""
-    if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
-        wait()
-
-
-def wait() -> None:
+def add_when_imported() -> None:
     """Add the adapters once their frameworks are imported. Imports none of them."""
     for name, add in _MODULES.items():
         when_imported(name, partial(_add, add))
@@ -93,13 +75,33 @@ def _forge(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.forge").register_always()
 
 
+def _openrlhf(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.openrlhf").install(quietly=True)
+
+
+def _roll(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.roll").always()
+
+
+def _slime(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.slime").install(quietly=True)
+
+
+def _tunix(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.tunix").always()
+
+
 _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
     "forge.observability.metrics": _forge,
     "nemo_rl.utils.logger": _nemo_rl,
+    "openrlhf.utils.logging_utils": _openrlhf,
     "prime_rl.monitors": _prime_rl,
+    "roll.utils.tracking": _roll,
     "skyrl.train.entrypoints.main_base": _skyrl,
     "skyrl_train.entrypoints.main_base": _skyrl,
+    "slime.observability.logging_utils": _slime,
     "transformers.trainer": _transformers,
+    "tunix.sft.metrics_logger": _tunix,
     "verl.utils.tracking": _verl,
 }
 
@@ -124,7 +126,7 @@ def _guarded(make: Callable[[], Any]) -> Any:
     """Return the result of ``make``; None if it fails, or the program uses the W&B drop-in."""
     try:
         # Imported here, so that a process that trains nothing loads no worker.
-        from otel_rl.integrations.recorder import automatically, is_instrumented, logging_errors
+        from otel_rl.integrations.adapter import automatically, is_instrumented, logging_errors
     except Exception as error:  # noqa: BLE001  # a broken installation is logged; training goes on
         _log.warning("An adapter is not switched on: %s", error)
         return None

@@ -1,6 +1,6 @@
 """Adapter for libraries that log to W&B by themselves: a hook of the real ``wandb.Run.log``.
 
-    otel_rl.integrations.wandb_log.install(step_keys=["train/step", "rollout/step"])
+    otel_rl.integrations.wandb_run.log.install(step_keys=["train/step", "rollout/step"])
 
 For a framework without an adapter of its own, before its ``wandb.init``. W&B's run goes on as
 before.

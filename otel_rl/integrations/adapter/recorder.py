@@ -34,6 +34,9 @@ __all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "me
 
 _log = logging.getLogger("otel_rl")
 
+_SCOPE: Final = "otel_rl.integrations"
+"""Of the meters, before the name of the framework."""
+
 _MAX_LOGGED: Final = 1000
 """Bounds the memory against names that contain an id or a step."""
 
@@ -105,7 +108,7 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
     if session is None:
         return None
     attributes = {RL_REDUCE: reduce} if reduce else None
-    scope = f"{__package__}.{framework}"
+    scope = f"{_SCOPE}.{framework}"
     return session.providers.meter.get_meter(scope, otel_rl.__version__, None, attributes)
 
 
@@ -120,7 +123,7 @@ class Recorder:
     def __init__(self, framework: str, table: Dialect | None = None) -> None:
         self._framework = framework
         self._dialect = dialect(framework) if table is None else table
-        self._mlogger = MLogger(f"{__package__}.{framework}")
+        self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
         self._logged: set[str] = set()
         self._is_automatic = _is_automatic.get()

@@ -1,0 +1,1 @@
+"""Adapters around the real W&B client."""
