@@ -3,12 +3,14 @@
 import os
 import subprocess
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
+from tests.frameworks.tried import tried, versions
 from tests.lab.frameworks.environment import FRAMEWORKS
 
 # Imported, because these tests start processes, too.
@@ -99,6 +101,18 @@ class Runner:
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(autouse=True)
+def tried_as_documented(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep what a passing test with the mark ``tried`` has seen."""
+    failed = request.session.testsfailed
+    yield
+    mark = request.node.get_closest_marker("tried")
+    if mark is not None and request.session.testsfailed == failed:
+        row, *packages = mark.args
+        lock = mark.kwargs.get("lock", "requirements")
+        tried(row, versions(tuple(packages), lock), mark.kwargs["seen"])
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Processes of torchrun continue the trace of their launcher."""
 
+from pathlib import Path
+
 from tests.frameworks.conftest import Runner
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -34,7 +36,7 @@ SCRIPT = """
 
 
 def test_each_rank_of_torchrun_continues_the_trace_of_its_launcher(frameworks: Runner) -> None:
-    command = [
+    command: list[str | Path] = [
         frameworks.python, "-m", "otel_rl.cli", "run", "--experiment", "real",
         "--tracker", "jsonl", "--", frameworks.python, "-m", "torch.distributed.run",
         "--standalone", "--nproc-per-node=2", frameworks.script(SCRIPT),

@@ -222,6 +222,7 @@ def _column(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
     return sorted((row.step, row.values[key]) for row in rows if key in row.values)
 
 
+@pytest.mark.tried("verl", "verl", "Ray", seen="in Ray: each step, the final validation")
 def test_verl_in_an_actor_has_its_last_step_and_its_final_validation_in_the_run(
     job: tuple[Finished, Sequence[Row]],
 ) -> None:

@@ -86,6 +86,7 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
     return [(row.step, row.values[key]) for row in rows if key in row.values]
 
 
+@pytest.mark.tried("slime", "slime", seen="each step, an evaluation, at its source file")
 def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("slime", SLIME)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -93,6 +94,7 @@ def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/math")] == [0.25]
 
 
+@pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, at its source file")
 def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("openrlhf", OPENRLHF)
     steps = range(1, STEPS + 1)
@@ -101,6 +103,7 @@ def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/eval_math_pass1")] == [0.25]
 
 
+@pytest.mark.tried("ROLL", "ROLL", seen="each step, at its source file")
 def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     rows = run("roll", ROLL)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]

@@ -82,6 +82,9 @@ def test_every_step_is_in_the_run_to_the_last(training: tuple[Finished, Sequence
     assert values == pytest.approx(losses)
 
 
+@pytest.mark.tried(
+    "TRL, transformers", "TRL", "transformers", seen="each step, an evaluation after the end"
+)
 def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(
     training: tuple[Finished, Sequence[Row]],
 ) -> None:

@@ -50,6 +50,7 @@ def tunix(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
     return Runner(TUNIX.python, tmp_path, metadata_of_this_checkout)
 
 
+@pytest.mark.tried("Tunix", "Tunix", lock="tunix", seen="each step of a real trainer on JAX")
 @pytest.mark.parametrize(
     ("options", "install", "backend"),
     [((), "", ""), (("--no-adapters",), *BY_HAND)],
