@@ -25,8 +25,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from bench.figures import Figure, Limits
-from bench.record import PartRecord, read
+from bench.chart import chart
+from bench.record import read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
@@ -110,37 +110,34 @@ def _tracker_options(kind: type[WandbSettings | MlflowSettings | TrackioSettings
 
 
 def commands() -> Iterator[str]:
-    """Every command of ``otel-rl`` with its own options, then those of several commands."""
+    """Usage and purpose of every command of ``otel-rl``, then the options of several commands."""
     parsers = _parsers()
     users: dict[str, list[str]] = {}
     for name, parser in parsers.items():
-        for line in _options(parser):
+        for line in _options(parser).values():
             users.setdefault(line, []).append(name)
     shared = {line: names for line, names in users.items() if len(names) >= _SEVERAL}
     for name, parser in parsers.items():
+        own = (usage for usage, line in _options(parser).items() if line not in shared)
         does = " ".join((parser.description or "").split()).partition(". ")[0].removesuffix(".")
-        yield from ("", f"### otel-rl {name}", "", f"{does}.", "")
-        yield from (line for line in _options(parser) if line not in shared)
-    yield from (
-        "",
-        "### Options of several commands",
-        "",
-        "Of every command, or of those named:",
-        "",
-    )
+        yield f"- `{' '.join(('otel-rl', name, *own))}`: {does}."
+    yield from ("", "Options of every command, or of those named:", "")
     for line, names in shared.items():
         yield line if len(names) == len(parsers) else f"{line} ({', '.join(names)})"
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A list item for each option."""
+def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return a list item for each option or argument, by its usage."""
+    found = {}
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
         if isinstance(action, argparse._HelpAction):  # noqa: SLF001
             continue
         words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
         meaning = (action.help or "").replace("%(default)s", str(action.default))
         option = " ".join(str(word) for word in words if word)
-        yield _item(option, meaning.replace("%%", "%"))
+        needed = action.required or (not action.option_strings and action.nargs is None)
+        found[option if needed else f"[{option}]"] = _item(option, meaning.replace("%%", "%"))
+    return found
 
 
 def counters() -> Iterator[str]:
@@ -185,41 +182,7 @@ def faults() -> Iterator[str]:
         yield _item(kind, f"{Fault(kind=kind).words} ({affected_roles(kind)})")
 
 
-def bench() -> Iterator[str]:
-    """Every published figure of ``make bench`` that has a goal."""
-    for part in read(DOCS / "bench.json").values():
-        shown = [one for one in part.figures if one.goal is not None]
-        if not shown:
-            continue
-        yield from ("", f"### {part.title}", "", _when(part), "")
-        yield "| | otel_rl | beside | ratio | goal |"
-        yield "|---|---|---|---|---|"
-        yield from map(_figure_row, shown)
-
-
-def _when(part: PartRecord) -> str:
-    before, after = part.load
-    return f"`{part.commit}`, {part.date}, {part.machine}, load {before:.0f} to {after:.0f}."
-
-
-def _figure_row(figure: Figure) -> str:
-    """A row of a table; what misses its goal is bold, and ranges are those over rounds."""
-    ours = f"{figure.ours:.3g} {figure.unit}"
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2g}"
-    spread = "" if figure.spread is None else " ({:.2g} to {:.2g})".format(*figure.spread)
-    bold = "**" if figure.met is False else ""
-    goal = "" if figure.goal is None else f"{figure.goal:.2g}"
-    if figure.limits is Limits.RATIO:
-        ratio = f"{bold}{ratio}{bold}{spread}"
-    else:
-        ours, goal = f"{bold}{ours}{bold}{spread}", goal and f"{goal} {figure.unit}"
-    theirs = "" if figure.theirs is None else f"{figure.theirs:.3g}"
-    beside = ", ".join(filter(None, (theirs, figure.against)))
-    return f"| {figure.name} | {ours} | {beside} | {ratio} | {goal} |"
-
-
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
-    "bench": bench,
     "settings": settings,
     "wandb options": wandb_options,
     "mlflow options": mlflow_options,
@@ -304,10 +267,10 @@ def _text(lines: Iterable[str]) -> str:
     return "\n" + "\n".join(lines).strip("\n") + "\n\n"
 
 
-def _schemas() -> Iterator[tuple[Path, str]]:
-    """Path and text of each published schema."""
-    text = json.dumps(json_schema(), indent=2) + "\n"
-    yield DOCS / "schemas" / "diagnose.json", text
+def _files() -> Iterator[tuple[Path, str]]:
+    """Path and text of each file that is generated as a whole."""
+    yield DOCS / "schemas" / "diagnose.json", json.dumps(json_schema(), indent=2) + "\n"
+    yield DOCS / "images" / "performance.svg", chart(read(DOCS / "bench.json").values())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -326,12 +289,12 @@ def main(argv: list[str] | None = None) -> int:
             sys.stderr.write(f"docs/{path.name} is out of date. Run: make docs\n")
         else:
             path.write_text(filled, encoding="utf-8")
-    for path, text in _schemas():
+    for path, text in _files():
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         if check:
             stale = True
-            sys.stderr.write(f"docs/schemas/{path.name} is out of date. Run: make docs\n")
+            sys.stderr.write(f"docs/{path.relative_to(DOCS)} is out of date. Run: make docs\n")
         else:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

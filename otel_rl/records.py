@@ -7,6 +7,7 @@ All times are nanoseconds since the Unix epoch by the sender's clock, unless nam
                        Announcement | Departure                                -> Description
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -554,16 +555,37 @@ class WorkerFailure:
         """Return the failure that the last ones follow from: the first error of an ended worker.
 
         Its peers hang or are killed because of it, so those without an exit report come second.
+        Unless the errors tell that a peer is gone: then it is one that had stopped before them.
         An interrupt comes before all: others fail by it.
         """
         lasting = [one for one in failures if one.recovery_s is None]
         since_ns = max((one.time_ns for one in lasting), default=0) - _FOLLOWS_NS
         late = [one for one in lasting if one.time_ns >= since_ns]
+        late = [*_not_by_a_lost_peer(late)]
         return min(
             late,
             key=lambda one: (not one.is_interrupt, one.error is None, one.time_ns),
             default=None,
         )
+
+
+_LOST_PEER: Final = re.compile(
+    r"Connection|BrokenPipe|DistBackend|DistNetwork|ActorDied|ActorUnavailable|RayActor|RpcError"
+)
+"""Errors of a process that has lost another one."""
+
+
+def _not_by_a_lost_peer(failures: "Sequence[WorkerFailure]") -> "Sequence[WorkerFailure]":
+    """Return the failures without those that follow from the silent end of another worker.
+
+    A launcher that kills the rest after an error leaves more of them without a report.
+    """
+    by_peer = [one for one in failures if one.error and _LOST_PEER.search(one.error)]
+    silent = [one for one in failures if one.error is None]
+    if not by_peer or len(by_peer) + len(silent) < len(failures) or len(silent) > len(by_peer):
+        return failures
+    first_ns = min(one.time_ns for one in by_peer)
+    return [one for one in silent if one.time_ns <= first_ns] or failures
 
 
 class RoleStanding(NamedTuple):

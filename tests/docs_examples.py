@@ -19,7 +19,7 @@ import opentelemetry.sdk.metrics
 
 import otel_rl.worker.session
 
-__all__ = ["blocks", "examples"]
+__all__ = ["anchors", "blocks", "examples"]
 
 _LOADED = (opentelemetry.exporter.otlp, opentelemetry.sdk.metrics, otel_rl.worker.session)
 
@@ -65,3 +65,9 @@ def main(pages: list[Path]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main([Path(page) for page in sys.argv[1:]]))
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchor of every heading of a page."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from bench.exam.case import examined
+from bench.exam.chart import chart
 from bench.exam.judge import Mark
-from bench.exam.report import as_text, figures, table, write_docs
+from bench.exam.report import as_text, by_fault, figures, table, write_docs
 
 DOCS = Path("docs/diagnose.md")
+CHART = Path("docs/images/diagnose-exam.svg")
 
 
 def _commit() -> str:
@@ -51,7 +53,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=300, metavar="N")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these cases")
-    parser.add_argument("--docs", action="store_true", help=f"replace the table of {DOCS}")
+    parser.add_argument("--docs", action="store_true", help=f"replace table and chart of {DOCS}")
     parser.add_argument("--out", type=Path, default=Path("build/diagnose-exam.json"))
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
@@ -67,10 +69,14 @@ def main() -> None:
     found = figures(marks, seed=seed, commit=commit)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(as_text(found), encoding="utf-8")
-    text = table(found, marks)
+    text = table(found)
+    faults = by_fault(marks)
+    for name, right, n in faults:
+        print(f"{right:>4} of {n:>3} {name}")
     print(f"\n{text}\n\n{time.monotonic() - begun_s:.0f} s, {options.out}")
     if options.docs:
         write_docs(DOCS, text)
+        CHART.write_text(chart(faults, seed=seed, commit=commit), encoding="utf-8")
 
 
 if __name__ == "__main__":

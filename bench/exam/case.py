@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,13 +19,12 @@ from bench.exam.styles import Instrumentation
 from bench.exam.truth import Fault, Truth
 from otel_rl.bridge.config import DiagnoseSettings
 from otel_rl.diagnose import engine
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import GrowingHistory
 
 __all__ = ["Case", "draw", "examine", "examined"]
 
 _NS: Final = 1_000_000_000
-_LOOKS: Final = 12  # after the symptom; then only at the end
-_HEALTHY_LOOKS: Final = 6
+_WATCHED_S: Final = 720.0  # after the symptom; then only at the end
 _AFTER_END_S: Final = 30.0
 _HEALTHY_EVERY: Final = 5
 _MIXTURES: Final = 0.2
@@ -102,39 +102,61 @@ def _with_symptom(fault: Fault, case: Case, made: Recording) -> Fault:
 
 def _look_times(case: Case, truth: Truth, made: Recording) -> list[float]:
     chance = random.Random(f"looks-{case.seed}")
-    if truth.is_healthy:
-        return sorted(chance.uniform(0.15, 1) * made.ends_s for _ in range(_HEALTHY_LOOKS))
     every_s = DiagnoseSettings().every_s
+    phase_s = chance.uniform(0, 1) * every_s
+    if truth.is_healthy:
+        return [phase_s + n * every_s for n in range(int(made.ends_s / every_s))]
     symptom_s = truth.faults[0].symptom_s or 0.0
-    first_s = symptom_s + chance.uniform(0, 1) * every_s
-    later = [first_s + n * every_s for n in range(_LOOKS)]
-    return [0.9 * symptom_s, *(at_s for at_s in later if at_s < made.ends_s)]
+    looks = int(min(_WATCHED_S, made.ends_s - symptom_s) / every_s)
+    return [0.9 * symptom_s, *(symptom_s + phase_s + n * every_s for n in range(looks))]
 
 
 def _looks(
     case: Case, truth: Truth, made: Recording, diagnose: Diagnose
 ) -> tuple[Sequence[Look], int]:
     intake, looks = Intake(), list[Look]()
-    times = _look_times(case, truth, made)
+    run = _Run(intake, diagnose)
+    times = deque(_look_times(case, truth, made))
     begin_ns = at_ns = 0
     is_found = False
     for at_ns, arrived in arrivals(case.program, case.how, case.effects, made):
         begin_ns = begin_ns or at_ns - int((case.how.every_s + case.how.lag_s) * _NS)
         while times and begin_ns + times[0] * _NS < at_ns:
-            at_s = times.pop(0)
-            if is_found or not intake.records:
+            at_s = times.popleft()
+            if is_found or not run.has_news():
                 continue
-            looks.append(_look(intake, at_s, begin_ns + int(at_s * _NS), diagnose, is_last=False))
+            looks.append(run.look(at_s, begin_ns + int(at_s * _NS)))
             is_found = not truth.is_healthy and looks[-1].finds(truth)
         intake.take(at_ns, arrived)
     if made.is_over:
         at_ns += int(_AFTER_END_S * _NS)
         intake.take(at_ns, ())
-    looks.append(_look(intake, (at_ns - begin_ns) / _NS, at_ns, diagnose, is_last=True))
+    looks.append(run.look((at_ns - begin_ns) / _NS, at_ns, is_last=True))
     return looks, intake.refused
 
 
-def _look(intake: Intake, at_s: float, now_ns: int, diagnose: Diagnose, *, is_last: bool) -> Look:
-    history = RunHistory(intake.records)
-    silent_s = max(0.0, (now_ns - history.newest_ns) / _NS)
-    return Look.of(at_s, diagnose(history, passed=is_last, silent_s=silent_s), is_last=is_last)
+class _Run:
+    """A run as the bridge's process looks at it: what is new is added to what it has read.
+
+    Args:
+        intake: Of the bridge.
+        diagnose: The rules.
+    """
+
+    def __init__(self, intake: Intake, diagnose: Diagnose) -> None:
+        self._intake = intake
+        self._diagnose = diagnose
+        self._history = GrowingHistory()
+        self._read = 0
+
+    def has_news(self) -> bool:
+        return len(self._intake.records) > self._read
+
+    def look(self, at_s: float, now_ns: int, *, is_last: bool = False) -> Look:
+        for facts in self._intake.records[self._read :]:
+            self._history.add(facts)
+        self._read = len(self._intake.records)
+        history = self._history.history()
+        silent_s = max(0.0, (now_ns - history.newest_ns) / _NS)
+        found = self._diagnose(history, passed=is_last, silent_s=silent_s)
+        return Look.of(at_s, found, is_last=is_last)

@@ -6,21 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.exam.judge import Mark
+from bench.exam.shares import wilson
 
-__all__ = ["as_text", "figures", "table", "wilson", "write_docs"]
+__all__ = ["as_text", "by_fault", "figures", "table", "write_docs"]
 
 _BEGIN, _END = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
-_Z = 1.96
-
-
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share, after Wilson."""
-    if not n:
-        return 0.0, 1.0
-    share, z2 = right / n, _Z * _Z
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def figures(marks: Sequence[Mark], *, seed: int, commit: str) -> dict[str, object]:
@@ -48,7 +38,7 @@ def figures(marks: Sequence[Mark], *, seed: int, commit: str) -> dict[str, objec
     }
 
 
-def table(found: dict[str, object], marks: Sequence[Mark]) -> str:
+def table(found: dict[str, object]) -> str:
     """Return the table of the docs."""
     lines = [
         (
@@ -73,7 +63,7 @@ def table(found: dict[str, object], marks: Sequence[Mark]) -> str:
             f"half within {_seconds(found['p50_s'])}, 90 % within {_seconds(found['p90_s'])} |"
         ),
         "",
-        "By fault: " + "; ".join(_by_fault(marks)) + ".",
+        "![Share of each fault that is named right and first](images/diagnose-exam.svg)",
     ]
     return "\n".join(lines)
 
@@ -92,12 +82,14 @@ def write_docs(path: Path, text: str) -> None:
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
-def _by_fault(marks: Sequence[Mark]) -> Iterable[str]:
-    names = sorted({fault.name for mark in marks for fault in mark.truth.faults})
-    for name in names:
-        single = [m for m in marks if [f.name for f in m.truth.faults] == [name]]
-        if single:
-            yield f"{name} {sum(m.right_first for m in single)} of {len(single)}"
+def by_fault(marks: Sequence[Mark]) -> list[tuple[str, int, int]]:
+    """Return (name, named right and first, cases) of each fault that was alone in its case."""
+    found = []
+    for name in sorted({fault.name for mark in marks for fault in mark.truth.faults}):
+        cases = [mark for mark in marks if [one.name for one in mark.truth.faults] == [name]]
+        if cases:
+            found.append((name, sum(mark.right_first for mark in cases), len(cases)))
+    return found
 
 
 def _known(some: Iterable[bool | None]) -> list[bool]:

@@ -219,8 +219,8 @@ class DiagnoseSettings(BaseModel):
 
     model_config = _MODEL
 
-    every_s: float = Field(60.0, ge=0)
-    """Interval. 0: off."""
+    every_s: float = Field(5.0, ge=0)
+    """Shortest time between two looks at a run; 1 % of a core for all. 0: off."""
 
 
 class ViewSettings(BaseModel):

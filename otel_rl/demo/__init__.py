@@ -11,13 +11,16 @@ turns.
 
 Of the metrics in the registry, the demo cannot measure these, and reports none of them:
 
-* ``hw.gpu.*``, ``rl.gpu.*``, ``hw.*``: it uses no GPU. For the same reason ``h2d_copy`` is a copy
-  from memory to memory, into arrays that represent a device's.
-* phases ``env_step_total`` and ``mlp_infer``: they replace ``env_step`` and ``action_select``
-  where a collector does not split its step, and these collectors do.
-* phase ``checkpoint``: nothing is saved.
+* ``hw.gpu.*``, ``rl.gpu.*``, ``hw.*``: it uses no GPU. For the same reason the phase for copies
+  to a device is a copy from memory to memory, into arrays that represent a device's.
+* ``env_step_total``, ``mlp_infer``, ``generate``, ``reward``, ``idle``: phases of workers that do
+  not split their steps; these report finer ones.
+* ``checkpoint``: nothing is saved.
+* ``rl.service.silent``: all processes end cleanly.
+* ``rl.service.step.*``: most rows have all workers.
 * ``rl.policy.kl.rollout``: generators and trainers compute the same values with the same code.
 * ``rl.policy.kl.update``: it would need another forward pass after each update.
+* ``system.disk.io``, ``system.network.io``: some machines show neither.
 * ``rl.loss.type``, ``rl.staleness.part``: only totals are reported.
 """
 

@@ -29,6 +29,7 @@ __all__ = [
     "summed_by_step",
     "tracks_about",
     "waits_for_samples",
+    "with_gaps",
     "work_of",
 ]
 
@@ -77,7 +78,7 @@ _OF_ROLE: Final[Mapping[str, str]] = {
 _WORK = (
     (
         Work.SYNC,
-        r"(^|\.)sync$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+        r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
     ),
     (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
     (
@@ -278,6 +279,20 @@ def from_nothing(history: RunHistory, counts: Track) -> Track:
         [*(at_s for _, at_s in before), *counts.times_s],
         [*([0.0] * len(before)), *counts.values],
     )
+
+
+def with_gaps(history: RunHistory, counts: Track) -> Track:
+    """Return a counter's increase in each step, 0 in those without a report of it.
+
+    Counters are reported when there is something to count, if their increase is what is sent.
+    """
+    by_step = dict(zip(counts.steps, counts.values, strict=True))
+    filled = Track()
+    for step, at_s in sorted(history.begun_s.items()):
+        filled.add(step, at_s, by_step.pop(step, 0.0))
+    for step, value in by_step.items():
+        filled.add(step, history.ends_s, value)
+    return filled
 
 
 def summed_by_step(counts: Track) -> Track:

@@ -52,7 +52,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
     Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
-    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH}),
+    Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH, Kind.STARVATION}),
     Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
     Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
 }

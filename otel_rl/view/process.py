@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.tokens import Grant
-from otel_rl.bridge.live_diagnosis.scheduler import reading_environment
+from otel_rl.bridge.live_diagnosis.process import reading_environment
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question

@@ -17,7 +17,7 @@ from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.cli import main
 from otel_rl.run_id import run_id
 from otel_rl.worker.drops import DropReason
-from tests.docs_examples import blocks, examples
+from tests.docs_examples import anchors, blocks, examples
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 
 ROOT = Path(__file__).parents[2]
@@ -113,11 +113,6 @@ def links(path: Path) -> Iterator[tuple[str, str]]:
         if not re.match(r"[a-z]+:", target):
             file, _, anchor = target.partition("#")
             yield file, anchor
-
-
-def anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -232,12 +227,14 @@ def values(directory: Path, example: str) -> list[tuple[int, dict[str, float]]]:
     return [(row.step, row.values) for row in jsonl_rows(directory, "grpo-7b", example)]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NO_WORKERS])
 def test_python_examples_run_and_report(run_of_examples: Path, name: str) -> None:
     assert values(run_of_examples, name)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Path) -> None:
     def losses(name: str) -> list[tuple[int, float]]:
@@ -248,6 +245,7 @@ def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Pa
     assert losses("README-1") == losses("README-0")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> None:
     rows = values(run_of_examples, "quickstart-0")
@@ -255,6 +253,7 @@ def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> N
     assert {"trainer/tokens", "trainer/tokens/rate"} <= {key for _, row in rows for key in row}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_history_example_reads_a_run(run_of_examples: Path) -> None:
     scope: dict[str, object] = {}

@@ -345,6 +345,7 @@ def test_the_summary_is_the_owners(finished: tuple[RunInfo, Run, WandbServer]) -
     assert [key for key in run.summary if key.startswith("otel_rl/")] == []
 
 
+@pytest.mark.slow
 def test_samples_of_all_steps_are_one_table_and_the_console_is_beside_the_owner_s(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:

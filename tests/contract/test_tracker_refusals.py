@@ -145,6 +145,7 @@ def test_a_deleted_experiment_of_mlflow_is_rejected_with_a_hint(
     assert "mlflow experiments restore" in error.hint
 
 
+@pytest.mark.slow
 def test_a_name_that_mlflow_refuses_is_rejected_with_a_hint(tmp_path: Path) -> None:
     error = opened("mlflow", tmp_path, experiment="x" * 600)
     assert isinstance(error, TrackerRejected)

@@ -63,13 +63,13 @@ def trackio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trackio
 
 WANDB_PLACES = ("wandb-offline", "wandb-online")
 OTHER_PLACES = (
-    *("trackio-server", "tensorboard", "example"),
-    *("mlflow-server", "trackio-local", "mlflow-sqlite"),
+    *("tensorboard", "example"),
+    *("trackio-server", "mlflow-server", "trackio-local", "mlflow-sqlite"),
 )
 PLACES = ("jsonl", *WANDB_PLACES, *OTHER_PLACES)
 # Those that confirm rows and can be continued; one of each is enough for the fast tests.
-FAST_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:3])
-KEPT_PLACES = (*FAST_PLACES, "mlflow-server")
+FAST_PLACES = ("jsonl", "wandb-online", *OTHER_PLACES[:2])
+KEPT_PLACES = (*FAST_PLACES, "trackio-server", "mlflow-server")
 ALL_KEPT_FIRST = (*KEPT_PLACES, "wandb-offline", "trackio-local", "mlflow-sqlite")
 OFFLINE_PLACES = ("jsonl", "wandb-offline")  # for what does not depend on a server
 
@@ -136,7 +136,7 @@ def place(
     server.heal()
 
 
-@pytest.fixture(scope="module", params=slow_after(6, PLACES))
+@pytest.fixture(scope="module", params=slow_after(5, PLACES))
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -464,7 +464,7 @@ def test_nothing_of_the_bridges_own_telemetry_reaches_wandb(
     assert {path.split("/")[1] for path in server.paths()} <= {"graphql", "files", "upload"}
 
 
-@pytest.mark.parametrize("place", slow_after(4, ["jsonl", *OTHER_PLACES[:4]]), indirect=True)
+@pytest.mark.parametrize("place", slow_after(3, ["jsonl", *OTHER_PLACES[:4]]), indirect=True)
 def test_rows_that_are_read_back_are_safe_after_a_flush(place: Place) -> None:
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl import demo as demo_package
 from otel_rl.bridge.journal import reader
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.tracker_keys import tracker_key
@@ -346,10 +347,6 @@ def _is_phase(key: str, phase: str) -> bool:
 
 
 def _excused() -> set[str]:
-    """The names in the table of docs/faults.md of what the demo cannot measure."""
-    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
-    section = page.partition("## What the demo cannot measure")[2].partition("\n## ")[0]
-    first_cells = [
-        line.partition(": ")[0] for line in section.splitlines() if line.startswith("- ")
-    ]
-    return {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+    """The names that the package of the demo says it cannot measure."""
+    items = re.findall(r"^\* (.+?): ", demo_package.__doc__ or "", re.MULTILINE)
+    return {name for item in items for name in re.findall(r"``([^`]+)``", item)}

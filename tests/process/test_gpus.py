@@ -16,6 +16,7 @@ from tests.wandb_server import WandbServer
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow,
     pytest.mark.skipif(
         compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
     ),

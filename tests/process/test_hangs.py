@@ -14,7 +14,7 @@ from otel_rl.bridge.config import BridgeSettings
 from tests.process.commands import clean_environment, otel_rl
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 STEPS = 10
 DEADLINE_S = 120.0

@@ -106,6 +106,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 process.kill()
 
 
+@pytest.mark.slow
 def test_each_host_is_in_the_system_panels_and_in_the_rows(running: Running) -> None:
     wanted = {
         f"system.{key}/l:{host}"

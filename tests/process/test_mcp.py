@@ -168,6 +168,7 @@ def test_mistakes_are_told_with_a_way_out(data: Path) -> None:
     over_stdio(data, talk)
 
 
+@pytest.mark.slow
 def test_a_hostile_run_is_bounded_and_gives_no_secret(data: Path) -> None:
     async def talk(session: ClientSession) -> None:
         runs = await ask(session, "runs")

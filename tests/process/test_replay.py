@@ -74,6 +74,7 @@ def test_a_run_is_written_to_another_tracker_once_however_often_it_is_replayed(
     assert [row.values for row in in_trackio] == [row.values for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
     offline_run(tmp_path, "grpo", 5)
     words = ["replay", "grpo", "--tracker", "tensorboard", "--name", "again/second"]
@@ -82,6 +83,7 @@ def test_a_run_gets_another_name_in_the_tracker(tmp_path: Path) -> None:
     assert len(read_tensorboard(info(tmp_path, "again", "second"))) >= 5
 
 
+@pytest.mark.slow
 def test_a_directory_of_runs_goes_in_one_command_and_again_in_no_time(tmp_path: Path) -> None:
     offline_run(tmp_path, "one", 4)
     offline_run(tmp_path, "two", 6)
@@ -161,6 +163,7 @@ def test_a_replay_of_the_archive_is_as_that_of_the_journal_also_after_a_kill(
     assert measured(archived) == measured(journaled)
 
 
+@pytest.mark.slow
 def test_a_run_whose_journal_has_no_rows_left_is_replayed_from_its_archive(
     tmp_path: Path,
 ) -> None:

@@ -473,6 +473,7 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
     assert losses == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_job_that_is_started_again_from_a_checkpoint_is_one_run_with_two_attempts(
     tmp_path: Path,
 ) -> None:
@@ -640,6 +641,7 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
 
 
+@pytest.mark.slow
 def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
     tmp_path: Path,
 ) -> None:

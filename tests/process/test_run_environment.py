@@ -114,6 +114,7 @@ def test_workers_speak_grpc_where_it_is_asked_for(tmp_path: Path) -> None:
     assert value(tmp_path, "generator/loss") == 3
 
 
+@pytest.mark.slow
 def test_a_signal_with_a_protocol_of_its_own_finds_its_port(tmp_path: Path) -> None:
     program = """
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -149,6 +150,7 @@ def test_grpc_on_a_bridge_without_it_is_an_error_at_start(tmp_path: Path) -> Non
     assert "--grpc: the bridge does not listen on gRPC" in done.err
 
 
+@pytest.mark.slow
 def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> None:
     environ = {"OTEL_RL_BRIDGE__GRPC__ENABLED": "false", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     done = run(tmp_path, HTTP_ONLY, **environ)
@@ -174,6 +176,7 @@ def test_metrics_that_are_to_go_elsewhere_are_announced(
     assert "otlp" in told[0]
 
 
+@pytest.mark.slow
 def test_metrics_for_the_console_are_not_exported_over_otlp(tmp_path: Path) -> None:
     done = run(tmp_path, OWN, OTEL_METRICS_EXPORTER="console")
     assert done.status == 0, done.err
@@ -239,6 +242,7 @@ def config_file(directory: Path, endpoint: str, *, has_resource: bool) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "endpoint",
     slow_after(1, ["${OTEL_EXPORTER_OTLP_ENDPOINT}", "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://c:1}"]),
@@ -272,6 +276,7 @@ def test_a_file_that_leads_past_the_run_is_told_what_to_add(
     assert missing in told
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, OWN, OTEL_CONFIG_FILE=str(tmp_path / "nowhere.yaml"))
     assert done.status == 0, done.err

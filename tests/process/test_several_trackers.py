@@ -80,6 +80,7 @@ def check_mlflow(rows: Mapping[int, Row], values: Sequence[tuple[str, float, int
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_in_five_trackers(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     environment = clean_environment(tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))

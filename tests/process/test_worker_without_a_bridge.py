@@ -161,6 +161,7 @@ def test_a_bridge_that_is_killed_at_the_start_changes_nothing(
         assert_same(training.train(), with_a_bridge)
 
 
+@pytest.mark.slow
 def test_a_bridge_that_never_was_changes_nothing(tmp_path: Path, with_a_bridge: Trained) -> None:
     with socket.socket() as nobody:  # bound, so that nobody else listens there meanwhile
         nobody.bind(("127.0.0.1", 0))

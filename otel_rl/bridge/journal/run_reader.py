@@ -19,6 +19,7 @@ __all__ = [
     "KnownWorker",
     "Standing",
     "TableRow",
+    "first_history",
     "history_size",
     "read_history",
     "read_keys",
@@ -97,6 +98,14 @@ def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int,
         (run, after),
     ).fetchone()
     return int(records), int(size)
+
+
+def first_history(connection: Connection, run: str) -> int:
+    """Return the number of the oldest record of the history; 0 without one."""
+    (number,) = connection.execute(
+        "SELECT COALESCE(MIN(number), 0) FROM history WHERE run_id = ?", (run,)
+    ).fetchone()
+    return int(number)
 
 
 def read_history(

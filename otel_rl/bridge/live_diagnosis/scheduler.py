@@ -1,14 +1,10 @@
-"""Diagnoses each run periodically, and once it stands still; adds the findings to the run.
+"""Diagnoses each run as it goes on, and once it stands still; adds the findings to the run.
 
-The work is done by another process that reads the journal: for a long run it takes seconds and much
-memory, which the bridge's own process needs for requests.
+A process of its own looks at one run after the other, as soon as there is news and as often as its
+share of the CPU allows.
 """
 
-import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,35 +13,39 @@ from typing import Any, Final
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.live_diagnosis.process import DiagnosisProcess
 from otel_rl.bridge.live_diagnosis.stall_watch import StallWatch
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey, ExperimentStatus
 
-__all__ = ["DiagnosisScheduler", "reading_environment"]
+__all__ = ["DiagnosisScheduler"]
 
 _log = logging.getLogger(__name__)
 
-# Largest part of the time that diagnoses may take.
-_SHARE: Final = 1 / 50
+# Largest part of a core that the looks at all runs may take.
+_SHARE: Final = 1 / 100
+
+# Reading a whole run, once, and failures delay the next look no longer.
+_LONGEST_PAUSE_S: Final = 60.0
 
 # By then the last rows have arrived, and the run is still open at the tracker.
 _AFTER_END_S: Final = 5.0
 
 _TIMEOUT_S: Final = 120.0
 
-# With fewer rows a run is too short for any finding.
-_FEWEST_ROWS: Final = 40
+# With fewer rows a run is too short for any finding, and needs no process.
+_FEWEST_ROWS: Final = 10
 
 
 class DiagnosisScheduler:
-    """Runs ``otel-rl diagnose`` for each active run, one at a time.
+    """Looks at each active run, one at a time.
 
     Args:
         run_store: The runs.
         environment: Environment of the diagnosis process; locates the journal.
         arguments: Of its command line.
-        every_s: Interval between two diagnoses of a run; 0 for never.
+        every_s: Shortest time between two looks at a run; 0 for never.
         experiments: Experiments that may have new findings.
         tell: Receives the findings.
         counters: Of the bridge.
@@ -69,8 +69,7 @@ class DiagnosisScheduler:
         last_timeout_s: float = 20.0,
     ) -> None:
         self._run_store = run_store
-        self._environment = environment
-        self._arguments = arguments
+        self._process = DiagnosisProcess(environment, arguments)
         self._every_s = every_s
         self._experiments = experiments
         self._tell = tell
@@ -78,12 +77,11 @@ class DiagnosisScheduler:
         self._clock_ns = clock_ns
         self._last_timeout_s = last_timeout_s
         self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False  # the diagnosis process is killed, which is no failure
         self._progress = progress
         self._looked: dict[ExperimentKey, tuple[float, int]] = {}
         self._stalls: dict[ExperimentKey, StallWatch] = {}
-        self._pause_s = 0.0
+        self._free_s = 0.0  # from when on another look is within the share
         self._thread = threading.Thread(target=self._run, name="otel-rl-watch", daemon=True)
 
     def start(self) -> None:
@@ -95,11 +93,10 @@ class DiagnosisScheduler:
         """Stop, and kill a running diagnosis."""
         self._stopping.set()
         self._is_ended = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._process.kill()
         if self._thread.is_alive():
             self._thread.join()
+        self._process.end()
         self._is_ended = False
 
     def look_last(self) -> bool:
@@ -117,6 +114,7 @@ class DiagnosisScheduler:
                 left_s = deadline_s - time.monotonic()
                 if self._has_ended(key) and self._has_news(key) and left_s > 0:
                     found |= self._look(key, left_s)
+        self._process.end()
         return found
 
     def _run(self) -> None:
@@ -130,12 +128,12 @@ class DiagnosisScheduler:
             self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
             self._stalls = {key: self._stalls.get(key) or StallWatch() for key in experiments}
             for key in experiments:
-                stands = self._begins_to_stand(key)
-                if self._stopping.is_set():
-                    return
-                if stands:
+                if self._begins_to_stand(key):  # however much the looks have taken
                     self._look(key, _TIMEOUT_S)
-                elif self._is_due(key):
+            for key in sorted(experiments, key=lambda key: self._looked[key][0]):
+                if self._stopping.is_set() or time.monotonic() < self._free_s:
+                    return
+                if self._is_due(key):
                     self._look_if_news(key)
 
     def _begins_to_stand(self, key: ExperimentKey) -> bool:
@@ -157,20 +155,16 @@ class DiagnosisScheduler:
             yield
         except (JournalError, LeaseLost) as exc:
             _log.debug("No look %s: %s", what, exc)  # users of the journal report it
-        except subprocess.TimeoutExpired as exc:  # on a busy machine, no defect
+        except TimeoutError as exc:  # on a busy machine, no defect
             self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-            _log.warning(
-                "The diagnosis %s took longer than %.0f s; runs go on without.", what, exc.timeout
-            )
+            _log.warning("The diagnosis %s took too long: %s. Runs go on without.", what, exc)
         except Exception:  # noqa: BLE001  # runs continue without a diagnosis; counted
             if not self._is_ended:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
                 _log.warning("The diagnosis %s failed; runs go on without.", what, exc_info=True)
 
     def _is_due(self, key: ExperimentKey) -> bool:
-        pause_s = max(self._pause_s, self._every_s)
-        if self._has_ended(key):
-            pause_s = _AFTER_END_S
+        pause_s = min(_AFTER_END_S, self._every_s) if self._has_ended(key) else self._every_s
         return time.monotonic() - self._looked[key][0] >= pause_s
 
     def _has_ended(self, key: ExperimentKey) -> bool:
@@ -182,54 +176,19 @@ class DiagnosisScheduler:
         return rows >= fewest and rows > self._looked.get(key, (0.0, 0))[1]
 
     def _look(self, key: ExperimentKey, timeout_s: float) -> bool:
-        found = False
-        begun_s, rows = time.monotonic(), self._run_store.next_row(key)
+        found, pause_s = False, _LONGEST_PAUSE_S
+        rows = self._run_store.next_row(key)
         with self._failures_counted(f"of {key}"):
-            report = self._ask(key, timeout_s)
-            self._tell(key, _finding(report, self._clock_ns()))
+            live = [one for one in self._looked if not self._has_ended(one)]
+            answer = self._process.ask(key, live, timeout_s)
+            pause_s = answer.cpu_s / _SHARE
+            if answer.is_whole:
+                pause_s = min(pause_s, _LONGEST_PAUSE_S)
+            self._tell(key, _finding(answer.report, self._clock_ns()))
             found = True
-        took_s = time.monotonic() - begun_s
-        self._pause_s = took_s / _SHARE
         self._looked[key] = _now(rows)
+        self._free_s = time.monotonic() + pause_s
         return found
-
-    def _ask(self, key: ExperimentKey, timeout_s: float) -> Mapping[str, Any]:
-        command = [sys.executable, "-m", "otel_rl.cli", "diagnose", "--now", "--json"]
-        # Separate arguments: either name may contain the slash that joins them in text.
-        run = [f"--experiment={key.experiment}", f"--trial={key.trial}"]
-        with subprocess.Popen(  # noqa: S603  # our own program
-            [*command, *self._arguments, *run],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**reading_environment(os.environ), **self._environment},
-            start_new_session=True,  # a Ctrl-C is for the bridge
-        ) as process:
-            self._process = process
-            if self._is_ended:  # stopped just now
-                process.kill()
-            try:
-                output, errors = process.communicate(timeout=timeout_s)
-            except BaseException:
-                process.kill()
-                raise
-            finally:
-                self._process = None
-        if process.returncode:
-            raise RuntimeError(errors.decode(errors="replace").strip()[-1000:])
-        report: Mapping[str, Any] = json.loads(output)
-        if (report["experiment"], report["trial"]) != (key.experiment, key.trial):
-            raise RuntimeError(f"the diagnosis of {key!r} names another run")
-        return report
-
-
-def reading_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment of a process that only reads the journal: no API key, no token."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name != "WANDB_API_KEY" and not (name.startswith("OTEL_EXPORTER") and "HEADERS" in name)
-    }
 
 
 def _now(rows: int) -> tuple[float, int]:

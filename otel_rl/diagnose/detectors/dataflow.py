@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean, median
 
-from otel_rl.diagnose.classify import Subject, from_nothing, tracks_about, waits_for_samples
+from otel_rl.diagnose.classify import (
+    Subject,
+    summed_by_step,
+    tracks_about,
+    waits_for_samples,
+    with_gaps,
+)
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
@@ -82,10 +88,11 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
     """Find buffers that evict more unused samples than before, and a good part of all."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.EVICTIONS):
+        track = with_gaps(history, summed_by_step(track))
         # Values of a moving mean are correlated, so they are more often ordered by chance.
         rises = (
             one
-            for one in levels(smoothed(from_nothing(history, track)), shortest=6)
+            for one in levels(smoothed(track), shortest=6)
             if one.is_rise(ratio=4.0, order=0.75, size=1.5)
         )
         if (change := next(rises, None)) is not None:
@@ -100,21 +107,21 @@ def evictions(history: RunHistory) -> Iterator[Cause]:
         Kind.EVICTION,
         0.72,
         f"samples are thrown away unused since step {change.step}: {key} rose from "
-        f"{change.before:.3g} to {change.after:.3g} per export",
+        f"{change.before:.3g} to {change.after:.3g} per step",
         role=key.partition("/")[0],
         since=change.step,
         evidence=[
-            Evidence("samples evicted or dropped per export", of, by, c.before, c.after)
+            Evidence("samples evicted or dropped per step", of, by, c.before, c.after)
             for _, of, by, c in found[:4]
         ],
     )
 
 
 def _intake(history: RunHistory, key: str, worker: str | None, since: int) -> float:
-    """Return the samples that enter the buffer per export, if reported."""
+    """Return the samples that enter the buffer per step, if reported."""
     role = key.partition("/")[0]
     taken = [
-        _mean_since(track, since)
+        _mean_since(summed_by_step(track), since)
         for other, by, track in tracks_about(history, Subject.INTAKE)
         if other.partition("/")[0] == role and by in {None, worker}
     ]

@@ -2,15 +2,15 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, from_nothing, summed_by_step, tracks_about
+from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import level
+from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -27,6 +27,7 @@ _CRASHES = 3
 _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
+_LEFT_STEPS = 3  # of others after the last sign of a worker
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
@@ -35,13 +36,13 @@ _GC_SHARE = 0.05
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
-    failure = WorkerFailure.first_cause(history.failures)
+    ended = _ended_with_the_run(history)
+    failure = WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
-    if not has_crashed and failure.error is None and not _stands_still(history, failure):
-        return
-    if failure.error is None and fell_silent_together(history):
+    is_silent = not has_crashed and failure.error is None
+    if is_silent and not _stands_still(history, failure) and not _is_left(history, failure):
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -67,23 +68,44 @@ def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
 
 
+def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
+    """Return whether nothing was heard of a worker any more, while others made further steps."""
+    if failure.step is None or history.last < failure.step + _LEFT_STEPS:
+        return False
+    lost = [loss for loss in history.losses if loss.worker == failure.worker]
+    own = history.lags.get(failure.worker)
+    return bool(lost) and (own is None or own.times_s[-1] <= lost[-1].time_s)
+
+
 def fell_silent_together(history: RunHistory) -> bool:
     """Return whether all workers stopped at once, and are of SDKs that report no end.
 
     Their run has ended, or was killed: that cannot be told.
     """
+    return bool(_ended_with_the_run(history))
+
+
+def _ended_with_the_run(history: RunHistory) -> Set[str]:
+    """Return workers that fell silent with all others, of SDKs that report no end.
+
+    Their leases end one after the other, so the first one to be missed is not the first to stop.
+    """
     lasting = [one for one in history.failures if one.recovery_s is None]
     if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
-        return False
+        return frozenset()
     last_s: dict[str, float] = {}  # by the bridge's clock: a worker's own may be wrong
     for of in (history.lags, *history.spans.values(), *history.workers.values()):
         for name, track in of.items():
             last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
-    if not last_s or not last_s.keys() <= {one.worker for one in lasting}:
-        return False
-    return max(last_s.values()) - min(last_s.values()) <= max(_AT_ONCE_S, _AT_ONCE * usual_s)
+    since_s = max(last_s.values(), default=0.0) - max(_AT_ONCE_S, _AT_ONCE * usual_s)
+    together = {name for name, at_s in last_s.items() if at_s >= since_s}
+    # One that is missed among others that go on is dead: those are silent for as long.
+    quiet_s = history.ends_s - max(last_s.values(), default=0.0)
+    missed = {one.worker for one in lasting} & together
+    is_over = together <= {one.worker for one in lasting} or quiet_s >= _AT_ONCE_S
+    return missed if is_over else frozenset()
 
 
 def _reports_ends(history: RunHistory) -> bool:
@@ -94,8 +116,15 @@ def _reports_ends(history: RunHistory) -> bool:
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
     """Find workers of a role that fail repeatedly. One failure is an accident."""
     of_role: dict[str, list[Loss]] = {}
+    ended = Counter[str]()
+    with_the_run = _ended_with_the_run(history)
+    newest = {loss.worker: loss for loss in history.losses}
     for loss in history.losses:
-        of_role.setdefault(loss.worker.partition("/")[0], []).append(loss)
+        role = loss.worker.partition("/")[0]
+        if loss.worker in with_the_run and loss is newest[loss.worker]:
+            ended[role] += 1
+        else:
+            of_role.setdefault(role, []).append(loss)
     roles = {
         key.split("/")[1]: track
         for key, track in history.rows.items()
@@ -103,7 +132,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     }
     for role in sorted({*of_role, *roles}):
         lost = of_role.get(role, [])
-        counted = _grown(roles.get(role, Track()))
+        counted = _grown(roles.get(role, Track())) - ended[role]
         failures = max(len(lost), int(counted))
         workers = Counter(loss.worker for loss in lost)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
@@ -190,28 +219,43 @@ def _skewed(worker: str, ahead_s: float, what: str) -> Cause:
 
 def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
-    found: list[tuple[float, str, str | None, int, float, float]] = []
+    found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change is None:
+        # A step has several exports, and the collector runs in one of them.
+        of_steps = summed_by_step(track)
+        change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
+        if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
             continue
-        if change.is_rise(ratio=3.0, order=0.6, size=1.5) and change.after >= _GC_SHARE:
-            found.append((change.after, key, worker, change.step, change.before, change.after))
+        share = change.after / _usual_s(of_steps, change.step)
+        if share >= _GC_SHARE:
+            found.append((share, key, worker, change))
     if found:
-        found.sort(key=lambda one: -one[0])
-        after, key, worker, since, before, _ = found[0]
+        share, key, worker, change = max(found, key=lambda one: one[0])
         yield Cause(
             Kind.GC_PAUSES,
-            min(0.95, 0.8 + after / 2),
-            f"the garbage collector stops {worker or key} for {after * 1e3:.3g} ms of each second "
-            f"since step {since}, {before * 1e3:.3g} before",
+            min(0.95, 0.8 + share / 2),
+            f"the garbage collector stops {worker or key} for {_seconds(change.after)} of each "
+            f"step since step {change.step}, {share:.0%} of the time; {_seconds(change.before)} "
+            "before",
             role=key.partition("/")[0],
             worker=worker,
-            since=since,
+            since=change.step,
             evidence=[
-                Evidence("time in the collector per export", key, worker, before, after, "s")
+                Evidence(
+                    "time in the collector in a step", key, worker, change.before, change.after, "s"
+                )
             ],
         )
+
+
+def _usual_s(track: Track, since: int) -> float:
+    """Return the usual time from one value of a step to the next, since a step."""
+    at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
+    return max(1e-9, median([b - a for a, b in pairwise(at_s)] or [1.0]))
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:
@@ -220,7 +264,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
             if subject is Subject.PREEMPTIONS:
-                track = summed_by_step(from_nothing(history, track))  # the same with its zeros
+                track = with_gaps(history, summed_by_step(track))
             change = level(track, shortest=3, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"

@@ -117,12 +117,14 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
         peers = Peers(tracks)
+        # The start of a run is as odd in the ratio to peers, if these start at another time.
+        begun = next(iter(settled(pooled[place]).steps), history.first)
         alone = [
             one
             for worker, track in tracks.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, track, peers, least_s, is_felt=longer_s > 0
+                    history, place, worker, track, peers, least_s, begun=begun, is_felt=longer_s > 0
                 )
             )
         ]
@@ -179,10 +181,11 @@ def _slower_than_peers(
     peers: Peers,
     least_s: float,
     *,
+    begun: int,
     is_felt: bool,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
-    relative = peers.relative(worker)
+    relative = _since(peers.relative(worker), begun)
     found = level(relative, among=peers.count)
     if found is None:
         return None
@@ -197,6 +200,12 @@ def _slower_than_peers(
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
     return _Slow(worker, found.step, before, after, found.ratio, share)
+
+
+def _since(track: Track, step: int) -> Track:
+    return (
+        track if not track.steps or track.steps[0] >= step else track.between(step, track.steps[-1])
+    )
 
 
 def _always_slower(

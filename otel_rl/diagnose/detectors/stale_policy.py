@@ -16,6 +16,8 @@ __all__ = ["stale_policy", "staleness"]
 _BEGUN = 6  # steps until samples are as old as usual
 _FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
 _AT_ONCE = 0.75  # part of a change that makes it a jump
+_AT_LEVEL = 0.25  # of a change, by which values are off a level
+_OFF = 1.4  # times the extrapolation: a queue that fills slows down
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -153,9 +155,10 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         if change.after - change.before < 1.5:
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
-        if change.step < history.first + max(_BEGUN, _FILLED * change.after):
+        fills = max(_BEGUN, _FILLED * change.after)
+        if _steps_at_level(track, change) < fills:
             continue
-        if follows_a_change(history, change.step):
+        if follows_a_change(history, change.step, within=fills):
             continue
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -171,12 +174,24 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         return
 
 
+def _steps_at_level(track: Track, change: LevelChange) -> int:
+    """Return the steps at about the level before a change, until it begins.
+
+    A series that has risen from its first value on was at no level.
+    """
+    near = _AT_LEVEL * (change.after - change.before)
+    own = track.finite()
+    columns = zip(own.steps, own.values, strict=True)
+    at = [step for step, value in columns if step < change.step and value - change.before > -near]
+    return change.step - min(at, default=change.step)
+
+
 def _grows_faster(track: Track) -> bool:
-    """Return whether a series has left its trend, upwards."""
+    """Return whether a series has left its trend, upwards, and far beyond what it expects."""
     left = departure(track.finite())
     if left is None or not left.is_sure:
         return False
-    return any(window.found > max(window.expected) for window in left.windows)
+    return any(window.found > _OFF * max(window.expected) for window in left.windows)
 
 
 def _gap(newest: Track, own: Track) -> Track:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Subject, tracks_about
+from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
+from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.rhythm import Rhythm
-from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
@@ -65,6 +66,10 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
             ],
         )
         return
+    standing = standing_work(history)
+    if standing is not None:
+        yield _at_work(history, words, standing)
+        return
     last, silent = _first_silent(history)
     if not silent:
         yield _cause(history, f"{words}no worker has stopped before the others", [], evidence=[])
@@ -75,6 +80,24 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         f"{words}{', '.join(silent[:_MOST_NAMED])}{more} stopped first, after step {last}",
         silent,
         evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
+    )
+
+
+def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
+    place, workers = standing.place, sorted(standing.workers)
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    others = "which others have done" if standing.is_partly_done else "the first part not done"
+    return _cause(
+        history,
+        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase} in step "
+        f"{standing.step}, {others}",
+        workers,
+        phase=place.phase,
+        evidence=[
+            Evidence(f"last step with {place.phase}", None, worker, None, float(last))
+            for worker in workers[:6]
+            for last in history.spans[place][worker].steps[-1:]
+        ],
     )
 
 
@@ -140,6 +163,7 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
+        is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
         yield _Age(is_work, values[-1], worker, phase)
 
 

@@ -90,16 +90,21 @@ def changes(history: RunHistory) -> Iterator[str]:
         yield f"{after} workers of {role} since step {since}, {before} before"
 
 
-def follows_a_change(history: RunHistory, step: int) -> bool:
+def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS) -> bool:
     """Return whether the work or the number of workers changed on purpose just before a step.
 
     Buffers and waits then settle at another level, which is no fault.
+
+    Args:
+        history: Of the run.
+        step: The first step of the other level.
+        within: Steps that it may take, if more than usual.
     """
     moments = [since for _, _, _, since in _resized(history)]
     found = _change_of(Workload(history))
     if found is not None and found.jump > _AT_ONCE:
         moments.append(found.step)
-    return any(-1 <= step - moment <= _FOLLOWS for moment in moments)
+    return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in moments)
 
 
 def _change_of(work: Workload) -> LevelChange | None:
@@ -149,12 +154,16 @@ def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
     of_role: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, tracks in history.spans.items():
         for worker, track in tracks.items():
-            if track.steps and worker not in failed:
+            if track.steps:
                 of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
     for role, of in sorted(of_role.items()):
-        spans = [(min(steps), max(steps)) for steps in of.values()]
-        late = [first for first, _ in spans if first > history.first + _SIDES]
-        early = [last for _, last in spans if last < history.last - _SIDES]
+        spans = {worker: (min(steps), max(steps)) for worker, steps in of.items()}
+        late = [first for first, _ in spans.values() if first > history.first + _SIDES]
+        early = [
+            last
+            for worker, (_, last) in spans.items()
+            if last < history.last - _SIDES and worker not in failed
+        ]
         for moments, sign in ((late, 1), (early, -1)):
             if moments and len(moments) < len(spans):
                 since = round(fmean(moments)) + (sign < 0)

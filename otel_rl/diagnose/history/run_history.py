@@ -3,9 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self, TypeVar
 
 from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.diagnose.history.timings import timed_part
@@ -13,7 +14,7 @@ from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["Loss", "PhaseKey", "RunHistory", "Track"]
+__all__ = ["GrowingHistory", "Loss", "PhaseKey", "RunHistory", "Track"]
 
 
 @dataclass(slots=True)
@@ -108,6 +109,7 @@ class RunHistory:
     """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
+        self._begun_ns = 0
         self.ends_s = 0.0
         self.newest_ns = 0
         self.unspanned: set[PhaseKey] = set()
@@ -116,11 +118,18 @@ class RunHistory:
         self.failures: list[WorkerFailure] = []
         self.status = ""
         self._begin(1)
-        begun_ns = 0
         for one in facts:
-            begun_ns = begun_ns or one.time_ns
-            self.newest_ns = max(self.newest_ns, one.time_ns)
-            self._add(one, (one.time_ns - begun_ns) / 1e9, begun_ns)
+            self._take(one)
+        self._complete()
+
+    def _take(self, facts: Facts) -> None:
+        """Add a snapshot; ``_complete`` follows the last one."""
+        self._begun_ns = self._begun_ns or facts.time_ns
+        self.newest_ns = max(self.newest_ns, facts.time_ns)
+        self._add(facts, (facts.time_ns - self._begun_ns) / 1e9, self._begun_ns)
+
+    def _complete(self) -> None:
+        """Put series in order, and add what is known only of the whole."""
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
             self.rows[key] = _in_order(track, by_step=False)
@@ -232,6 +241,21 @@ class RunHistory:
             self.spans[phase].update(_copied(self.workers[key]))
             self.counts[phase].update(_copied(self.measurements[key]))
 
+    def _completed(self) -> Self:
+        """Return the whole of what was taken. It shares series with this one, until the next."""
+        whole = copy(self)
+        whole.unspanned, whole.waits = {*self.unspanned}, {*self.waits}
+        whole.steps = [*self.steps]
+        whole.rows = defaultdict(Track, self.rows)
+        whole.lags = defaultdict(Track, self.lags)
+        whole.workers = _of_workers(self.workers)
+        whole.measurements = _of_workers(self.measurements)
+        whole.oddities = _of_workers(self.oddities)
+        whole.spans = _of_workers(self.spans)
+        whole.counts = _of_workers(self.counts)
+        whole._complete()  # noqa: SLF001  # a copy of this one
+        return whole
+
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
         part = RunHistory(())
@@ -263,6 +287,37 @@ class RunHistory:
         ]
         part.status = self.status if is_end else ""
         return part
+
+
+class GrowingHistory:
+    """History of a run that goes on: each snapshot is read once, and none is kept.
+
+    At any time it is that which ``RunHistory`` makes of all snapshots.
+    """
+
+    def __init__(self) -> None:
+        self._taken = RunHistory(())
+
+    def add(self, facts: Facts) -> None:
+        """Add the next snapshot."""
+        self._taken._take(facts)  # noqa: SLF001  # its other half
+
+    def history(self) -> RunHistory:
+        """Return the history so far. It is valid until the next snapshot."""
+        return self._taken._completed()  # noqa: SLF001  # its other half
+
+
+_Key = TypeVar("_Key", str, PhaseKey)
+
+
+def _of_workers(
+    of: Mapping[_Key, Mapping[str, Track]],
+) -> dict[_Key, dict[str, Track]]:
+    """Return a copy with the same series."""
+    return defaultdict(
+        lambda: defaultdict(Track),
+        {key: defaultdict(Track, tracks) for key, tracks in of.items()},
+    )
 
 
 def _of_steps_through(step: int, facts: Facts) -> Facts:

@@ -1,5 +1,7 @@
 """Values of each of many workers relative to those of its peers, in each step.
 
+Workers that take turns, such as servers, are compared over the steps in which each has one.
+
 The logarithms of a step are added up once for all workers; each leaves out its own. The sum is kept
 as two floats, so that leaving out a value loses no digit that a mean of the others would have.
 """
@@ -33,11 +35,12 @@ class Peers:
 
     def __init__(self, tracks: Mapping[str, Track]) -> None:
         self._logs = {worker: _logs(track) for worker, track in tracks.items()}
-        of_step: dict[int, list[float]] = defaultdict(list)
+        self._width = _width(self._logs)
+        of_part: dict[int, list[float]] = defaultdict(list)
         for own in self._logs.values():
             for step, logs in own.items():
-                of_step[step] += logs
-        self._sums = {step: _sum(logs) for step, logs in of_step.items()}
+                of_part[step // self._width] += logs
+        self._sums = {part: _sum(logs) for part, logs in of_part.items()}
 
     @property
     def count(self) -> int:
@@ -50,13 +53,21 @@ class Peers:
         Of several values of a step, the geometric mean counts.
         """
         own, relative = self._logs[worker], Track()
+        of_part: dict[int, list[float]] = defaultdict(list)
+        for step, logs in own.items():
+            of_part[step // self._width] += logs
         for step in sorted(own):
-            logs = own[step]
-            if self._sums[step].number > len(logs):
-                relative.add(
-                    step, 0.0, exp(fmean(logs)) / exp(_mean_without(self._sums[step], logs))
-                )
+            part = step // self._width
+            if self._sums[part].number > len(of_part[part]):
+                peers = _mean_without(self._sums[part], of_part[part])
+                relative.add(step, 0.0, exp(fmean(own[step])) / exp(peers))
         return relative
+
+
+def _width(logs: Mapping[str, Mapping[int, list[float]]]) -> int:
+    """Return the steps that are compared as one: more than 1 if workers take turns."""
+    steps = {step for own in logs.values() for step in own}
+    return round(len(logs) * len(steps) / max(1, sum(map(len, logs.values())))) or 1
 
 
 def _logs(track: Track) -> Mapping[int, list[float]]:

@@ -9,6 +9,7 @@ import grpc
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
+from otel_rl.worker.export.grpc_forks import Calls
 from otel_rl.worker.export.reply import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
@@ -57,6 +58,7 @@ class GrpcTransport:
         )
         self._channel: grpc.Channel | None = None
         self._call: Callable[..., bytes] | None = None
+        self._calls = Calls()
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
         self._url = signal.url
@@ -72,7 +74,9 @@ class GrpcTransport:
         """See ``Transport``."""
         try:
             call = self._call = self._call or self._find_call()
-            return accepted(call(body, timeout=self._timeout_s, metadata=self._metadata))
+            with self._calls.one():
+                answer = call(body, timeout=self._timeout_s, metadata=self._metadata)
+            return accepted(answer)
         except grpc.RpcError as error:
             return self._failed(error)
         except OSError as error:  # of a file that has vanished

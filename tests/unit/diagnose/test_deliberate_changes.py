@@ -83,7 +83,7 @@ def test_a_run_without_a_change_names_none() -> None:
     assert not report.changes
 
 
-@pytest.mark.parametrize("job", [Job.GENERATION, Job.TRAINING])
+@pytest.mark.parametrize("job", slow_after(1, [Job.GENERATION, Job.TRAINING]))
 def test_a_quarter_more_time_is_found_where_steps_are_steady(job: Job) -> None:
     def slower(program: Program) -> Sequence[Effect]:
         return [Slower(stage(program, job), 1.25, SINCE)]
@@ -126,7 +126,7 @@ def test_workers_of_a_stock_sdk_that_all_stop_at_once_have_not_crashed() -> None
     assert "at once" in report.doubts[0]
 
 
-@pytest.mark.parametrize("job", [Job.GENERATION, Job.TRAINING])
+@pytest.mark.parametrize("job", slow_after(1, [Job.GENERATION, Job.TRAINING]))
 def test_the_cost_is_that_of_the_run_without_the_fault(job: Job) -> None:
     def slower(program: Program) -> Sequence[Effect]:
         return [Slower(stage(program, job), 3.0, SINCE)]

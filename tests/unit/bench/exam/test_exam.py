@@ -1,13 +1,16 @@
 """The exam's judge can fail, and its runs depend on nothing but the seed."""
 
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bench.exam.case import draw, examine
+from bench.exam.chart import chart
 from bench.exam.judge import Look, Named, judged
-from bench.exam.report import figures, table, wilson, write_docs
+from bench.exam.report import by_fault, figures, table, write_docs
+from bench.exam.shares import wilson
 from bench.exam.truth import Fault, Truth
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -131,10 +134,23 @@ def test_the_table_is_replaced_as_a_whole(tmp_path: Path) -> None:
     begin, end = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
     page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
     marks = [judged(1, Truth((STRAGGLER,)), looks(FOUND))]
-    write_docs(page, table(figures(marks, seed=4, commit="abc"), marks))
+    write_docs(page, table(figures(marks, seed=4, commit="abc")))
     text = page.read_text()
     assert "old" not in text
     assert "SEED=4" in text
     assert "`abc`" in text
     assert text.startswith("a\n")
     assert text.endswith("\nb\n")
+
+
+def test_the_chart_has_a_bar_for_each_fault_that_was_alone() -> None:
+    marks = [
+        judged(1, Truth((STRAGGLER,)), looks(FOUND)),
+        judged(2, Truth((STRAGGLER,)), looks()),
+        judged(3, Truth(), looks()),
+    ]
+    faults = by_fault(marks)
+    assert faults == [(STRAGGLER.name, 1, 2)]
+    root = ET.fromstring(chart(faults, seed=4, commit="abc"))
+    texts = {"".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {STRAGGLER.name, "1 of 2"} <= texts

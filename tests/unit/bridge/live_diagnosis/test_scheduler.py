@@ -1,5 +1,8 @@
 """Runs are looked at by another process, and told what is wrong with them."""
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +13,7 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.live_diagnosis.process import DiagnosisProcess, ProcessEnded
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding
@@ -48,10 +52,11 @@ class Bench:
         self.counters = Counters()
         self.told: list[tuple[ExperimentKey, Finding]] = []
         self.progress: tuple[int, int] | None = None
+        self.arguments = ["--data", str(directory), *arguments]
         self.watch = DiagnosisScheduler(
             self.run_store,
             environment={},
-            arguments=["--data", str(directory), *arguments],
+            arguments=self.arguments,
             every_s=every_s,
             experiments=lambda: keys,
             tell=lambda key, finding: self.told.append((key, finding)),
@@ -167,7 +172,7 @@ def test_a_run_that_has_ended_is_not_looked_at_because_it_makes_no_step(
     it.journal.close()
 
 
-@pytest.mark.parametrize(("every_s", "steps"), [(0, 70), (3600, 20)], ids=["off", "too short"])
+@pytest.mark.parametrize(("every_s", "steps"), [(0, 70), (3600, 5)], ids=["off", "too short"])
 def test_nobody_is_asked_where_nothing_can_be_said(
     bench: Callable[..., Bench], every_s: float, steps: int
 ) -> None:
@@ -204,8 +209,31 @@ def test_a_look_that_takes_too_long_is_counted_and_said_in_a_line(
     it.watch.look_last()
     assert it.told == []
     assert it.counters.value(Counter.EXCEPTIONS, reason=Where.WATCH) == 1
-    assert "took longer than" in caplog.text
+    assert "took too long" in caplog.text
     assert "Traceback" not in caplog.text
+    it.journal.close()
+
+
+def test_a_process_that_dies_is_counted_and_the_next_look_has_another(
+    bench: Callable[..., Bench],
+) -> None:
+    it = bench(every_s=0.1)
+    it.learn(World(steps=70, slower=judges_are_slow))
+    process = DiagnosisProcess({}, it.arguments)
+    healthy = process.ask(KEY, [KEY], DEADLINE_S)
+    assert healthy.is_whole
+    assert not process.ask(KEY, [KEY], DEADLINE_S).is_whole
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)  # so that it is killed before it can answer
+    killer = threading.Timer(0.2, os.kill, (process.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(ProcessEnded, match="-9"):
+        process.ask(KEY, [KEY], DEADLINE_S)
+    killer.join()
+    again = process.ask(KEY, [KEY], DEADLINE_S)
+    assert again.is_whole  # read anew
+    assert again.report == healthy.report
+    process.end()
     it.journal.close()
 
 

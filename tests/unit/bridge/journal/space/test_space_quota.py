@@ -12,6 +12,7 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
+from tests.slow import slow_after
 from tests.waiting import wait_until
 
 MIB = 1 << 20
@@ -19,7 +20,7 @@ TOKENS = {name: sha256(name.encode()).hexdigest() for name in ("greedy", "victim
 Send = Callable[[str, bytes], int]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=slow_after(1, ["sqlite", "postgres"]))
 def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bridge]:
     url = None
     if request.param == "postgres":

@@ -1,0 +1,111 @@
+"""Process that diagnoses the live runs of a bridge, ``python -m otel_rl.cli.diagnosis_process``.
+
+It answers one question at a time, and keeps what it has read of the runs that go on. It has a low
+priority, ends after some minutes without a question, and when the bridge does: its end of the
+socket is then closed.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection as Channel
+from typing import Final
+
+import orjson
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.reader import looking
+from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
+from otel_rl.cli.journal_discovery import shared_journal
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.places import with_places
+from otel_rl.diagnose.report_json import run_as_json
+from otel_rl.errors import OtelRLError
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+from otel_rl.view.journals import Journals
+from otel_rl.view.worker_places import places_of
+
+__all__ = ["main"]
+
+_NICENESS: Final = 10
+_IDLE_S: Final = 600.0
+
+
+class _Answers:
+    """Answers questions of the bridge.
+
+    Args:
+        settings: Of the bridge.
+        histories: Of its runs.
+    """
+
+    def __init__(self, settings: BridgeSettings, histories: LiveHistories) -> None:
+        self._journals = Journals(settings)
+        self._histories = histories
+
+    def answer(self, question: bytes) -> bytes:
+        """Return the diagnosis of a run, its CPU time, and whether the whole run was read for it.
+
+        Args:
+            question: The run, and those that go on: pairs of names, as JSON.
+        """
+        begun_s = time.process_time()
+        (experiment, trial), live = orjson.loads(question)
+        key = ExperimentKey(experiment, trial)
+        self._histories.keep_only({key, *(ExperimentKey(*one) for one in live)})
+        try:
+            looked = self._histories.look(key)
+            history = looked.history
+            silent_s = max(0.0, time.time() - history.newest_ns / 1e9)
+            report = diagnose(history, silent_s=silent_s)
+            if any(cause.worker for cause in report.causes):
+                found = self._journals.run(run_id(experiment, trial))
+                if found is not None:
+                    report = with_places(report, places_of(found, report))
+        except OtelRLError as exc:  # the bridge reports it
+            return orjson.dumps({"error": str(exc)})
+        return orjson.dumps(
+            {
+                "report": run_as_json(key, history, report),
+                "cpu_s": time.process_time() - begun_s,
+                "is_whole": looked.is_whole,
+            }
+        )
+
+
+@contextmanager
+def _histories(settings: BridgeSettings) -> Iterator[LiveHistories]:
+    with ExitStack() as stack:
+        if settings.journal.url is not None:
+            yield LiveHistories(stack.enter_context(shared_journal(settings)).read)
+            return
+        yield LiveHistories(partial(looking, settings.data))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Answer questions on a socket until its other end is closed."""
+    parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process")
+    parser.add_argument("--channel", type=int, required=True)
+    add_bridge_options(parser)
+    parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    settings = settings_of(parsed)
+    channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
+    with _histories(settings) as histories, contextlib.suppress(EOFError, ConnectionError):
+        answers = _Answers(settings, histories)
+        while channel.poll(_IDLE_S):
+            channel.send_bytes(answers.answer(channel.recv_bytes()))
+
+
+if __name__ == "__main__":
+    main()

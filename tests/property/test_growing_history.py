@@ -1,0 +1,116 @@
+"""A history that grows by a snapshot at a time is, at any time, that of all snapshots at once."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.exam.case import draw
+from bench.exam.intake import Intake
+from bench.exam.play import play
+from bench.exam.requests import arrivals
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
+
+SEED = 20
+LOOKS = 6
+
+
+def drawn_records(number: int) -> Sequence[Facts]:
+    case = draw(SEED, number)
+    made = play(case.program, case.effects, has_end_reports=case.how.is_ours)
+    intake = Intake()
+    for at_ns, arrived in arrivals(case.program, case.how, case.effects, made):
+        intake.take(at_ns, arrived)
+    return intake.records
+
+
+def as_plain(history: RunHistory) -> dict[str, object]:
+    return {name: value for name, value in vars(history).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_every_look_finds_what_a_look_at_the_whole_run_finds(number: int) -> None:
+    records = drawn_records(number)
+    growing, read = GrowingHistory(), 0
+    for look in range(1, LOOKS + 1):
+        until = len(records) * look // LOOKS
+        for facts in records[read:until]:
+            growing.add(facts)
+        read = until
+        found, whole = growing.history(), RunHistory(records[:until])
+        assert as_plain(found) == as_plain(whole)
+        assert diagnose(found, silent_s=3.0) == diagnose(whole, silent_s=3.0)
+
+
+_STEPS = st.integers(0, 5)
+_WORKERS = st.sampled_from(["a/0", "a/1", "b/0"])
+_VALUES = st.floats(0, 9)
+_KEYS = st.sampled_from(["phase/a/train", "phase/b/act", "a/timing_s/score", "a/loss"])
+_ATTEMPTS = st.integers(1, 3)
+_NONE: st.SearchStrategy[list[tuple[str, str, str, float]]] = st.just([])
+
+
+@st.composite
+def snapshots(draw_: st.DrawFn) -> list[Facts]:
+    time_ns, some = 0, []
+    for _ in range(draw_(st.integers(1, 8))):
+        time_ns += draw_(st.integers(1, 3_000_000_000))
+        some.append(draw_(_facts(time_ns)))
+    return some
+
+
+def _facts(time_ns: int) -> st.SearchStrategy[Facts]:
+    rows = st.builds(
+        RowFacts, _STEPS, st.integers(1, 10**10), st.dictionaries(_KEYS, _VALUES), _ATTEMPTS
+    )
+    steps = st.builds(
+        StepFacts,
+        _STEPS,
+        st.just(1),
+        st.just([]),
+        st.just([]),
+        st.just([]),
+        st.just("t"),
+        _ATTEMPTS,
+    )
+    workers = st.builds(
+        WorkerFacts, _WORKERS, st.none() | _STEPS, st.integers(0, 3), _VALUES, st.integers(0, 1)
+    )
+    spans = st.builds(
+        SpanFacts,
+        _STEPS,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["train", "score"]),
+        _WORKERS,
+        st.booleans(),
+        st.integers(1, 3),
+        _VALUES,
+        _VALUES,
+        st.just(0),
+    )
+    return st.builds(
+        Facts,
+        st.just(time_ns),
+        _STEPS,
+        rows=st.lists(rows, max_size=2),
+        steps=st.lists(steps, max_size=2),
+        workers=st.dictionaries(_KEYS, st.lists(workers, max_size=3), max_size=2),
+        spans=st.lists(spans, max_size=3),
+        lags=st.lists(st.tuples(_WORKERS, _VALUES), max_size=2),
+        lost=st.lists(_WORKERS, max_size=1),
+        status=st.sampled_from(["", "running", "crashed"]),
+        attempt=_ATTEMPTS,
+    )
+
+
+@given(snapshots(), st.data())
+def test_a_look_in_between_changes_nothing(some: list[Facts], data: st.DataObject) -> None:
+    growing = GrowingHistory()
+    for number, facts in enumerate(some, 1):
+        growing.add(facts)
+        if data.draw(st.booleans()):
+            assert as_plain(growing.history()) == as_plain(RunHistory(some[:number]))
+    assert as_plain(growing.history()) == as_plain(RunHistory(some))

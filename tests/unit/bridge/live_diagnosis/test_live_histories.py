@@ -1,0 +1,104 @@
+"""Histories of live runs: each record is read once, what is over is let go."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.reader import looking
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.records import ExperimentKey
+from tests.unit.diagnose.worlds import World
+
+KEY, OTHER = ExperimentKey("grpo", "one"), ExperimentKey("grpo", "two")
+FACTS = list(World(steps=30).facts())
+
+
+class Stored:
+    """A journal with runs that go on.
+
+    Args:
+        directory: Of the journal.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.journal = SqliteJournal(directory)
+        self.run_store = RunStore(self.journal)
+
+    def add(self, first: int, last: int, key: ExperimentKey = KEY, forgotten_ns: int = 0) -> None:
+        for facts in FACTS[first:last]:
+            history = facts.time_ns, facts.encode()
+            commit = Commit(key, [], 0, b"", history=history, history_forgotten_ns=forgotten_ns)
+            self.run_store.commit([commit])
+
+    def histories(self, **arguments: int) -> LiveHistories:
+        return LiveHistories(partial(looking, self.directory), **arguments)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Stored]:
+    stored = Stored(tmp_path)
+    yield stored
+    stored.journal.close()
+
+
+def test_a_look_reads_what_is_new_since_the_last_one(stored: Stored) -> None:
+    stored.add(0, 20)
+    histories = stored.histories()
+    first = histories.look(KEY)
+    assert (first.records, first.is_whole) == (20, True)
+    stored.add(20, 23)
+    second = histories.look(KEY)
+    assert (second.records, second.is_whole) == (3, False)
+    assert vars(second.history)["rows"] == RunHistory(FACTS[:23]).rows
+    assert histories.look(KEY).records == 0
+
+
+def test_a_run_whose_oldest_records_are_forgotten_is_read_again(stored: Stored) -> None:
+    stored.add(0, 20)
+    histories = stored.histories()
+    histories.look(KEY)
+    stored.add(20, 21, forgotten_ns=FACTS[4].time_ns)
+    looked = histories.look(KEY)
+    assert (looked.records, looked.is_whole) == (16, True)
+    assert looked.history.rows == RunHistory(FACTS[5:21]).rows
+
+
+def test_a_run_that_is_over_is_let_go(stored: Stored) -> None:
+    stored.add(0, 5)
+    stored.add(0, 5, OTHER)
+    histories = stored.histories()
+    histories.look(KEY)
+    histories.look(OTHER)
+    histories.keep_only([OTHER])
+    assert list(histories.known) == [OTHER]
+    assert histories.look(KEY).is_whole
+
+
+def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
+    stored: Stored,
+) -> None:
+    stored.add(0, 5)
+    stored.add(0, 5, OTHER)
+    of_one = 12 * sum(len(facts.encode()) for facts in FACTS[:5])
+    histories = stored.histories(max_bytes=of_one)
+    histories.look(KEY)
+    assert list(histories.known) == [KEY]
+    assert histories.look(OTHER).records == 5
+    assert list(histories.known) == [OTHER]
+
+
+def test_a_damaged_record_is_left_out(stored: Stored) -> None:
+    stored.add(0, 5)
+    with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
+        connection.execute("UPDATE history SET crc = crc + 1 WHERE number = 3")
+        connection.commit()
+    assert stored.histories().look(KEY).records == 4
