@@ -27,8 +27,6 @@ from otel_rl.bridge.delivery.wandb.account import (
     without_key,
     writer_environment,
 )
-from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
-from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.errors import ConfigError
 
 __all__ = ["BACKENDS", "backend"]
@@ -53,7 +51,13 @@ def backend(name: str) -> TrackerKind:
 
 def _wandb_tracker(run: RunInfo) -> Tracker:
     account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ, run.key)
-    return SharedWandbTracker() if account.attached_run else WandbTracker()
+    if account.attached_run:
+        from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
+
+        return SharedWandbTracker()
+    from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
+
+    return WandbTracker()
 
 
 def _environment_of_wandb(

@@ -1,6 +1,5 @@
 """Checks whether a tracker works here, for the start of a bridge and for ``otel-rl doctor``."""
 
-import importlib.metadata
 import importlib.util
 import os
 import socket
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit
 
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
-from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
 from otel_rl.errors import ConfigError, MissingExtra, TrackerError
 from otel_rl.redaction import redacted
 
@@ -132,25 +130,29 @@ def check_server(name: str, url: str, hint: str = "") -> CheckResult:
 
 
 def _check_package() -> CheckResult:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        version = importlib.metadata.version("wandb")
-    except importlib.metadata.PackageNotFoundError:
+        found = version("wandb")
+    except PackageNotFoundError:
         return CheckResult(
             "wandb package", "wandb is not installed.", ok=False, hint=_INSTALL_WANDB
         )
     supported = _supported_wandb()
-    if not supported.contains(version, prereleases=True):
-        message = f"wandb {version} is installed; {supported} is supported."
+    if not supported.contains(found, prereleases=True):
+        message = f"wandb {found} is installed; {supported} is supported."
         return CheckResult("wandb package", message, ok=False, hint=_INSTALL_WANDB)
-    return CheckResult("wandb package", f"wandb {version} is installed.")
+    return CheckResult("wandb package", f"wandb {found} is installed.")
 
 
 def _supported_wandb() -> "SpecifierSet":
     """Return the versions that this package's own extra requires."""
+    from importlib.metadata import requires
+
     from packaging.requirements import Requirement  # comes with wandb
     from packaging.specifiers import SpecifierSet
 
-    for text in importlib.metadata.requires("otel-rl") or ():
+    for text in requires("otel-rl") or ():
         requirement = Requirement(text)
         if requirement.name == "wandb":
             return requirement.specifier
@@ -158,6 +160,9 @@ def _supported_wandb() -> "SpecifierSet":
 
 
 def _check_joined_run(account: Account) -> CheckResult:
+    # Not at the top: every writer loads this module, and its HTTP client takes 2 MB.
+    from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
+
     path = account.attached_path
     try:
         run = look_up(account)

@@ -4,11 +4,13 @@
 mine = "my_package.tracker:KIND"
 """
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.tracker_interface import TrackerKind
 from otel_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "installed", "load"]
 
@@ -45,5 +47,7 @@ def load(name: str) -> TrackerKind | None:
     return kind
 
 
-def _points() -> tuple[EntryPoint, ...]:
+def _points() -> "tuple[EntryPoint, ...]":
+    from importlib.metadata import entry_points  # 3 MB that a writer of ours saves
+
     return tuple(entry_points(group=GROUP))
