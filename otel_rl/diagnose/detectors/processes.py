@@ -42,8 +42,8 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
-    is_silent = not has_crashed and failure.error is None
-    if is_silent and not _stands_still(history, failure) and not _is_left(history, failure):
+    goes_on = not _stands_still(history, failure) and not _is_left(history, failure)
+    if not has_crashed and failure.error is None and goes_on:
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
