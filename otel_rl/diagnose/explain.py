@@ -113,6 +113,8 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return cause.since is None or _are_near(cause.since, effect.since)
     if cause.kind is Kind.NAN and effect.worker is not None:
         return False  # the same policy is everywhere
+    if cause.kind is Kind.NAN and effect.kind in _SLOW:
+        return _are_near(cause.since or 0, effect.since)  # its nonsense is long at once
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)

@@ -42,8 +42,8 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
-    is_silent = not has_crashed and failure.error is None
-    if is_silent and not _stands_still(history, failure) and not _is_left(history, failure):
+    goes_on = not _stands_still(history, failure) and not _is_left(history, failure)
+    if not has_crashed and failure.error is None and goes_on:
         return
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
@@ -141,6 +141,12 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
             continue
         if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
             continue  # the run was over or was killed, or one failure caused the others
+        if (
+            most == 1
+            and history.status == ExperimentStatus.CRASHED
+            and not _came_back(history, role)
+        ):
+            continue  # each has failed once, by the end of the run
         one = worker if most > failures / 2 else None
         since = _first_step(history, role, lost)
         if since is None:
@@ -162,6 +168,12 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
                 )
             ],
         )
+
+
+def _came_back(history: RunHistory, role: str) -> bool:
+    """Return whether a failed worker of a role was replaced, or failures of it are unknown."""
+    of_role = [one for one in history.failures if one.worker.rpartition("/")[0] == role]
+    return not of_role or any(one.recovery_s is not None for one in of_role)
 
 
 def clock_skew(history: RunHistory) -> Iterator[Cause]:

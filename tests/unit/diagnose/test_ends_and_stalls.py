@@ -145,6 +145,13 @@ def test_thrown_away_samples_explain_who_waits_for_samples() -> None:
     assert list(unexplained([evicts, waits])) == [evicts]
 
 
+@pytest.mark.parametrize(("since", "is_told"), [(21, False), (42, True)])
+def test_a_nan_explains_slower_work_only_if_it_is_slower_at_once(since: int, is_told: bool) -> None:
+    nan = Cause(Kind.NAN, 0.99, "", role="trainer", worker="trainer/1", since=19)
+    slow = Cause(Kind.SLOW_REWARD, 0.6, "", role="env", since=since)
+    assert (slow in unexplained([nan, slow])) is is_told
+
+
 def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
     assert timed_part("generator/timing/call_judge") is None
