@@ -118,3 +118,14 @@ def test_the_run_has_the_stacks(hanging: tuple[Path, dict[str, int]]) -> None:
     wait_until(lambda: len(stack_rows(home)) >= len(LINES), timeout_s=DEADLINE_S)
     told = json.dumps(stack_rows(home))
     assert all(f"hang_in_{way}" in told for way in LINES)
+
+
+def test_the_run_is_told_of_the_stall(hanging: tuple[Path, dict[str, int]]) -> None:
+    home, _ = hanging
+
+    def told() -> int:
+        texts = [path.read_text() for path in (home / "data").rglob("*.jsonl")]
+        return sum('"diagnosis/cause":"stall"' in text for text in texts)
+
+    wait_until(lambda: told() >= len(LINES), timeout_s=DEADLINE_S)
+    assert told() == len(LINES)  # each once

@@ -26,8 +26,10 @@ _log = logging.getLogger(__name__)
 # Largest part of a core that the looks at all runs may take.
 _SHARE: Final = 1 / 100
 
-# Reading a whole run, once, and failures delay the next look no longer.
-_LONGEST_PAUSE_S: Final = 60.0
+# The first look at a run reads all of it, and failures say nothing about the time of others: they
+# delay the next look no longer.
+_FIRST_PAUSE_S: Final = 5.0
+_FAILED_PAUSE_S: Final = 60.0
 
 # By then the last rows have arrived, and the run is still open at the tracker.
 _AFTER_END_S: Final = 5.0
@@ -170,14 +172,15 @@ class DiagnosisScheduler:
         return rows >= fewest and rows > self._looked.get(key, (0.0, 0))[1]
 
     def _look(self, key: ExperimentKey, timeout_s: float) -> bool:
-        found, pause_s = False, _LONGEST_PAUSE_S
+        found, pause_s = False, _FAILED_PAUSE_S
+        is_first = not self._looked.get(key, _now(0))[1]
         rows = self._run_store.next_row(key)
         with self._failures_counted(f"of {key}"):
             live = [one for one in self._looked if not self._has_ended(one)]
             answer = self._process.ask(key, live, timeout_s)
             pause_s = answer.cpu_s / _SHARE
-            if answer.is_whole:
-                pause_s = min(pause_s, _LONGEST_PAUSE_S)
+            if is_first:
+                pause_s = min(pause_s, _FIRST_PAUSE_S)
             self._tell(key, _finding(answer.report, self._clock_ns()))
             found = True
         self._looked[key] = _now(rows)

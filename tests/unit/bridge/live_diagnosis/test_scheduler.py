@@ -163,7 +163,7 @@ def test_the_next_look_waits_until_it_is_within_the_share_of_the_cpu(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, share: float, looks: int
 ) -> None:
     monkeypatch.setattr(scheduler, "_SHARE", share)
-    monkeypatch.setattr(scheduler, "_LONGEST_PAUSE_S", DEADLINE_S if share < 1 else 0.0)
+    monkeypatch.setattr(scheduler, "_FIRST_PAUSE_S", DEADLINE_S)
     it = bench(every_s=1e-9)
     *before, last = World(steps=40).facts()
     for facts in before:
