@@ -96,9 +96,8 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	  --no-annotate --constraint requirements-image.lock \
 	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \
 	  -o tests/lab/frameworks/requirements.lock
-	@for name in tunix oldest; do $(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-	  --no-annotate --no-emit-package triton --extra bridge pyproject.toml tests/lab/frameworks/$$name.in \
-	  -o tests/lab/frameworks/$$name.lock; done
+	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --extra bridge pyproject.toml tests/lab/frameworks/tunix.in -o tests/lab/frameworks/tunix.lock
 
 # Both sets are of the same versions. What is installed for development is enough for the demo.
 $(VENV)/.demo: pyproject.toml requirements-demo.lock

@@ -37,7 +37,8 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
     """
     import wandb  # only W&B's users have it
 
-    log = wandb.Run.log
+    kind: Any = getattr(wandb, "Run", None) or wandb.sdk.wandb_run.Run  # older ones
+    log = kind.log
     if hasattr(log, _MARK) or wandb.__name__ != "wandb":  # else it is the drop-in
         return
     recorder = Recorder("wandb_log", Dialect(()))
@@ -54,7 +55,7 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
         log(run, data, step, *args, **named)
 
     setattr(recorded, _MARK, tuple(step_keys))
-    wandb.Run.log = recorded  # type: ignore[method-assign]  # the point of it
+    kind.log = recorded
 
 
 def _step_of(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "Frameworks"]
+__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "TUNIX", "Frameworks"]
 
 _LOCKS = Path(__file__).parent
 
@@ -129,8 +129,5 @@ FRAMEWORKS = Frameworks(
 TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_logger")
 """Tunix on JAX; its packages agree with no other environment's."""
 
-OLDEST = Frameworks("oldest", _LOCKS / "oldest.lock", "import ray, stable_baselines3, trl, wandb")
-"""The oldest releases that are supported; 5 GB on disk."""
-
-ENVIRONMENTS = (FRAMEWORKS, TUNIX, OLDEST)
+ENVIRONMENTS = (FRAMEWORKS, TUNIX)
 """What `make lab` installs, and the tests of tests/frameworks use."""
