@@ -1,8 +1,12 @@
 """The points of an export have the same effect together as one by one."""
 
+from collections.abc import Iterator
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_rl.bridge.otlp.known_points import KnownPoints
+from otel_rl.bridge.otlp.shapes import Columns
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
@@ -89,3 +93,86 @@ def _state(intake: PointIntake) -> str:
             intake.archived and intake.archived.take(),
         )
     )
+
+
+KEPT = tuple(
+    Series(worker=Worker("trainer", "a", index=0), name=name)
+    for name in ("rl.train.loss", "own", "rl.phase.duration")
+)
+OTHERS = tuple(
+    Series(worker=Worker("trainer", "b", index=1), name=name) for name in ("rl.train.loss", "own")
+)
+numbers = st.one_of(st.floats(), st.integers(-3, 3))
+
+
+@st.composite
+def columns(draw: st.DrawFn, second: int) -> KnownPoints:
+    """The next export of a worker, mostly: of one step, behind the last one."""
+    series = draw(st.sampled_from([KEPT, KEPT, OTHERS]))
+    n, is_odd = len(series), draw(st.sampled_from([False] * 5 + [True]))
+    rarely = st.sampled_from([0, 0, 0, -1, 1]) if is_odd else st.just(0)
+    step = draw(st.sampled_from([second, second, second - 1]))
+    return KnownPoints(
+        series,
+        Columns(
+            [(second + draw(rarely)) * S for _ in range(n)],
+            [(second + 1 + draw(rarely)) * S for _ in range(n)],
+            [(second + 1) * S + draw(rarely) for _ in range(n)],
+            [draw(numbers) for _ in range(n)],
+            [None if is_odd and draw(st.booleans()) else step + draw(rarely) for _ in range(n)],
+        ),
+        second * S,
+    )
+
+
+@st.composite
+def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints, bool]]:
+    second, sent = 1, []
+    for _ in range(draw(st.integers(1, 8))):
+        sent.append((draw(columns(second)), draw(st.sampled_from([False] * 4 + [True]))))
+        second += draw(st.sampled_from([1, 1, 1, 0, 2]))
+    return sent
+
+
+@given(runs_of_exports(), st.booleans(), st.booleans())
+@settings(max_examples=examples(300), deadline=None)
+def test_columns_are_the_same_as_their_points(
+    sent: list[tuple[KnownPoints, bool]], per_worker: bool, is_archived: bool
+) -> None:
+    own = AlignSettings(max_series=6, per_worker=per_worker, forget_s=1)
+    together, single = PointIntake(own), PointIntake(own)
+    if is_archived:
+        together.archived, single.archived = ArchivedPoints(), ArchivedPoints()
+    for number, (export, forgets) in enumerate(sent):
+        add_points(together, export, number * S)
+        for point in export:
+            single.add(point, number * S)
+        assert _state(together) == _state(single)
+        assert together.goodput.to_wire() == single.goodput.to_wire()
+        if forgets:
+            together.series.forget(own, number * S, away_s=0)
+            single.series.forget(own, number * S, away_s=0)
+
+
+def test_an_export_that_goes_on_is_added_by_column() -> None:
+    intake = PointIntake(SETTINGS)
+
+    def export(second: int) -> KnownPoints:
+        n = len(KEPT)
+        starts, ends = [second * S] * n, [(second + 1) * S] * n
+        return KnownPoints(KEPT, Columns(starts, ends, ends, [0.5] * n, [second] * n), 0)
+
+    add_points(intake, export(1), S)
+    later = export(2)
+    later.__class__ = _Unread
+    add_points(intake, later, 2 * S)
+    assert intake.sample_counts.taken == 2 * len(KEPT)
+
+
+class _Unread(KnownPoints):
+    """Points of which none may be made."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Measurements]:
+        raise AssertionError("Each point was read.")

@@ -31,7 +31,7 @@ from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
-from otel_rl.bridge.otlp.known_points import KnownPoints, learned, read_known
+from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, learned, read_known
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView, exemplars_of
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate
@@ -102,28 +102,36 @@ def decode_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
 
 
 def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
-    points: list[Point] = []
+    # Points in their order: those of known shapes as they are, and the others in lists.
+    points: list[Sequence[Point]] = []
     exports: dict[Worker, Export] = {}
     size = 0
     for sender, of_resource, beat_ns in _resources(batch):
         latest_ns: int | None = None
         if isinstance(of_resource, KnownPoints) and size + len(of_resource) < most:
-            points += of_resource  # one value each
-            size += len(of_resource)
+            points.append(of_resource)
+            size += len(of_resource)  # one value each
             of_resource = ()
+        others: list[Point] = []
         for point in of_resource:
-            points.append(point)
+            others.append(point)
             if not sender.exact:
                 latest_ns = max(latest_ns or 0, _latest_ns(point))
             size += _size(point)
             if size >= most:
-                yield Decoded(points, (), has_more=True)
-                points, size = [], 0
+                yield Decoded(_joined([*points, others]), (), has_more=True)
+                points, others, size = [], [], 0
+        if others:
+            points.append(others)
         sent_ns = beat_ns if latest_ns is None else latest_ns
         before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
         exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
         size += _RESOURCE
-    yield Decoded(points, list(exports.values()))
+    yield Decoded(_joined(points), list(exports.values()))
+
+
+def _joined(parts: Sequence[Sequence[Point]]) -> Sequence[Point]:
+    return parts[0] if len(parts) == 1 else JoinedPoints(parts)
 
 
 def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Point], int]]:

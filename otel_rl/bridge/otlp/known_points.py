@@ -6,14 +6,15 @@ shape gives the same points.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final, overload
 
 from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.shapes import BodyShape, Columns, ShapeCache
 from otel_rl.records import Covered, Measurements, Point, Series
 
-__all__ = ["KnownPoints", "learned", "read_known"]
+__all__ = ["JoinedPoints", "KnownPoints", "learned", "read_known"]
 
 _MAX_BYTES: Final = 64 << 20
 """Memory of the known series: those of 4,000 workers with 40 each."""
@@ -22,8 +23,71 @@ _SERIES_BYTES: Final = 300
 """Of a series without its texts, which are in the body."""
 
 
-class KnownPoints(list[Measurements]):
-    """Points with one value each, of a sender of otel_rl."""
+class KnownPoints(Sequence[Measurements]):
+    """Points with one value each, of a sender of otel_rl: columns, made into points when read.
+
+    Args:
+        series: Of the points; the same object for all bodies of a sender and a shape, while it is
+            known.
+        columns: Of the points.
+        now_ns: Time of measurements without one.
+    """
+
+    __slots__ = ("columns", "now_ns", "series")
+
+    def __init__(self, series: Sequence[Series], columns: Columns, now_ns: int) -> None:
+        self.series = series
+        self.columns = columns
+        self.now_ns = now_ns
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[Measurements]:
+        now_ns = self.now_ns
+        for one, start_ns, end_ns, time_ns, value, step in zip(
+            self.series, *self.columns, strict=True
+        ):
+            yield Measurements(
+                one,
+                (time_ns or now_ns,),
+                (value,),
+                (step,),
+                Covered(start_ns if start_ns < end_ns else 0, end_ns) if end_ns else None,
+            )
+
+    @overload
+    def __getitem__(self, place: int) -> Measurements: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Measurements]: ...
+    def __getitem__(self, place: int | slice) -> Measurements | Sequence[Measurements]:
+        return [*self][place]
+
+
+class JoinedPoints(Sequence[Point]):
+    """Points of several senders, one after the other.
+
+    Args:
+        parts: Of a sender each, in their order.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Sequence[Point]]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Point]:
+        return chain.from_iterable(self.parts)
+
+    @overload
+    def __getitem__(self, place: int) -> Point: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Point]: ...
+    def __getitem__(self, place: int | slice) -> Point | Sequence[Point]:
+        return [*self][place]
 
 
 class _KnownSeries:
@@ -74,7 +138,7 @@ def read_known(sender: Sender, body: bytes, now_ns: int) -> tuple[KnownPoints, i
     if shape is None or series is None:
         return None
     columns, beats_ns = shape.read(body)
-    return _points(series, columns, now_ns), max(beats_ns, default=0)
+    return KnownPoints(series, columns, now_ns), max(beats_ns, default=0)
 
 
 def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -> Sequence[Point]:
@@ -91,7 +155,7 @@ def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -
     def gives_the_same(shape: BodyShape) -> bool:
         if shape.measurements != len(points):
             return False
-        read = _points(series, shape.read(body)[0], now_ns)
+        read = KnownPoints(series, shape.read(body)[0], now_ns)
         return list(map(_spelled, read)) == list(map(_spelled, points))
 
     shape = _shapes.find(body)
@@ -102,19 +166,6 @@ def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -
     if shape is not None:
         _series.keep(sender, shape, series, len(body))
     return points
-
-
-def _points(series: Sequence[Series], columns: Columns, now_ns: int) -> KnownPoints:
-    return KnownPoints(
-        Measurements(
-            one,
-            (time_ns or now_ns,),
-            (value,),
-            (step,),
-            Covered(start_ns if start_ns < end_ns else 0, end_ns) if end_ns else None,
-        )
-        for one, start_ns, end_ns, time_ns, value, step in zip(series, *columns, strict=True)
-    )
 
 
 def _spelled(point: Point) -> object:

@@ -130,6 +130,27 @@ class HistoryWriter:
         else:
             cell[2] += 1
 
+    def measured_together(
+        self, keys: Sequence[str], worker: WorkerState, step: int, values: Sequence[float]
+    ) -> None:
+        """Record a measurement of each of a worker's keys in a step, as ``measured`` does."""
+        measured, place = self._measured, (worker, step)
+        for key, value in zip(keys, values, strict=True):
+            of = measured.get(key)
+            if of is None:
+                if len(measured) >= _MAX_VALUES:
+                    continue
+                of = measured[key] = {}
+            cell = of.get(place)
+            if cell is None:
+                cell = of[place] = [0, 0.0, 0]
+                self._cells += 1
+            if value - value == 0:  # finite
+                cell[0] += 1
+                cell[1] += value
+            else:
+                cell[2] += 1
+
     def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
         """Record ended spans.
 

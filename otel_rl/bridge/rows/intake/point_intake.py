@@ -12,6 +12,7 @@ from typing import cast
 from otel_rl.bridge.rows.goodput.goodput import TIMED, Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
+from otel_rl.bridge.rows.intake.export_plans import ExportPlans
 from otel_rl.bridge.rows.reports.data_warnings import (
     DataWarning,
     DroppedPoints,
@@ -59,6 +60,7 @@ class PointIntake:
         tables: Open tables.
         history: Of who measured what.
         goodput: Account of the time of all workers.
+        plans: Streams of the exports of known shapes.
         archived: Receives every accepted value; None without an archive.
         warnings: About the data, until they are in a row.
         dropped: Points without room for their series, by worker.
@@ -77,6 +79,7 @@ class PointIntake:
         self.tables = OpenTables()
         self.history = HistoryWriter()
         self.goodput = Goodput()
+        self.plans = ExportPlans()
         self.warnings: list[DataWarning] = []
         self.dropped: dict[str, DroppedPoints] = {}
         self.has_told_shared = False

@@ -31,6 +31,7 @@ class StreamTable:
         memory: Accepted points, by the number of their stream.
         ended: Series of forgotten workers.
         groups: The groups of a series.
+        forgotten: Number of times that streams were forgotten.
     """
 
     def __init__(self, state: TableState | None = None) -> None:
@@ -44,6 +45,7 @@ class StreamTable:
         self._streams = state.streams
         # The streams by role; None since one is new or forgotten.
         self._of_roles: dict[str, list[Stream]] | None = None
+        self.forgotten = 0
 
     def stream(self, series: Series, settings: AlignSettings) -> Stream | None:
         """Return the stream of ``series``; None if the experiment has reached a bound.
@@ -59,6 +61,15 @@ class StreamTable:
         self.state.add(series, stream)
         self._of_roles = None
         return stream
+
+    def known(self, series: Series) -> Stream | None:
+        """Return the stream of a known series."""
+        return self._streams.get(series)
+
+    @property
+    def size(self) -> int:
+        """Return the number of streams that are not forgotten."""
+        return len(self._streams)
 
     def streams_of(self, role: str) -> Iterable[Stream]:
         """Yield every stream of a role's workers that is not forgotten."""
@@ -103,6 +114,7 @@ class StreamTable:
         if not gone:
             return
         self._of_roles = None
+        self.forgotten += 1
         for series in [series for series in self._streams if series.worker in gone]:
             self.ended.end(series, self._streams.pop(series))
         self.ended.drop_surplus(settings.max_series, self.memory)

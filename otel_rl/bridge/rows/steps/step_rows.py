@@ -315,6 +315,36 @@ class OpenSteps:
         else:
             put(opened.cells, own.number, value, time_ns, group.reduction)
 
+    def add_export(
+        self,
+        opened: OpenStep,
+        streams: Sequence[Stream],
+        step: int,
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        settings: AlignSettings,
+    ) -> None:
+        """Fold one sample of each stream of a worker into the step of ``open_for``.
+
+        All of them have reported a step, and none a later one.
+        """
+        worker = streams[0].worker
+        if worker.newest_step is None or step >= worker.newest_step:
+            self._roles[worker.role].passes.newest[worker.label] = step, times_ns[-1]
+            worker.newest_step = step
+        opened.time_ns = max(opened.time_ns, *times_ns)
+        cells = opened.cells
+        for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
+            stream.last_step = step
+            group, own = stream.group, stream.own
+            put(cells, group.number, value, time_ns, group.reduction)
+            if own is None:
+                continue
+            if settings.per_worker:
+                opened.single.setdefault(own.number, []).append((time_ns, value))
+            else:
+                put(cells, own.number, value, time_ns, group.reduction)
+
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
     ) -> int:
