@@ -7,15 +7,15 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-UNUSED = ["fastapi", "grpc", "psycopg", "pyarrow", "requests", "wandb"]
-OF_A_WRITER = [*UNUSED, "importlib.metadata", "pydantic", "starlette", "urllib.request"]
+UNUSED = ["grpc", "psycopg", "pyarrow", "requests", "wandb"]
+OF_A_WRITER = [*UNUSED, "fastapi", "importlib.metadata", "pydantic", "starlette", "urllib.request"]
 
 
 @pytest.mark.parametrize(
     ("module", "unused"),
     [
         ("otel_rl.bridge.bridge", UNUSED),
-        ("otel_rl.cli.commands.diagnose", UNUSED),
+        ("otel_rl.cli.commands.diagnose", [*UNUSED, "fastapi"]),
         ("otel_rl.bridge.delivery.writer_main", OF_A_WRITER),
     ],
 )
