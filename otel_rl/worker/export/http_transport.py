@@ -6,7 +6,7 @@ from time import time
 from typing import Final
 
 from otel_rl.redaction import redacted
-from otel_rl.worker.export.http_client import (
+from otel_rl.worker.export.http.client import (
     Answer,
     BadRoute,
     CallFailed,
@@ -94,7 +94,7 @@ class HttpTransport:
 
 def _client(signal: SignalSettings) -> HttpClient:
     if needs_requests(signal):
-        from otel_rl.worker.export.requests_client import RequestsClient  # 6 MB
+        from otel_rl.worker.export.http.requests_client import RequestsClient  # 6 MB
 
         return RequestsClient(signal)
     return DirectClient(signal)

@@ -4,6 +4,7 @@ from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Kind
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
 from tests.kept import revived
 
@@ -39,4 +40,6 @@ def test_a_bridge_that_was_held_up_makes_no_clock_wrong() -> None:
     history = history_of_a_bridge_that_was_held_up(24.0)
     lags = [lag_s for track in history.lags.values() for lag_s in track.values]
     assert (round(min(lags), 3), round(max(lags), 3)) == (0.1, 0.1)
-    assert [cause.words for cause in diagnose(history).causes] == []
+    # The worker that ended told nobody, and the others went on.
+    causes = [(cause.kind, cause.worker) for cause in diagnose(history).causes]
+    assert causes == [(Kind.CRASH, "learner/0")]

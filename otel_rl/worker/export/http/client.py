@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from otel_rl.version import __version__
 from otel_rl.worker.export.call_budget import AnswerTooLong, CallBudget
-from otel_rl.worker.export.http_answer import Answer, AnswerStream, BrokenAnswer, read_answer
+from otel_rl.worker.export.http.answer import Answer, AnswerStream, BrokenAnswer, read_answer
 from otel_rl.worker.settings import SignalSettings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from otel_rl.worker.export.call_budget import AnswerTooLong, CallBudget
-from otel_rl.worker.export.http_client import (
+from otel_rl.worker.export.http.client import (
     CONNECT_TIMEOUT_S,
     HEADERS,
     SENT_AT_ONCE,
