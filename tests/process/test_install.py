@@ -22,10 +22,14 @@ WEB_SERVER = {"fastapi", "starlette", "uvicorn", "h11", "anyio"}
 FRAMEWORKS = {  # their users have them
     "forge",
     "nemo_rl",
+    "openrlhf",
     "opentelemetry.instrumentation",
     "prime_rl",
+    "roll",
+    "slime",
     "stable_baselines3",
     "transformers",
+    "tunix",
     "verl",
     "vllm",
 }
