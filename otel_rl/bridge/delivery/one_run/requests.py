@@ -27,33 +27,28 @@ class Requests:
         self._killed = False
         self._room_wanted = False
 
-    @property
-    def news(self) -> bool:
-        """Whether there was a request since ``take_news``."""
+    def has_news(self) -> bool:
+        """Return whether there was a request since ``take_news``."""
         with self.changed:
             return self._news
 
-    @property
-    def stopping(self) -> bool:
-        """Whether the run is to be closed once its rows are written."""
+    def is_stopping(self) -> bool:
+        """Return whether the run is to be closed once its rows are written."""
         with self.changed:
             return self._stopping
 
-    @property
-    def killed(self) -> bool:
-        """Whether the delivery is to end at once."""
+    def is_killed(self) -> bool:
+        """Return whether the delivery is to end at once."""
         with self.changed:
             return self._killed
 
-    @property
-    def room_wanted(self) -> bool:
-        """Whether another run needs the slot."""
+    def is_room_wanted(self) -> bool:
+        """Return whether another run needs the slot."""
         with self.changed:
             return self._room_wanted
 
-    @property
     def exit_code(self) -> int | None:
-        """Exit code with which the run is to be closed; None if that was not asked for."""
+        """Return the exit code with which to close the run; None if no stop was asked for."""
         with self.changed:
             return self._exit_code
 
@@ -86,8 +81,8 @@ class Requests:
         with self.changed:
             self._news = False
 
-    def has_room(self) -> None:
-        """Forget that a slot was wanted: the run has one anew."""
+    def clear_room_wanted(self) -> None:
+        """Forget that another run needs the slot: this run has just got a new one."""
         with self.changed:
             self._room_wanted = False
 

@@ -96,7 +96,7 @@ class RunDelivery:
         """Return whether the run is closed as the experiment ended, or had no rows."""
         with self._changed:
             is_closed = self._standing.state is RunState.FINISHED or not self._writing.is_closed()
-            return self._thread is None and not self._requests.news and is_closed
+            return self._thread is None and not self._requests.has_news() and is_closed
 
     def is_idle(self) -> bool:
         """Return whether there is no work at the moment."""
@@ -130,7 +130,7 @@ class RunDelivery:
 
     def _ensure_thread(self) -> None:
         self._requests.wake()
-        if self._thread is None and not self._requests.killed:
+        if self._thread is None and not self._requests.is_killed():
             self._thread = threading.Thread(
                 target=self._deliver,
                 name=f"otel-rl-delivery-{self._settings.tracker}-{self._info.run_id}",
@@ -143,13 +143,13 @@ class RunDelivery:
     def _deliver(self) -> None:
         requests, writing = self._requests, self._writing
         while True:
-            last_try = requests.stopping
+            last_try = requests.is_stopping()
             try:
                 if not self._has_work():
                     return
                 writing.find_pruned_rows()
                 with self._shared.slots.hold(
-                    requests, requests.make_room, lambda: requests.killed
+                    requests, requests.make_room, requests.is_killed
                 ) as held:
                     if held:
                         writing.write()
@@ -172,18 +172,18 @@ class RunDelivery:
         while True:
             with self._changed:
                 self._requests.take_news()
-                if self._requests.killed:  # before the journal is asked, which may fail
+                if self._requests.is_killed():  # before the journal is asked, which may fail
                     self._thread = None
                     return False
             is_ours = self._shared.source.is_ours(self.key)
             numbered = self._shared.source.next_row(self.key)
             exit_code = self._writing.exit_code()
             with self._changed:
-                killed = self._requests.killed
+                killed = self._requests.is_killed()
                 is_due = bool(numbered) and is_ours and not killed
                 if is_due and self._writing.lacks(numbered, exit_code):
                     return True
-                if killed or not self._requests.news:
+                if killed or not self._requests.has_news():
                     self._thread = None
                     if exit_code is not None and not killed and is_ours:
                         self._standing.enter(RunState.FINISHED)
@@ -194,7 +194,7 @@ class RunDelivery:
     ) -> None:
         """Keep the rows, report the error, and pause; or end for good."""
         with self._changed:
-            killed, stopping = self._requests.killed, self._requests.stopping
+            killed, stopping = self._requests.is_killed(), self._requests.is_stopping()
             self._standing.fail(state, str(exc), keep_first=killed)
             if killed:
                 return

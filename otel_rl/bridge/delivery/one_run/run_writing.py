@@ -79,7 +79,7 @@ class RunWriting:
     def exit_code(self) -> int | None:
         """Return the run's exit code; None while neither the experiment nor the bridge ends."""
         ended = _EXIT_CODES.get(self._shared.source.description(self._info.key).status)
-        wanted = self._requests.exit_code
+        wanted = self._requests.exit_code()
         return ended if wanted is None else ended or wanted
 
     def kill(self) -> None:
@@ -115,10 +115,10 @@ class RunWriting:
     def _take(self, writer: Writer) -> bool:
         """Make the writer the present one, unless the delivery is to end."""
         with self._requests.changed:
-            if self._requests.killed:
+            if self._requests.is_killed():
                 return False
             self._writer = writer
-            self._requests.has_room()
+            self._requests.clear_room_wanted()
             self._closed_at = None
             self._standing.enter(RunState.OPENING)
             return True
@@ -176,8 +176,10 @@ class RunWriting:
         has_ended = exit_code is not None and now - wrote_at >= self._settings.end_grace_s
         with self._requests.changed:
             self._requests.take_news()
-            is_asked = self._requests.room_wanted and now - opened_at >= self._settings.min_hold_s
-            if has_ended or is_asked or self._requests.exit_code is not None:
+            is_asked = (
+                self._requests.is_room_wanted() and now - opened_at >= self._settings.min_hold_s
+            )
+            if has_ended or is_asked or self._requests.exit_code() is not None:
                 return exit_code or 0
         return None
 
@@ -195,5 +197,5 @@ class RunWriting:
         hold_s = opened_at + self._settings.min_hold_s - now
         with self._requests.changed:
             self._requests.wait(due_in_s, hold_s)
-            if self._requests.killed:
+            if self._requests.is_killed():
                 raise TrackerUnavailable("The bridge stopped before all rows were written.")

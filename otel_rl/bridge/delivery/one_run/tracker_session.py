@@ -82,7 +82,7 @@ class TrackerSession:
         self._source = source
         self._settings = settings
         self._count = count
-        self.confirmations = Confirmations(
+        self.confirmations: Confirmations = Confirmations(
             info.key,
             source,
             record,
