@@ -130,8 +130,8 @@ class Cleanup:
         self._let_go(removed.keys)
         if removed.keys:
             _log.info(
-                "Ended runs were removed from the journal: %d were old, %d were more than their"
-                " share. Their trackers have all of them.",
+                "Ended runs were removed from the journal: %d by age, %d beyond the share of "
+                "ended runs. Their trackers have all rows.",
                 len(removed.too_old),
                 len(removed.over_share),
             )
@@ -151,7 +151,7 @@ class Cleanup:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.SETTLE)
                 if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
                     self._logged_s = time.monotonic()
-                    _log.exception("Letting go of finished runs failed; tried again.")
+                    _log.exception("Unloading or removing finished runs failed; retrying.")
 
     def _settle(self) -> None:
         self.note_finished(self._delivery.status())

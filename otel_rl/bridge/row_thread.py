@@ -140,12 +140,12 @@ class RowThread:
             except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
-                    _log.warning("Rows cannot be kept, the batches wait: %s", exc)
+                    _log.warning("Rows cannot be stored, the batches wait: %s", exc)
             except Exception:  # noqa: BLE001  # the thread outlives any single failure; counted
                 pause_s = _RETRY_S
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
                 if self._may_log():
-                    _log.exception("Making rows failed; the batches are kept and tried again.")
+                    _log.exception("Making rows failed; the batches are kept, retrying.")
             if stopping:
                 return
             if pause_s:

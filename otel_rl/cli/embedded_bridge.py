@@ -99,7 +99,7 @@ def started(settings: BridgeSettings) -> Bridge:
     bridge.start()
     for name in settings.tracker.trackers:
         if lacks := backend(name).lacks:
-            say(f"{name} cannot hold: {lacks}")
+            say(f"{name} does not store: {lacks}")
     return bridge
 
 
@@ -179,7 +179,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             for words in said:
                 say(f"  {words}")
     if is_shared:
-        say("other bridges go on with what is left")
+        say("other bridges write the remaining rows")
     if not complete:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
@@ -187,7 +187,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
     late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
-        say(f"  {_many(late, 'sample')} late, in rows of their own")
+        say(f"  {_many(late, 'sample')} arrived late and are in extra rows")
     for key in bridge.without_metrics:
         say(f"{key} ended with no metric. {NO_METRIC_HINT}")
     return complete
@@ -261,7 +261,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
         if bridge.has_page:
-            say(f"look at it again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
+            say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
         return report(bridge, statuses)
 
 
@@ -304,7 +304,7 @@ def _impatience(settings: BridgeSettings) -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> None:
         try:
-            say("left; the rows that were not written yet are in the journal")
+            say("stopped; unwritten rows stay in the journal")
             say(f"write the rest with: {recovery_command(settings)}")
         finally:  # printing raises if the signal interrupted a print
             os._exit(128 + number)  # as a shell reports a death by signal

@@ -74,7 +74,7 @@ class WantedRun(NamedTuple):
                 f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
                 for key in whole
             )
-            raise ConfigError(f"{self.text!r} stands for several runs.", hint=f"Write {runs}.")
+            raise ConfigError(f"{self.text!r} matches several runs.", hint=f"Write {runs}.")
         return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
 
     def __str__(self) -> str:
@@ -95,5 +95,7 @@ def wanted_run(arguments: argparse.Namespace) -> WantedRun:
     """
     wanted = WantedRun(arguments.run, arguments.experiment, arguments.trial)
     if wanted.text is not None and wanted.is_exact:
-        raise ConfigError("Name the run either by --experiment and --trial, or by one text.")
+        raise ConfigError(
+            "Name the run either by --experiment and --trial, or by EXPERIMENT[/TRIAL]."
+        )
     return wanted

@@ -154,7 +154,7 @@ class Readings:
         if progress.share < 1:
             raise ConfigError(
                 f"The history of {found.run.key} is long: {progress.share:.0%} is read.",
-                hint="Ask again, it is read on.",
+                hint="Ask again: reading continues.",
             )
         return progress.data
 

@@ -284,7 +284,7 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
     slow_after(
         1,
         [
-            ("[align]\nwindow = 5\n", "align.window: there is no such setting"),
+            ("[align]\nwindow = 5\n", "align.window: unknown setting"),
             ("[http]\nport = 'x'\n", "http.port"),
             ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
             ("[[[", "is not TOML"),
@@ -309,7 +309,7 @@ def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
     environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALING__WINDOW_S="2")
     done = otel_rl("bridge", cwd=tmp_path, env=environment)
     assert done.status == 2
-    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: there is no such setting" in done.err
+    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting" in done.err
 
 
 def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:

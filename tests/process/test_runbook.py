@@ -196,7 +196,7 @@ def test_a_wrong_key_is_corrected_in_its_file_without_a_restart(
     server.fail(401)
     with bridge:
         send(bridge, range(3))
-        assert wait_for(lambda: "does not take the rows" in bridge.said(), WRITTEN_S)
+        assert wait_for(lambda: "does not accept the rows" in bridge.said(), WRITTEN_S)
         bridge.give_key(server, API_KEY)
         server.heal()
         assert wait_for(lambda: has_all(server, range(3)), WRITTEN_S), bridge.said()

@@ -187,7 +187,7 @@ class Archiver:
         try:
             yield
         except LeaseLost as exc:
-            _log.debug("A run's archive goes on elsewhere: %s", exc)
+            _log.debug("Another bridge continues a run's archive: %s", exc)
         except JournalError as exc:
             _log.debug("The journal is unreachable, values wait for the archive: %s", exc)
         except ArchiveUnwritable as exc:

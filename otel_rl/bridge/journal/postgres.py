@@ -297,7 +297,7 @@ class _Pool:
             )
         except psycopg.ProgrammingError as exc:
             raise ConfigError(
-                "journal.url: is no address of a PostgreSQL database.",
+                "journal.url: is not an address of a PostgreSQL database.",
                 hint="It looks like postgresql://user:password@host:5432/database.",
             ) from exc
         connection.execute(
@@ -397,7 +397,7 @@ def _told() -> Iterator[None]:
             raise _gone(exc) from exc
         raise JournalUnavailable(
             f"The database does not answer: {_message(exc)}.",
-            hint="Look at the server of journal.url; senders retry meanwhile.",
+            hint="Check the server of journal.url; senders retry meanwhile.",
         ) from exc
 
 
@@ -405,8 +405,8 @@ def _gone(exc: Exception) -> JournalGone:
     return JournalGone(
         f"The database or its tables were removed while the bridge was using them: {_message(exc)}."
         " Nothing more is acknowledged.",
-        hint="Put back what was there. If it is lost, start the bridges again: senders repeat what "
-        "was not acknowledged; what was, and is not in a run yet, is lost.",
+        hint="Restore it. If it is lost, start the bridges again: senders repeat what was not "
+        "acknowledged; acknowledged data that is not yet in a run is lost.",
     )
 
 

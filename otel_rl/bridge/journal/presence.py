@@ -31,4 +31,4 @@ class JournalPresence:
         """Note that the journal was used, and may have been put back."""
         if self._gone is not None:
             self._gone = None
-            _log.warning("The journal is where it was. Requests are taken again.")
+            _log.warning("The journal is back. Requests are accepted again.")

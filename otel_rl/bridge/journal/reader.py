@@ -239,7 +239,7 @@ def looking(directory: Path) -> Iterator[Connection]:
     except sqlite3.Error as exc:
         raise JournalError(
             f"Cannot read the journal {str(path)!r}: {exc}.",
-            hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
+            hint="Run this command as the user of the bridge, with the same version of otel_rl.",
         ) from exc
 
 

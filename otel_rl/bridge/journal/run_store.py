@@ -241,8 +241,8 @@ def _sound(key: ExperimentKey, body: bytes, crc: int) -> tuple[bytes | None, Sta
     if checksum(body, run_id(key.experiment, key.trial)) == crc:
         return body, None
     _log.error(
-        "The state of %s is damaged in the journal: open steps are lost, and samples that come "
-        "again are not recognised. Check the disk.",
+        "The state of %s is damaged in the journal: open steps are lost, and repeated samples "
+        "are not recognised. Check the disk.",
         key,
     )
     return None, StateFault.DAMAGED

@@ -137,8 +137,9 @@ class OpenFiles:
                 raise JournalGone(
                     f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
                     "is acknowledged.",
-                    hint="Put back what was there. If it is lost, start the bridge again: senders "
-                    "repeat what was not acknowledged; what was, and is not in a run yet, is lost.",
+                    hint="Restore it. If it is lost, start the bridge again: senders repeat what "
+                    "was not acknowledged; acknowledged data that is not yet in a run is "
+                    "lost.",
                 )
 
 

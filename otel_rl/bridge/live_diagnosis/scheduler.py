@@ -150,14 +150,16 @@ class DiagnosisScheduler:
         try:
             yield
         except (JournalError, LeaseLost) as exc:
-            _log.debug("No look %s: %s", what, exc)  # users of the journal report it
+            _log.debug("No diagnosis %s: %s", what, exc)  # users of the journal report it
         except TimeoutError as exc:  # on a busy machine, no defect
             self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-            _log.warning("The diagnosis %s took too long: %s. Runs go on without.", what, exc)
+            _log.warning("The diagnosis %s took too long: %s. Runs continue without it.", what, exc)
         except Exception:  # noqa: BLE001  # runs continue without a diagnosis; counted
             if not self._is_ended:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-                _log.warning("The diagnosis %s failed; runs go on without.", what, exc_info=True)
+                _log.warning(
+                    "The diagnosis %s failed; runs continue without it.", what, exc_info=True
+                )
 
     def _is_due(self, key: ExperimentKey) -> bool:
         pause_s = min(_AFTER_END_S, self._every_s) if self._has_ended(key) else self._every_s

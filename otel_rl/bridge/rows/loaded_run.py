@@ -48,7 +48,7 @@ __all__ = ["LoadedRun", "load_run"]
 
 _log = logging.getLogger(__name__)
 
-_UNRECOGNISED: Final = "samples that come again are not recognised"
+_UNRECOGNISED: Final = "repeated samples are not recognised"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
 

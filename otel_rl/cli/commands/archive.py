@@ -34,8 +34,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "archive",
-        description="Write what a stopped bridge has left for the archive, and show where each "
-        "run's files are (docs/archive.md).",
+        description="Write the values that a stopped bridge has left for the archive, and show "
+        "where the files of each run are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,7 +73,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
         try:
             journal = SqliteJournal(data, max_bytes=settings.journal.max_bytes)
         except JournalLocked:
-            say(f"a bridge is using {data}: it writes the rest every {settings.archive.every_s} s")
+            say(f"a bridge uses {data}: it writes the rest every {settings.archive.every_s} s")
             continue
         except (ConfigError, JournalError) as exc:  # of another version: it has no archive
             say(f"the journal in {data} cannot be opened: {exc}")

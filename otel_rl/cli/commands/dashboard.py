@@ -21,8 +21,8 @@ __all__ = ["add_parser"]
 
 _DESCRIPTION = f"""\
 Arrange the charts of runs in sections by topic. With W&B online it is saved as the view
-{VIEW_TITLE!r} of the project, otherwise printed. A view that a person has changed since is left as
-it is.
+{VIEW_TITLE!r} of the project, otherwise printed. A view that was edited
+by hand is not overwritten.
 """
 
 _EPILOG = """\
@@ -42,11 +42,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: all runs in reach"
+        "run",
+        nargs="?",
+        metavar="EXPERIMENT[/TRIAL]",
+        help="default: all runs in the journals here",
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
-        "--force", action="store_true", help="also if a person has changed the view"
+        "--force", action="store_true", help="overwrite a view that was edited by hand"
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

@@ -60,7 +60,7 @@ def _command(arguments: argparse.Namespace) -> int:
             print(shown(f"{verdict} {result.name}: {result.message}"))
             if result.hint and not result.ok:
                 print(shown(f"     {result.hint}"))
-    say("all is well" if not failed else f"{failed} checks failed")
+    say("all checks passed" if not failed else f"{failed} checks failed")
     return 1 if failed else 0
 
 
@@ -95,7 +95,7 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
     try:
         port = url.port or 4318
         with socket.create_connection((url.hostname or "localhost", port), timeout=_TIMEOUT_S):
-            yield CheckResult("endpoint", f"{endpoint} takes connections")
+            yield CheckResult("endpoint", f"{endpoint} accepts connections")
     except (OSError, ValueError) as exc:
         yield CheckResult(
             "endpoint",
@@ -150,7 +150,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     try:
         SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes).close()
     except JournalLocked as exc:
-        yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
+        yield CheckResult("data", f"{exc.args[0]} That process should be a bridge.")
     except OtelRLError as exc:
         yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
     else:
@@ -170,7 +170,7 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
     settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
     if settled:
-        yield CheckResult("runs", f"{len(settled)} with all rows at their tracker")
+        yield CheckResult("runs", f"{len(settled)} with all rows written to their tracker")
     for run in runs:
         if run not in settled:
             yield _run_result(run)
@@ -207,7 +207,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         f"run {run.key}",
         message,
         ok=not run.error,
-        hint="The rows are kept. A bridge on this journal tries again by itself.",
+        hint="The rows are kept. A bridge on this journal retries by itself.",
     )
 
 
@@ -229,7 +229,8 @@ def _free(name: str, where: str, host: str, port: int) -> CheckResult:
                 f"listen {name}",
                 f"{where}: {exc.strerror}",
                 ok=False,
-                hint=f"Stop what uses it, or give another address with --{name} HOST:PORT.",
+                hint=f"Stop the program that uses it, or give another address with --{name} "
+                "HOST:PORT.",
             )
     return CheckResult(f"listen {name}", f"{where} is free")
 

@@ -56,7 +56,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "export",
-        description="Write the spans of a run that its journal has as a Chrome trace for Perfetto.",
+        description="Write the spans of a run, as far as its journal has them, as a Chrome trace "
+        "for Perfetto.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--steps",
         type=steps,
         metavar="FIRST[:LAST]",
-        help="these, with the samples and weights they used (all)",
+        help="only these, with the samples and weights that they used (all)",
     )
     parser.add_argument(
         "-o",
@@ -89,7 +90,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _command(arguments: argparse.Namespace) -> int:
     if arguments.output is None and sys.stdout.isatty():
-        raise ConfigError("A trace is no text to look at.", hint="Name a file: -o trace.json.gz")
+        raise ConfigError(
+            "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
+        )
     settings = settings_of(arguments)
     run = _chosen(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)
@@ -128,7 +131,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
-            hint="journal.keep_ended_days and journal.max_ended_share say how long they stay.",
+            hint="journal.keep_ended_days and journal.max_ended_share set how long they stay.",
         )
     if runs:
         raise ConfigError(

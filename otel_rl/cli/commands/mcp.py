@@ -12,8 +12,8 @@ from otel_rl.view.listener import Listener
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Answer agents and other programs by the Model Context Protocol (MCP): runs, diagnosis, history,
-spans. Reads journals beside their bridges and changes nothing.
+Serve runs, diagnosis, history and spans to agents and other programs, over the Model Context
+Protocol (MCP). Reads journals, also of running bridges, and changes nothing.
 """
 
 _EPILOG = """\
@@ -35,8 +35,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--http",
         type=host_and_port,
         metavar="HOST:PORT",
-        help="serve over HTTP (default: standard input and output); beyond loopback with the token "
-        "that is printed, or one of auth.tokens",
+        help="serve over HTTP (default: standard input and output); on other addresses with the "
+        "token that is printed, or one of auth.tokens",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

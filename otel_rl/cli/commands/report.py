@@ -13,7 +13,7 @@ from otel_rl.view.report import write_report
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Write what `otel-rl view` shows of a run to one HTML file, to be mailed or kept. It
+Write what `otel-rl view` shows of a run to one HTML file, to mail or to keep. It
 opens in any browser, without a server and without internet.
 """
 

@@ -33,7 +33,7 @@ examples:
   otel-rl top grpo-7b            the workers of one
   otel-rl top --once             print it and exit, as it does without a terminal
 
-Ctrl-C leaves.
+Ctrl-C exits.
 """
 
 _EVERY_S: Final = 2.0

@@ -221,8 +221,8 @@ class Orchestrator:
                 self._fail_on([child])
             requests = self._replicas.lost(child.index)
             self._progress.note(
-                f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
-                "starting it again."
+                f"{child.name} is gone ({_how(child)}); {requests} requests are sent to other "
+                "replicas; restarting it."
             )
             self._start_child(child.role, child.index, self._settings.generators)
 

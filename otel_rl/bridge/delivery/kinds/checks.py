@@ -107,7 +107,7 @@ def check_writable(name: str, directory: Path) -> CheckResult:
 
 
 def check_server(name: str, url: str, hint: str = "") -> CheckResult:
-    """Check that the server of a URL takes connections.
+    """Check that the server of a URL accepts connections.
 
     Args:
         name: Of the check.

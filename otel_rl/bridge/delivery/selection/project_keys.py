@@ -44,9 +44,9 @@ class ProjectKeys:
             is_told, self._is_told = self._is_told, True
         if not is_told:
             _log.warning(
-                "The runs of this bridge have %d keys, as many as a project should. Of the detail "
-                "basic new ones are added, others are left out and counted. A project of its own "
-                "for each kind of run has room for more.",
+                "The runs of this bridge have %d keys, the most that W&B advises for a project. "
+                "New keys of the basic detail are still sent, others are left out and counted. "
+                "Use one project for each kind of run.",
                 self._most,
             )
         return is_needed

@@ -141,7 +141,7 @@ class BridgeLeases:
         try:
             self._journal.write(self._table.give_all_back)
         except JournalError as exc:
-            _log.warning("Leases run out by themselves, they cannot be given back: %s", exc)
+            _log.warning("Leases cannot be given back and expire by themselves: %s", exc)
 
     # From here on: the thread that keeps the leases.
 
@@ -187,7 +187,9 @@ class BridgeLeases:
             }
             lost = before.keys() - self._held.keys()
         if lost:
-            _log.warning("Runs are left to other bridges: %s", ", ".join(map(str, sorted(lost))))
+            _log.warning(
+                "Runs are handed over to other bridges: %s", ", ".join(map(str, sorted(lost)))
+            )
             self._lost(lost)
         self._release([key for key in renewed if key not in self._held])
 
@@ -228,7 +230,7 @@ class BridgeLeases:
             if ended:
                 self._held = {k: lease for k, lease in self._held.items() if k not in ended}
         if ended:
-            _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
+            _log.warning("Leases were not renewed in time; %d runs are given up", len(ended))
             self._lost(ended)
 
     # The third.
@@ -239,4 +241,4 @@ class BridgeLeases:
         while not self._stopping.wait(silence_s / 2):
             with contextlib.suppress(JournalError), self._journal.read() as connection:
                 if ended := self._table.end_silent(connection, silence_s):
-                    _log.warning("Transactions of bridges that went silent are ended: %d", ended)
+                    _log.warning("Transactions of silent bridges were ended: %d", ended)

@@ -193,9 +193,7 @@ class Liveness:
         liveness._failures = FailureLog.from_wire(kept.failures)
         for worker, state in workers.items():
             if state.standing is WorkerStanding.ALIVE and worker.role not in liveness._roles:
-                raise wire.StateRefused(
-                    f"it watches no role {worker.role!r}, of which a worker lives"
-                )
+                raise wire.StateRefused(f"it has no role {worker.role!r}, of which a worker lives")
         return liveness
 
     def _lost(

@@ -130,8 +130,8 @@ class GrowingTables:
             if not self._is_full:
                 self._is_full = True
                 _log.warning(
-                    "The run has more than %d tables of samples: %s and further ones stand only "
-                    "at their steps, without a table of all steps.",
+                    "The run has more than %d tables of samples: %s and further ones are only at "
+                    "their steps, without a table of all steps.",
                     MAX_TABLES,
                     key,
                 )
