@@ -34,16 +34,16 @@ class _Command(NamedTuple):
     extra: str
 
 
-_COMMANDS: Final = {
+COMMANDS: Final = {
     "run": _Command("run a command and write what it reports to one tracker run", "bridge"),
     "bridge": _Command(
-        "take OTLP from anywhere and write one tracker run per experiment", "bridge"
+        "receive OTLP from any sender, write one tracker run per experiment", "bridge"
     ),
     "demo": _Command(
-        "a real asynchronous GRPO run on this machine, ending in one tracker run", "demo"
+        "train a small policy by GRPO on this machine, ending in one tracker run", "demo"
     ),
     "diagnose": _Command(
-        "diagnose a run: find its faults, and the worker and phase at fault", "bridge"
+        "find what makes a run slow or bad: worker, phase and evidence", "bridge"
     ),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
@@ -111,7 +111,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"otel-rl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, command in _COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name == chosen:
             _module(name).add_parser(commands)
         else:
@@ -126,4 +126,4 @@ def _module(name: str) -> "ModuleType":
         library = (exc.name or "").partition(".")[0]
         if library in ("", "otel_rl"):
             raise
-        raise MissingExtra(f"`otel-rl {name}`", library, _COMMANDS[name].extra) from exc
+        raise MissingExtra(f"`otel-rl {name}`", library, COMMANDS[name].extra) from exc

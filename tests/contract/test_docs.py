@@ -141,7 +141,7 @@ def test_every_fragment_is_of_a_kind_that_towncrier_knows() -> None:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    return {name: _command_parser(name) for name in main._COMMANDS}
+    return {name: _command_parser(name) for name in main.COMMANDS}
 
 
 def _command_parser(name: str) -> argparse.ArgumentParser:
