@@ -86,6 +86,11 @@ class ExperimentKey:
     def __str__(self) -> str:
         return f"{self.experiment}/{self.trial}"
 
+    @property
+    def title(self) -> str:
+        """Name of the run in a tracker: the experiment alone if the trial is the default."""
+        return self.experiment if self.trial == "default" else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

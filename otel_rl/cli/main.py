@@ -42,9 +42,7 @@ COMMANDS: Final = {
     "demo": _Command(
         "train a small policy by GRPO on this machine, ending in one tracker run", "demo"
     ),
-    "diagnose": _Command(
-        "find what makes a run slow or bad: worker, phase and evidence", "bridge"
-    ),
+    "diagnose": _Command("find what makes a run slow or bad: worker, phase and evidence", "bridge"),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
     "archive": _Command("write and list the Parquet files with every value of a run", "archive"),

@@ -9,7 +9,14 @@ from typing import NamedTuple
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
-__all__ = ["WantedRun", "add_run_names", "steps", "wanted_run"]
+__all__ = ["WantedRun", "add_run", "add_run_names", "steps", "wanted_run"]
+
+
+def add_run(
+    parser: argparse.ArgumentParser, meaning: str = "default: the most recently active run"
+) -> None:
+    """Add the argument for a run; ``meaning`` is its help."""
+    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help=meaning)
 
 
 def add_run_names(parser: argparse.ArgumentParser) -> None:

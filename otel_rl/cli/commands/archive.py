@@ -17,6 +17,7 @@ from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
+from otel_rl.cli.wanted_run import add_run
 from otel_rl.errors import ConfigError, JournalError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
@@ -39,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: every run")
+    add_run(parser, "default: every run")
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.reader import (
 )
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
+from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -68,12 +68,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="default: the most recently active run",
-    )
+    add_run(parser)
     add_run_names(parser)
     parser.add_argument(
         "--steps", type=steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"

@@ -25,7 +25,7 @@ from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_lookup import FoundRun, find_runs, opened, removed
-from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
+from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
@@ -61,12 +61,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="default: the most recently active run",
-    )
+    add_run(parser)
     add_run_names(parser)
     parser.add_argument(
         "--perfetto", action="store_true", required=True, help="as Chrome trace JSON"

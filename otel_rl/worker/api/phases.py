@@ -23,6 +23,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
+from otel_rl.worker.api.async_block import AsyncBlock
 from otel_rl.worker.api.decorator import timed
 from otel_rl.worker.api.phase_spans import (
     SCOPE_NAME,
@@ -63,13 +64,10 @@ _WHY: Final = {
 }
 
 
-class _Block:
+class _Block(AsyncBlock):
     """``with`` or ``async with`` block that never raises. Reentrant."""
 
-    __slots__ = ("__weakref__",)
-
-    def __enter__(self) -> Self:
-        raise NotImplementedError
+    __slots__ = ()
 
     def __exit__(
         self,
@@ -102,17 +100,6 @@ class _Block:
                     end_span(flow, frame, error)
         except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(failure)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
         raise NotImplementedError

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
+from otel_rl.bridge.delivery.local_files.journal_mark import check_journal
 from otel_rl.bridge.delivery.tensorboard.event_file import EventFile
 from otel_rl.bridge.delivery.tensorboard.settings import validate
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
@@ -62,7 +63,13 @@ class TensorBoardTracker:
             self._directory.mkdir(parents=True, exist_ok=True)
             path = self._directory / f"events.out.tfevents.otel_rl.{run.run_id}"
             self._file = EventFile(path, self._accepts)
-            self._check_journal(run)
+            check_journal(
+                self._directory / "otel_rl.journal",
+                run.journal,
+                rows=self._next_row,
+                place=self._directory,
+                kind="directory",
+            )
             self._file.cut_off()
         except OSError as exc:
             raise not_opened(self._directory, exc, self._directory) from exc
@@ -133,20 +140,6 @@ class TensorBoardTracker:
             file.append(messages)
         except OSError as exc:
             raise self._unavailable(exc) from exc
-
-    def _check_journal(self, run: RunInfo) -> None:
-        """Refuse to append to the rows of another journal."""
-        sidecar = self._directory / "otel_rl.journal"
-        written_from = sidecar.read_text().strip() if sidecar.exists() else ""
-        if not run.journal or written_from == run.journal:
-            return
-        if self._next_row:
-            raise TrackerRejected(
-                f"{self._directory}: has {self._next_row} rows of another journal.",
-                hint="Give the trial another name, move the directory away, or start the bridge "
-                "with the data directory that it was written from.",
-            )
-        sidecar.write_text(f"{run.journal}\n")
 
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
         return unavailable(self._directory, exc, self._directory)

@@ -19,7 +19,7 @@ from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.trackio.store import Alert, Entry, LocalStore, RemoteStore, Store
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
-from otel_rl.records import CONSOLE, Description, ExperimentKey, Row, Table, Value
+from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable, redacted
 
 __all__ = ["TrackioTracker"]
@@ -52,7 +52,7 @@ class TrackioTracker:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._run_id, self._journal = run.run_id, run.journal
         project, place = self._settings.project, self._settings.place(os.environ)
-        name = _name(run.key)
+        name = run.key.title
         if place:
             self._store = RemoteStore(
                 place,
@@ -227,10 +227,6 @@ class TrackioTracker:
         if self._store is None:
             raise TrackerUnavailable("The Trackio run is not open.")
         return self._store
-
-
-def _name(key: ExperimentKey) -> str:
-    return key.experiment if key.trial == ExperimentKey("").trial else str(key)
 
 
 def _directory() -> str:
