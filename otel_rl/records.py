@@ -560,7 +560,7 @@ class WorkerFailure:
         """Return the failure that the last ones follow from: the first error of an ended worker.
 
         Its peers hang or are killed because of it, so those without an exit report come second.
-        Unless the errors tell that a peer is gone: then it is one that had stopped before them.
+        If the errors report a lost peer, it is a worker that had stopped before them.
         An interrupt comes before all: others fail by it.
         """
         lasting = [one for one in failures if one.recovery_s is None]
@@ -812,7 +812,7 @@ class Row:
         tables: Tracker key to table. A row has either values or tables.
         labels: Tracker key to text.
         devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
-        new_keys: Meaning of keys of this and later rows, told once in each opening of the tracker.
+        new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
     """
 

@@ -1,4 +1,4 @@
-"""Makes the batches of requests durable, and says so to whoever makes rows of them."""
+"""Makes the batches of requests durable, and notifies the stage that makes rows of them."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

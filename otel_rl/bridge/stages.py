@@ -157,7 +157,7 @@ def diagnosis(
         every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
         experiments=lambda: [key for key in rows.experiments() if run_store.is_ours(key)],
         progress=rows.progress,
-        tell=rows.findings.tell,
+        report=rows.findings.add,
         counters=counters,
         clock_ns=clock_ns,
     )

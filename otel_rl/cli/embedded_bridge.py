@@ -107,7 +107,7 @@ def _page(settings: BridgeSettings) -> Page | None:
     """Return the page with the runs, where its extra is installed."""
     if not settings.view.enabled or importlib.util.find_spec("plotly") is None:
         return None
-    from otel_rl.view.process import BridgePage  # of no use to a bridge without it
+    from otel_rl.view.page_process import BridgePage  # of no use to a bridge without it
 
     return BridgePage(settings)
 
@@ -267,7 +267,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
 
 @contextmanager
 def _news(bridge: Bridge) -> Iterator[None]:
-    """Say now and then what is left to write, and for how long at most."""
+    """Print now and then what is left to write, and for how long at most."""
     until_s = time.monotonic() + bridge.settings.stop_timeout_s
     is_done = threading.Event()
 

@@ -6,7 +6,7 @@ The section ``folds`` of a table:
     kept      attributes that are part of a key
     classes   those whose numbers are kept as their class: 204 is 2xx
 
-All others, such as a peer and its port, only tell series apart.
+All others, such as a peer and its port, only distinguish series.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class _Fold:
 
 
 def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
-    """Return the attributes that are part of a key, and those that only tell series apart.
+    """Return the attributes that are part of a key, and those that only distinguish series.
 
     Args:
         name: Of the metric.

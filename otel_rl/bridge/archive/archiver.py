@@ -50,7 +50,7 @@ _LOG_EVERY_S: Final = 60.0
 
 
 class ArchiveUnwritable(Exception):
-    """The child process could not write a file; its text says why."""
+    """The child process could not write a file; its text is the reason."""
 
 
 class _File(NamedTuple):
@@ -240,7 +240,7 @@ class Archiver:
         timer = threading.Timer(_TIMEOUT_S, process.kill)
         timer.start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # its answers say what is written
+            with contextlib.suppress(BrokenPipeError):  # its answers list what is written
                 for file in files:
                     damaged += self._send(file, process.stdin)
                 process.stdin.flush()

@@ -23,7 +23,7 @@ from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json, parse_json
 from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
@@ -40,7 +40,10 @@ _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory
 # Waiting large requests take at most one thread in this many; the rest serve all others.
 _THREADS_OF_ONE_LARGE = 8
 
-_NEW = (Refusal.TOO_MANY_EXPERIMENTS, "")  # perhaps: whoever may wait for the journal finds out
+_NEW = (
+    Refusal.TOO_MANY_EXPERIMENTS,
+    "",
+)  # perhaps: a thread that may wait for the journal finds out
 
 _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
 
@@ -194,7 +197,7 @@ class IngestPipeline:
         return None if validated is None or kept is None else (validated, kept)
 
     def known_was_kept(self, validated: Validated) -> Validated:
-        """Count a request of ``take_known`` that is durable. Returns what its sender is told."""
+        """Count a request of ``take_known`` that is durable. Returns the answer to its sender."""
         self._experiments.keep([batch.experiment for batch in validated.batches])
         return self._counted(Signal.METRICS, validated)
 
@@ -224,7 +227,7 @@ class IngestPipeline:
         self._counters.add(Counter.EXCEPTIONS, reason=where)
         if self._may_log():
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
-        return answer, "The bridge failed to store the request. Its log says why."
+        return answer, "The bridge failed to store the request. See its log."
 
     def _parsed(
         self,

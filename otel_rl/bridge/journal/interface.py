@@ -87,7 +87,7 @@ class Journal(Protocol):
 
     @property
     def identity(self) -> str:
-        """Random, made with the database: tells a run of this journal from one of another."""
+        """Random, made with the database: marks the runs of this journal."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class Journal(Protocol):
             JournalFull: There is no room, in the bound or on the disk. Nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
             JournalUnavailable: The database is unreachable. Nothing was written, or all was:
-                only a read can tell.
+                only a read can find out.
             Exception: What ``function`` raised. Nothing was written.
         """
         ...

@@ -98,7 +98,7 @@ _PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the
 _MEASURED_FOR_S: Final = 1.0  # the size changes by what others do, too
 
 
-# Of a connection that is refused, libpq tells the text alone. In another language it is "away".
+# Of a refused connection, libpq gives the text alone. In another language it counts as unreachable.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
@@ -183,7 +183,7 @@ class PostgresJournal:
 
     def _write(self, function: Callable[[Connection], _T]) -> _T:
         for attempt in range(_ATTEMPTS):
-            with _told(), self._pool.borrowed() as borrowed:
+            with _translated_errors(), self._pool.borrowed() as borrowed:
                 try:
                     # What needs no answer is sent with what comes next.
                     with borrowed.pipeline(), borrowed.transaction():
@@ -201,7 +201,7 @@ class PostgresJournal:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """See ``Journal.read``."""
-        with _told(), self._pool.borrowed() as borrowed:
+        with _translated_errors(), self._pool.borrowed() as borrowed:
             yield _Connection(borrowed)
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
@@ -285,7 +285,7 @@ class _Pool:
         try:
             connection = psycopg.connect(
                 self._url,
-                autocommit=True,  # reads are single statements; writes say where they begin
+                autocommit=True,  # reads are single statements; writes begin explicitly
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 keepalives_idle=_PROBE_S,
                 keepalives_interval=_PROBE_S,
@@ -371,7 +371,7 @@ def _size(connection: Connection) -> int:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Convert errors of the server to the journal's. Errors of a statement pass unchanged."""
     try:
         yield
@@ -411,7 +411,7 @@ def _gone(exc: Exception) -> JournalGone:
 
 
 def _is_alive(connection: _Server) -> bool:
-    """Return whether the connection is open, as far as the socket tells."""
+    """Return whether the connection is open, by the state of its socket."""
     if connection.closed:
         return False
     waiting = poll()

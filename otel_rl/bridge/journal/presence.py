@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalPresence:
-    """Last known presence of a journal's files or tables. Any thread may tell and ask."""
+    """Last known presence of a journal's files or tables. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._gone: JournalGone | None = None

@@ -29,7 +29,7 @@ __all__ = [
     "span_parts",
 ]
 
-_TABLE_MARK: Final = b':[["'  # its columns; a label or value with it is told by decoding
+_TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
 
 

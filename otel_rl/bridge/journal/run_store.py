@@ -61,7 +61,7 @@ class RunStore:
         journal: Where they are.
         max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
         owners: Says which runs this bridge may write.
-        clock_ns: Nanoseconds since the epoch, for what a person is told.
+        clock_ns: Nanoseconds since the epoch, for messages.
         room: Holds tenants to their shares.
     """
 
@@ -216,7 +216,7 @@ class RunStore:
 
     @property
     def identity(self) -> str:
-        """The journal's own, so that a tracker can tell its rows from those of another."""
+        """The journal's own, so that a tracker can distinguish its rows from those of another."""
         return self._journal.identity
 
     def _number(self, key: ExperimentKey, expression: str) -> int:

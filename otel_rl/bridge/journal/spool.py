@@ -111,7 +111,7 @@ class Spool:
         return insert
 
     def waiting(self) -> Sequence[ExperimentKey]:
-        """The experiments that have batches, in the order in which they were first heard of."""
+        """The experiments that have batches, in the order of their first batch."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE run_id IN"

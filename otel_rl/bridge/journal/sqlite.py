@@ -3,7 +3,7 @@
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
 * Nothing is acknowledged that cannot be found again: the files at the path must be those that are
-  written. SQLite goes on writing to a file that was removed, and says nothing.
+  written. SQLite goes on writing to a file that was removed, without an error.
 
 One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
 and see everything whose ``write`` has returned.
@@ -96,7 +96,7 @@ class SqliteJournal:
 
     @property
     def identity(self) -> str:
-        """Random, made with the file: tells a run of this journal from one of another."""
+        """Random, made with the file: marks the runs of this journal."""
         return self._identity
 
     @property
@@ -228,7 +228,7 @@ def _size(connection: Connection) -> int:
 
 
 class _Work:
-    """One function that waits for the database, and what to tell who waits for it."""
+    """One function that waits for the database, and the result for its caller."""
 
     __slots__ = ("fail", "run")
 

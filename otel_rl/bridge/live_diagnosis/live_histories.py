@@ -46,7 +46,7 @@ class Looked(NamedTuple):
 
 @dataclass(slots=True)
 class _Live:
-    """What was read of a run.
+    """History of a run, as far as it is read.
 
     Attributes:
         history: Of it.

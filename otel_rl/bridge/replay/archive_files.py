@@ -48,7 +48,7 @@ class TimedPoint(NamedTuple):
 
 @dataclass(slots=True)
 class ArchivedWorker:
-    """Worker of the run, as far as its values tell.
+    """Worker of the run, as far as its values identify it.
 
     Attributes:
         worker: The process.

@@ -155,7 +155,7 @@ class Aligner:
         Args:
             now_ns: The bridge's clock.
             everything: Also close incomplete rows: no more data will come.
-            at_most: Approximate number of values; ``has_more`` tells whether some were left.
+            at_most: Approximate number of values; ``has_more`` is set if some were left.
             report: The bridge's report, by tracker key. It goes into the last complete row; with
                 ``everything``, into a row of its own if there is none.
         """
@@ -211,17 +211,17 @@ class Aligner:
         def missed() -> Mapping[str, tuple[int, int]]:
             """Return the instances of workers whose last spans may be missing, and time ranges."""
             found = {
-                worker.instance: state.unheard_ns(now_ns, is_over=everything)
+                worker.instance: state.silent_ns(now_ns, is_over=everything)
                 for worker, state in self._intake.series.workers.states.items()
             }
-            return {instance: unheard for instance, unheard in found.items() if unheard is not None}
+            return {instance: silent for instance, silent in found.items() if silent is not None}
 
         return self.state.span_window.close(
             self._intake.axis.role, self.settings, now_ns, missed, everything=everything
         )
 
     def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
-        """Remove and return what is to be told in the run, at its newest time."""
+        """Remove and return notes for the run, at its newest time."""
         intake = self._intake
         findings = self.state.findings.take()
         warnings, intake.warnings = intake.warnings, []

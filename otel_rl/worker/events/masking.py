@@ -1,4 +1,4 @@
-"""Masks secrets in what a worker tells of its start: arguments, lines of text."""
+"""Masks secrets in the arguments and lines of text that a worker sends about its start."""
 
 import re
 from collections.abc import Sequence

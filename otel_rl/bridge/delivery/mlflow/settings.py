@@ -36,7 +36,7 @@ class MlflowSettings:
         """Read the attributes of a run.
 
         Raises:
-            ConfigError: An unknown name, or a store that cannot tell repeated values.
+            ConfigError: An unknown name, or a store that cannot recognise repeated values.
         """
         settings = parse_options("mlflow", cls, attributes, secret_hint=_SECRET_HINT)
         uri = settings.uri(os.environ)

@@ -1,4 +1,4 @@
-"""Failures of one run's delivery: the pause after each, and who is told of it."""
+"""Failures of one run's delivery: the pause after each, its log line and stored error."""
 
 import logging
 import math

@@ -25,9 +25,9 @@ from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
 from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
-from otel_rl.bridge.ingest.peers import address_of
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.sender_address import address_of
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import JournalClosed
 from otel_rl.signals import Signal

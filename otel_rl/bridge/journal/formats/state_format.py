@@ -11,7 +11,7 @@ Rules for a change, see ``docs/adr/0011-state-is-messagepack.md``:
   what a journal of before means. None is removed, moved or given another meaning or type.
 * Every change raises ``FORMAT`` in ``schema.py``, so that an older bridge refuses the journal
   instead of dropping what it does not know.
-* What cannot be said so gets another ``VERSION`` and structs of its own beside these.
+* A change that cannot be made so gets another ``VERSION`` and structs of its own beside these.
 """
 
 import sys
@@ -138,7 +138,7 @@ Attributes = tuple[tuple[str, str], ...]
 
 
 class StateRefused(Exception):
-    """The bytes are no state that a bridge has written. Its text says what is wrong with them."""
+    """The bytes are no state that a bridge has written. Its text names what is wrong with them."""
 
 
 class _Array(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -165,7 +165,7 @@ class Moments(
         "squares": "s",
     },
 ):
-    """Moments of many values. A map, which tells it from a list of values."""
+    """Moments of many values. A map, to distinguish it from a list of values."""
 
     count: Count
     total: Number
@@ -499,7 +499,7 @@ class WorkerColumns(_Array, frozen=True, gc=False):
 
 
 class UnitChange(_Array, frozen=True, gc=False):
-    """A second unit of a metric, of which the run is not told yet."""
+    """A second unit of a metric, of which the run has no note yet."""
 
     key: str
     unit: str

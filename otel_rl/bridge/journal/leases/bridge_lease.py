@@ -5,7 +5,7 @@
                        v
                      lost                             another has it, or might have it by now
 
-* The database's clock alone says when a lease has ended. A bridge trusts its own monotonic clock
+* The database's clock alone decides when a lease has ended. A bridge trusts its own monotonic clock
   for one thing: it stops ``_MARGIN`` of a lease before the database can have given it away, counted
   from before it asked for it.
 * Each turn of a run has a number, the epoch, which is larger than that of the turn before. What an
@@ -39,7 +39,7 @@ _MARGIN: Final = 1 / 3
 _RENEWALS: Final = 3  # in the time of a lease
 _MAX_PAUSE_S: Final = 1.0  # a run without an owner waits at most this long to be looked at
 
-_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow says more within it
+_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow sends more within it
 
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
 

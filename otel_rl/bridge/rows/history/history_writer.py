@@ -66,7 +66,7 @@ class HistoryWriter:
         self._forgotten_ns = 0
         self._begin()
         self._lost: set[Worker] | None = set()
-        self._told: tuple[Sequence[WorkerFailure], str] = (), ""
+        self._reported: tuple[Sequence[WorkerFailure], str] = (), ""
 
     def _begin(self) -> None:
         self._made_ns = 0
@@ -224,8 +224,8 @@ class HistoryWriter:
             status: Of the run, by its workers.
             attempt: In progress.
         """
-        news = [one for one in failures if one not in self._told[0]]
-        has_ended = status not in {"", ExperimentStatus.RUNNING, self._told[1]}
+        news = [one for one in failures if one not in self._reported[0]]
+        has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
         new = self._rows or self._steps or self._measured or self._spans or news or has_ended
         is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
         if not max_bytes:
@@ -246,7 +246,7 @@ class HistoryWriter:
             status,
             attempt,
         )
-        self._told = failures, status
+        self._reported = failures, status
         within = self._within
         self._begin()
         self._made_ns, self._within = now_ns, within

@@ -89,7 +89,7 @@ class SpanWindow:
         """Explain a bounded number of steps of ``role`` whose spans have had time to arrive.
 
         Args:
-            role: Role of the steps; empty if no metric has told one.
+            role: Role of the steps; empty if no metric has one.
             settings: How long to wait for spans.
             now_ns: The bridge's clock.
             missed: Returns the instances of workers whose last spans may never arrive, and the time

@@ -138,7 +138,7 @@ class WorkerState:
             if newest is None or self.newest_step > newest:
                 self.unsettled.append((received_ns, self.newest_step))
 
-    def unheard_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
+    def silent_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
         """Return the time range of spans that may never arrive; None if it is alive.
 
         Args:

@@ -310,7 +310,7 @@ def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
     sparing.spool.append([batch(A, 1)])
     sparing.run(0.1)
     assert sparing.spool.pending() == 1
-    sparing.drain.findings.tell(A, SLOW)
+    sparing.drain.findings.add(A, SLOW)
     sparing.run(0.1)
     assert sparing.spool.pending() == 0
 
@@ -780,7 +780,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunStore, "commit", undo)
-        bench.drain.findings.tell(A, SLOW)
+        bench.drain.findings.add(A, SLOW)
         for _ in range(3):
             with contextlib.suppress(JournalFull):
                 bench.run(seconds=2)
@@ -789,7 +789,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
         bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
     bench.restart()
-    bench.drain.findings.tell(A, SLOW)  # what a bridge finds that has just begun is no news
+    bench.drain.findings.add(A, SLOW)  # what a bridge finds that has just begun is no news
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
 
@@ -798,7 +798,7 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
     bench.spool.append([broken(A), broken(A)])
-    bench.drain.findings.tell(A, SLOW)
+    bench.drain.findings.add(A, SLOW)
     bench.run(seconds=2)
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
@@ -807,8 +807,8 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
 def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.findings.tell(A, SLOW)
-    bench.drain.findings.tell(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.drain.findings.add(A, SLOW)
+    bench.drain.findings.add(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
 

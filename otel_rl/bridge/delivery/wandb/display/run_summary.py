@@ -2,8 +2,8 @@
 
 W&B's own summary is the last value of each key. That of a queue at the end of a run is 0, and the
 best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
-when a run is resumed, and one NaN stays in them for good. So the registry says what the summary of
-a metric is, and it is computed here and set explicitly, after each batch of rows.
+when a run is resumed, and one NaN stays in them for good. So the registry defines the summary of a
+metric, which is computed here and set explicitly, after each batch of rows.
 
     max, min, mean    {"max": 0.9, "last": 0.7}, without NaN and infinities
     last_step         the last value up to the end of the last training step
