@@ -189,7 +189,7 @@ class Bridge:
         return self._delivery.status()
 
     def left(self) -> Left:
-        """Return what is not written yet. Any thread may call it, during ``stop`` too.
+        """Return the unwritten requests and rows. Any thread may call it, during ``stop`` too.
 
         Raises:
             JournalError: It cannot be read.

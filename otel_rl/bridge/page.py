@@ -32,5 +32,5 @@ class Page(Protocol):
         ...
 
     def stop(self) -> None:
-        """End what would hold up the end of the server. Any thread may call it; idempotent."""
+        """End requests that would delay the server's end. Any thread may call it; idempotent."""
         ...

@@ -51,7 +51,7 @@ def stop_timeout_s(settings: BridgeSettings) -> float:
 
 
 class RowThread:
-    """Makes rows of what waits in the spool. Other threads call the public methods.
+    """Makes rows of the batches in the spool. Other threads call the public methods.
 
     Args:
         settings: Of the bridge.
@@ -201,7 +201,7 @@ class RowThread:
             time.sleep(_TICK_S)
 
     def _look_last(self) -> None:
-        """Tell the runs that have ended what is found out about them."""
+        """Give findings to the runs that have ended."""
         if self._diagnosis.look_last():
             while self._rows.round(self._clock_ns()):
                 pass

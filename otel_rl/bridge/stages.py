@@ -122,7 +122,7 @@ def retention(
     tenant: Callable[[ExperimentKey], str],
     busy: Callable[[], Collection[ExperimentKey]],
 ) -> Retention:
-    """Return what chooses the ended runs to remove; ``busy`` are those that still have work."""
+    """Return the chooser of ended runs to remove; ``busy`` are those that still have work."""
     journal = settings.journal
     ended_bytes = int(journal.max_ended_share * journal.max_bytes)
 

@@ -267,7 +267,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
 
 @contextmanager
 def _news(bridge: Bridge) -> Iterator[None]:
-    """Print now and then what is left to write, and for how long at most."""
+    """Print the remaining work and time from time to time."""
     until_s = time.monotonic() + bridge.settings.stop_timeout_s
     is_done = threading.Event()
 
@@ -288,7 +288,7 @@ def _news(bridge: Bridge) -> Iterator[None]:
 
 
 def left_in_words(left: Left, seconds: float) -> str:
-    """Return what is left to write, and the time for it, in words."""
+    """Return the remaining work and time, in words."""
     parts = [_many(left.requests, "request")] if left.requests else []
     if left.rows:
         parts.append(_many(left.rows, "row"))

@@ -99,7 +99,7 @@ def _point_signals(
     grpc: str | None,
     prefers_grpc: bool,
 ) -> None:
-    """Add what a signal needs that has another protocol than ``common``."""
+    """Add the variables of a signal whose protocol differs from ``common``."""
     for signal in Signal:
         prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
         if environment.get(f"{prefix}ENDPOINT"):

@@ -127,7 +127,7 @@ def _section(spec: KeySpec) -> str:
 
 
 def _panel_of(spec: KeySpec) -> tuple[object, ...]:
-    """Return what keys of one panel have in common."""
+    """Return the common parts of the keys of one panel."""
     kind = spec.statistic if spec.statistic in _APART else ""
     common = (spec.name or spec.key, spec.unit, spec.axis, kind)
     match _rule(spec).join:

@@ -66,7 +66,7 @@ class Answers:
         return diagnosis(found, steps, now=now, now_ns=self._clock_ns())
 
     def why_step(self, scope: Scope, run: str | None, step: int) -> Mapping[str, Any]:
-        """Return what the time of one step went to, beside other steps."""
+        """Return the use of the time of one step, beside other steps."""
         found = self._named(scope, run)
         _check_steps(found, step, step)
         data = self._read(found)

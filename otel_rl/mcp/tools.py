@@ -81,7 +81,7 @@ class _Tools:
     async def why_step(
         self, ctx: Context, step: Annotated[int, Field(ge=0)], run: _Run = ""
     ) -> CallToolResult:
-        """Explain the time of one step: critical path, longest phases, what was unusual."""
+        """Explain the time of one step: critical path, longest phases, anomalies."""
         return await self._answer(ctx, lambda of, to: of.why_step(to, run, step))
 
     async def keys(

@@ -149,7 +149,7 @@ class BridgePage:
 
 
 def _handed_over(settings: BridgeSettings) -> dict[str, object]:
-    """Return what the process needs of the settings: no token, but the URL of the database."""
+    """Return the settings that the process needs: no token, but the URL of the database."""
     url = settings.journal.url
     return {
         "data": str(settings.data),

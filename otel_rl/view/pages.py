@@ -1,4 +1,4 @@
-"""Answers what the page asks: one function from a question to bytes, for any server."""
+"""Answers requests of the page: one function from a question to bytes, for any server."""
 
 import gzip
 import logging
@@ -112,7 +112,7 @@ class Pages:
         self._journals.close()
 
     def answer(self, question: Question) -> Answer:
-        """Answer a question; what fails is answered, too."""
+        """Answer a question, also if it fails."""
         if question.path == "plotly.js":
             return Answer(200, _plotly(), "text/javascript", "gzip")
         try:

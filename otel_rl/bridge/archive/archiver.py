@@ -1,4 +1,4 @@
-"""Writes what waits in the journal to Parquet files: ``<directory>/<run id>/<file>.parquet``.
+"""Writes waiting values of the journal to Parquet files: ``<directory>/<run id>/<file>.parquet``.
 
 journal ─ parts of a file ─> child process ─ temporary file, sync, rename ─> parts are removed
 
@@ -183,7 +183,7 @@ class Archiver:
 
     @contextlib.contextmanager
     def _failures_counted(self) -> Iterator[None]:
-        """Catch and count failures; what waits is tried again after a pause."""
+        """Catch and count failures; values wait and are retried after a pause."""
         try:
             yield
         except LeaseLost as exc:

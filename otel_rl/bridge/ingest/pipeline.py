@@ -202,7 +202,7 @@ class IngestPipeline:
         return self._counted(Signal.METRICS, validated)
 
     def _counted(self, signal: Signal, admitted: Validated) -> Validated:
-        """Count a request that is durable, and add what became of earlier ones."""
+        """Count a request that is durable, and add the losses of earlier ones to its answer."""
         self._count(signal, admitted)
         points, message = self._overflow.take(admitted.batches)
         if not points:

@@ -107,7 +107,7 @@ class PostgresJournal:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or what else libpq takes.
-        max_bytes: Bound for what comes in, see ``check_room``. It may be exceeded by what all
+        max_bytes: Bound for incoming data, see ``check_room``. It may be exceeded by what all
             bridges take in a second.
         connections: How many this process may have.
 
@@ -220,7 +220,7 @@ class PostgresJournal:
             self._taken_bytes += n_bytes
 
     def size(self) -> int:
-        """Bytes of the batches and of what was made of them; tables and indexes are larger."""
+        """Bytes of the batches and of the rows made of them; tables and indexes are larger."""
         with self.read() as connection:
             return _size(connection)
 
@@ -233,7 +233,7 @@ class PostgresJournal:
 
 
 class _Pool:
-    """Up to so many connections, made when they are needed, thrown away when they fail."""
+    """Bounded pool of connections, made when needed and discarded when they fail."""
 
     def __init__(self, url: str, limit: int) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Run store: numbered rows of each run, the state that made them, and what the run is.
+"""Run store: numbered rows of each run, the state that made them, and the run's metadata.
 
 Everything carries a checksum. What is damaged on the disk harms the run that it belongs to, and no
 other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.

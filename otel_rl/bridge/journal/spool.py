@@ -83,7 +83,7 @@ class Spool:
             raise full
 
     def append_later(self, batches: Sequence[Batch]) -> Future[JournalFull | None] | None:
-        """Begin what ``append`` does, without waiting.
+        """Begin an ``append``, without waiting.
 
         Returns:
             See ``Journal.write_later``. The result is a JournalFull where ``append`` raises one.
@@ -94,7 +94,7 @@ class Spool:
         return self._journal.write_later(self._inserting(batches))
 
     def _inserting(self, batches: Sequence[Batch]) -> Callable[[Connection], JournalFull | None]:
-        """Return what inserts the batches of a request in a transaction."""
+        """Return a function that inserts the batches of a request in a transaction."""
         # In this order everywhere, so that no two wait for each other.
         ordered = sorted(batches, key=lambda batch: batch.experiment)
 

@@ -52,7 +52,7 @@ class SqliteJournal:
 
     Args:
         directory: Created if missing; holds ``JOURNAL_FILE`` and its lock.
-        max_bytes: Bound for what comes in, see ``check_room``. What is made of it may take as much
+        max_bytes: Bound for incoming data, see ``check_room``. What is made of it may take as much
             again.
 
     Raises:
@@ -183,7 +183,7 @@ class SqliteJournal:
             return _size(connection)
 
     def close(self) -> None:
-        """Finish what was accepted, then close. Idempotent."""
+        """Finish accepted writes, then close. Idempotent."""
         with self._closing:
             if self._closed.is_set():
                 return
@@ -242,7 +242,7 @@ class _Work:
 
 
 def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[[], None]) -> None:
-    """Run a group in one transaction; one that fails takes nothing of the others with it.
+    """Run a group in one transaction; a failing member does not undo the others.
 
     Args:
         connection: The writing one.

@@ -92,7 +92,7 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
 
 
 def _keep_to_owner(directory: Path) -> None:
-    """Take from everybody else what an older version, a copy or a backup has let them read."""
+    """Restrict files to their owner that an older version, a copy or a backup has made readable."""
     for name in (JOURNAL_FILE, *(JOURNAL_FILE + end for end in _BESIDE), "lock"):
         path = directory / name
         try:

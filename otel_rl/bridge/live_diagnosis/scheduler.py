@@ -1,4 +1,4 @@
-"""Diagnoses each run as it goes on, and once it stands still; adds the findings to the run.
+"""Diagnoses each live run, and once when it stalls; adds the findings to the run.
 
 A process of its own looks at one run after the other, as soon as there is news and as often as its
 share of the CPU allows.

@@ -1,4 +1,4 @@
-"""Notices that a run may stand still, by how its newest step came on. Time is an argument."""
+"""Notices a possible stall of a run by the progress of its steps. Time is an argument."""
 
 from collections import deque
 from typing import Final
@@ -15,7 +15,7 @@ _MAX_STEPS: Final = 500
 
 
 class StallWatch:
-    """Watches one run. A stall is noticed once: what is known of it later is for the next look."""
+    """Watches one run. A stall is noticed once; later details are for the next diagnosis."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[int, float]] = deque(maxlen=_MAX_STEPS)

@@ -84,7 +84,7 @@ class ArchiveFiles:
 
     @property
     def digest(self) -> str:
-        """Return what changes when a file is added."""
+        """Return a value that changes when a file is added."""
         listed = [(file.name, file.stat().st_size) for file in self.files]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 

@@ -122,7 +122,7 @@ class Aligner:
         self.state.liveness.end(self._intake.series.workers.states, failed=failed)
 
     def close_surplus(self, now_ns: int) -> list[Row]:
-        """Remove and return what is open beyond the bounds. For the middle of a batch.
+        """Remove and return open rows beyond the bounds. For the middle of a batch.
 
         The progress of its workers is known at its end, and complete rows only then.
 
@@ -176,7 +176,7 @@ class Aligner:
         return self._rows([*numeric, *dips, *tables, *analyses, *messages])
 
     def _look_at_workers(self, now_ns: int) -> None:
-        """Look which workers live, and forget those that are gone for long."""
+        """Check the liveness of workers, and forget those that ended long ago."""
         table, lease_ns = self._intake.series, int(self.settings.lease_s * _NS_PER_S)
         for worker in table.workers.states.values():
             worker.clock_is(now_ns)
@@ -230,7 +230,7 @@ class Aligner:
         return [*findings, *warnings]
 
     def _rows(self, closed: list[Closed]) -> list[Row]:
-        """Return the rows of what was closed, in order of time."""
+        """Return the closed rows, in order of time."""
         closed.sort(key=lambda row: row.time_ns)
         if closed:
             self.state.newest_ns = max(self.state.newest_ns, closed[-1].time_ns)

@@ -1,4 +1,4 @@
-"""Catalogue of a run's tracker keys: what each one means, written when it is first in a row.
+"""Catalogue of a run's tracker keys: the meaning of each, written with its first row.
 
 A known key costs one look into a set. A new one is described by its group, or else by the stage
 that made it.

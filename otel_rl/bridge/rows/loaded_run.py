@@ -225,7 +225,7 @@ class LoadedRun:
         )
 
     def committed(self) -> None:
-        """Add the counts of what was committed to the bridge's counters."""
+        """Add the committed counts to the bridge's counters."""
         now, before, add = self.aligner.sample_counts, self.counted, self.counters.add
         for counter, reason, n in (
             (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),

@@ -1,4 +1,4 @@
-"""``otel-rl archive``: writes what waits for the archive, and shows where each run's files are."""
+"""``otel-rl archive``: writes waiting values, and shows where each run's files are."""
 
 import argparse
 import contextlib
@@ -66,7 +66,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _write_waiting(settings: BridgeSettings) -> bool:
-    """Write what stopped bridges have left. Returns whether all of it is written."""
+    """Write the values that stopped bridges have left. Returns whether all are written."""
     if settings.journal.url is not None:
         return True  # a run's values are written by the bridge that has the run
     is_complete = True

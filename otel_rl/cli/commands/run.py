@@ -193,7 +193,7 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _is_in_foreground() -> bool:
-    """Return whether the terminal's keys reach this process, whatever its standard input is."""
+    """Return whether the terminal's keys reach this process, with any standard input."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -167,7 +167,7 @@ class _Reader:
 
 
 def _screen(snapshots: Sequence[Snapshot], *, rows: int | None) -> RenderableType:
-    """Return all of it; what does not fit into so many rows of a terminal is counted."""
+    """Return the whole text; lines beyond the height of the terminal are counted instead."""
     first = snapshots[0]
     runs = snapshots[:_MOST_RUNS]
     workers = first.workers

@@ -272,7 +272,7 @@ class Orchestrator:
         self._stop_newcomers()  # the last counts of those that are gone
 
     def _stop_newcomers(self) -> None:
-        """Stop a replacement that joins only now, and count what the others still do."""
+        """Stop a replacement that joins late, and count the remaining work of the others."""
         for member, message in self._server.receive(timeout_s=TICK_S):
             if isinstance(message, Hello):
                 self._server.send(member, Stop())

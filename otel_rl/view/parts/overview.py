@@ -56,7 +56,7 @@ _LAST_STEPS: Final = 20
 
 
 def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
-    """Return what is known of a run without its history."""
+    """Return the overview of a run without its history."""
     run, key = found.run, found.run.key
     crash = run.description.crash
     idle_s = max(0.0, (now_ns - run.changed_ns) / _NS_PER_S)
@@ -102,13 +102,13 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
 
 
 def step_seconds(data: RunData) -> float | None:
-    """Return how long the last steps took, as their median; None without spans of steps."""
+    """Return the median duration of the last steps; None without spans of steps."""
     last = [step.seconds for step in data.steps[-_LAST_STEPS:]]
     return median(last) if last else None
 
 
 def goodput(found: Found) -> dict[str, Any] | None:
-    """Return what the time of a run's allocation was worth; None if it is unknown."""
+    """Return the goodput of a run; None if it is unknown."""
     with found.open() as connection:
         spent = read_standing(connection, found.id).goodput
     if not in_words(spent):

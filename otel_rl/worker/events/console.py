@@ -53,7 +53,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 @dataclass(slots=True)
 class _Stream:
-    """One of the two streams: its unfinished line, and what it may still send."""
+    """One of the two streams: its unfinished line, and its remaining budget."""
 
     name: str
     partial: str = ""
@@ -104,7 +104,7 @@ class Console:
         self._refilled_s = self._clock_s()
 
     def start(self, owner: object, count: int | None = None) -> None:
-        """Begin to copy what is written to the present streams.
+        """Begin to copy the output of the present streams.
 
         Args:
             owner: Of the copy; an earlier one cannot stop it any more.
@@ -229,7 +229,7 @@ def _report_drops(stream: str, what: str, texts: list[_Text]) -> None:
 
 
 def _visible(line: str) -> str:
-    """Return what a terminal shows of a line in the end, on one line."""
+    """Return the final state of a line as a terminal shows it."""
     line = line.rstrip("\r").rpartition("\r")[2]
     if not line.isprintable():
         line = printable(_ESCAPE.sub("", line), keep="\t")

@@ -1,4 +1,4 @@
-"""Selects what a tracker gets of each row, and under which names. ADR 16.
+"""Selects the values of each row that a tracker gets, and their names. ADR 16.
 
 The catalogue of the run defines each key. Every row is passed on, with its number, also if
 nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
@@ -93,7 +93,7 @@ class KeySelection:
         self._project = project or ProjectKeys()
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows with what is sent of them."""
+        """Return the rows with the values that are sent."""
         known = self._sent.keys()
         new: Sequence[KeySpec] = ()
         if not all(

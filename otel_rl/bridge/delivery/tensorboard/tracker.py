@@ -83,7 +83,7 @@ class TensorBoardTracker:
             self._next_row = rows[-1].number + 1
 
     def describe(self, description: Description, /) -> None:
-        """Append what is known of the run as a text, unless the file has it."""
+        """Append the metadata of the run as a text, unless the file has it."""
         text = _known(description)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         if digest != self._config:
@@ -199,7 +199,7 @@ def _add_text(summary: "Summary", tag: str, text: str) -> None:
 
 
 def _known(description: Description) -> str:
-    """Return what is known of the run, as JSON in Markdown."""
+    """Return the metadata of the run, as JSON in Markdown."""
     crash = description.crash
     known: dict[str, object] = {
         "config": description.config,

@@ -236,7 +236,7 @@ def _directory() -> str:
 
 
 def _known(description: Description) -> dict[str, Value]:
-    """Return what is known of the run, apart from its config."""
+    """Return the metadata of the run, apart from its config."""
     crash = description.crash
     known: dict[str, Value] = {
         "notes": description.notes,

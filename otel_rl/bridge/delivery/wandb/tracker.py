@@ -163,7 +163,7 @@ class WandbTracker:
                 run.summary.update(shown)
 
     def _write_with_more(self, row: Row, line: dict[str, object]) -> None:
-        """Log a row that comes with more than numbers and texts."""
+        """Log a row with tables, alerts or console lines."""
         run, display = self._opened(), self._display
         assert display is not None
         lines = self._console.of(row)

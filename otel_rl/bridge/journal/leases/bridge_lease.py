@@ -122,12 +122,12 @@ class BridgeLeases:
             thread.start()
 
     def settle(self, keys: Collection[ExperimentKey]) -> None:
-        """These need no owner until something new comes: give back those that are ours."""
+        """Give back these runs if they are ours: they need no owner until new data arrives."""
         with self._changing:
             self._settled.update(keys)
 
     def claim_no_more(self) -> None:
-        """Keep what is owned, and leave new runs to the others."""
+        """Keep the owned runs, and leave new ones to the other bridges."""
         self._claims = False
 
     def stop(self) -> None:
@@ -157,7 +157,7 @@ class BridgeLeases:
             self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
 
     def turn(self) -> None:
-        """Renew what is due, and claim what is free. A thread does so, if any was started.
+        """Renew due leases, and claim free runs. A started thread does so.
 
         Raises:
             JournalError: The database is unreachable; what is held ends by itself.
@@ -223,7 +223,7 @@ class BridgeLeases:
             self.let_go()
 
     def let_go(self) -> None:
-        """Let go of what could not be renewed in time. A thread does so, if any was started."""
+        """Give up leases that could not be renewed in time. A started thread does so."""
         now = self._monotonic()
         with self._changing:
             ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
@@ -236,7 +236,7 @@ class BridgeLeases:
     # The third.
 
     def _end_silent(self) -> None:
-        """End transactions that the server waits for, so that no renewal comes too late by them."""
+        """End transactions that the server waits for, so that none delays a renewal."""
         silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
         while not self._stopping.wait(silence_s / 2):
             with contextlib.suppress(JournalError), self._journal.read() as connection:

@@ -1,4 +1,4 @@
-"""Places of the workers of a role: how long each was held, and what its processes did there. Pure.
+"""Places of the workers of a role: time for which each was held, and its use. Pure.
 
 trainer/0   |-- first process --|   gap   |-- second process --|
             begun             exported                       exported
@@ -70,7 +70,7 @@ class Place:
         self.is_held = is_held
 
     def spent(self, until_ns: int) -> tuple[float, float, float]:
-        """Return wall time, and what of it was productive and overhead, in seconds.
+        """Return wall time, productive time and overhead, in seconds.
 
         Args:
             until_ns: Last sign of the role.

@@ -110,7 +110,7 @@ class _Role:
 
 
 class _Clock(NamedTuple):
-    """A series of phases, with what it adds to."""
+    """A series of phases, and the part of the time that it adds to."""
 
     kind: int
     role: _Role
@@ -240,7 +240,7 @@ class Goodput:
         return spent
 
     def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
-        """Return what a series adds to; None for a phase within another."""
+        """Return the part that a series adds to; None for a phase within another."""
         kind = self._kind(stream.group)
         found = None if kind is None else self._found(stream.worker, time_ns)
         if kind is None or found is None:

@@ -40,7 +40,7 @@ _MAX_ROLES = 256
 
 
 class Liveness:
-    """Leases of the workers of one experiment, and what follows for its roles and its status."""
+    """Leases of the workers of one experiment, from which roles and status follow."""
 
     def __init__(self) -> None:
         self._roles: dict[str, RoleLiveness] = {}

@@ -24,7 +24,7 @@ _LOG_FAILURES_NS = 60_000_000_000
 
 
 class RowCommits:
-    """Writes commits to the run store, and reports what is then durable.
+    """Writes commits to the run store, and reports durable rows.
 
     Args:
         run_store: Destination of rows.

@@ -42,7 +42,7 @@ class _Trouble:
 
 
 class RunTroubles:
-    """Decides how a run goes on after something went wrong with it.
+    """Decides how a run continues after a failure.
 
     Args:
         runs: In memory.

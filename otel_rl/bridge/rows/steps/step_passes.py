@@ -144,7 +144,7 @@ class StepPasses:
         closed_through: int | None,
         received_ns: int,
     ) -> None:
-        """Detect whether a worker has gone back with these samples.
+        """Detect whether these samples show that a worker has gone back to an earlier step.
 
         Args:
             stream: Stream of the samples.

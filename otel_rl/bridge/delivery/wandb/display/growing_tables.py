@@ -189,7 +189,7 @@ class GrowingTables:
 def _record(
     line: str,
 ) -> tuple[int, str, Sequence[str], Sequence[Sequence[Value]]] | None:
-    """Return what a line holds; None for one that a crash has torn."""
+    """Return the content of a line; None if a crash has cut it."""
     try:
         row, key, columns, samples = json.loads(line)
     except ValueError:

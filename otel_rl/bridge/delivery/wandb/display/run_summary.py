@@ -76,7 +76,7 @@ class _Value:
             self.best = _EXTREMES[Summary(self.kind)](self.best, value)
 
     def settle(self, time_ns: int) -> bool:
-        """Settle what was so at a time. Returns whether there was anything."""
+        """Settle the values of a time. Returns whether there were any."""
         before = len(self.pending)
         while self.pending and self.pending[0][0] <= time_ns:
             self.settled = self.pending.pop(0)[1]
@@ -94,7 +94,7 @@ class _Value:
         return {self.kind: best, "last": _as_shown(self.last)}
 
     def continue_from(self, shown: object) -> None:
-        """Continue from what the server has."""
+        """Continue from the server's summary."""
         if self.kind == Summary.LAST_STEP:
             self.settled = _number(shown)
         elif self.kind == Summary.PEAK:
@@ -177,7 +177,7 @@ class RunSummary:
         self._write()
 
     def changed(self) -> dict[str, object]:
-        """Return what W&B is to show instead of last values, after the rows were given to it."""
+        """Return the values that W&B shows instead of last values, once it has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
         self._changed.clear()
         return {key: value for key, value in shown.items() if value is not None}
