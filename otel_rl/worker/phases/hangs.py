@@ -130,6 +130,6 @@ class HangWatch:
             view.phase,
             view.step,
             view.phase_age_ns / _NS_PER_S,
-            stack_of(*timeline.flow),
+            stack_of(timeline.flow.thread, timeline.flow.task),
             collective_in_words(self._environ, since_ns),
         )
