@@ -177,7 +177,7 @@ class TrackerKind:
         patience: Timeouts of a run with these attributes.
         home: Returns, from the environment, the directory where the users of the tracker expect its
             files; None for the bridge's data directory. Only for a bridge inside a command.
-        lacks: What it cannot hold, as a list; printed once when a bridge starts.
+        lacks: What it cannot hold, as a list; said once when a bridge starts.
     """
 
     name: str

@@ -197,7 +197,7 @@ class IngestPipeline:
         return None if validated is None or kept is None else (validated, kept)
 
     def known_was_kept(self, validated: Validated) -> Validated:
-        """Count a request of ``take_known`` that is durable. Returns the answer to its sender."""
+        """Count a request of ``take_known`` that is durable. Returns what its sender is told."""
         self._experiments.keep([batch.experiment for batch in validated.batches])
         return self._counted(Signal.METRICS, validated)
 

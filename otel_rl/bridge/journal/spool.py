@@ -83,7 +83,7 @@ class Spool:
             raise full
 
     def append_later(self, batches: Sequence[Batch]) -> Future[JournalFull | None] | None:
-        """Begin an ``append``, without waiting.
+        """Begin what ``append`` does, without waiting.
 
         Returns:
             See ``Journal.write_later``. The result is a JournalFull where ``append`` raises one.
@@ -94,7 +94,7 @@ class Spool:
         return self._journal.write_later(self._inserting(batches))
 
     def _inserting(self, batches: Sequence[Batch]) -> Callable[[Connection], JournalFull | None]:
-        """Return a function that inserts the batches of a request in a transaction."""
+        """Return what inserts the batches of a request in a transaction."""
         # In this order everywhere, so that no two wait for each other.
         ordered = sorted(batches, key=lambda batch: batch.experiment)
 
@@ -111,7 +111,7 @@ class Spool:
         return insert
 
     def waiting(self) -> Sequence[ExperimentKey]:
-        """The experiments that have batches, in the order of their first batch."""
+        """The experiments that have batches, in the order in which they were first heard of."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE run_id IN"

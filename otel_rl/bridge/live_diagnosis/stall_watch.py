@@ -1,4 +1,4 @@
-"""Notices a possible stall of a run by the progress of its steps. Time is an argument."""
+"""Notices that a run may stand still, by how its newest step came on. Time is an argument."""
 
 from collections import deque
 from typing import Final
@@ -11,14 +11,14 @@ __all__ = ["StallWatch"]
 _NS_PER_S: Final = 1_000_000_000
 
 # Enough for the time of usual steps, and to have seen one with a checkpoint.
-_MAX_STEPS: Final = 500
+_MAX_TOLD: Final = 500
 
 
 class StallWatch:
-    """Watches one run. A stall is noticed once; later details are for the next diagnosis."""
+    """Watches one run. A stall is noticed once: what is known of it later is for the next look."""
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[int, float]] = deque(maxlen=_MAX_STEPS)
+        self._told: deque[tuple[int, float]] = deque(maxlen=_MAX_TOLD)
         self._newest_ns = 0
         self._is_noticed = False
 
@@ -27,20 +27,20 @@ class StallWatch:
 
         Args:
             newest_ns: Time of the newest stored history of the run: while nothing arrives of a run,
-                a stall cannot be recognised.
+                it cannot be told that it stands still.
             step: The newest step then.
         """
         now_s = newest_ns / _NS_PER_S
-        if self._steps and step < self._steps[-1][0]:
-            self._steps.clear()  # a new attempt
-        if not self._steps or step > self._steps[-1][0]:
-            self._steps.append((step, now_s))
+        if self._told and step < self._told[-1][0]:
+            self._told.clear()  # a new attempt
+        if not self._told or step > self._told[-1][0]:
+            self._told.append((step, now_s))
             self._is_noticed = False
             return False
         if self._is_noticed or newest_ns == self._newest_ns:
             return False
         self._newest_ns = newest_ns
-        rhythm = Rhythm.between(range(self._steps[0][0], step + 1), self._steps, now_s)
+        rhythm = Rhythm.between(range(self._told[0][0], step + 1), self._told, now_s)
         if rhythm is None or rhythm.stands_s < stall_s(rhythm):
             return False
         self._is_noticed = True
