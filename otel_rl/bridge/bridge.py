@@ -185,7 +185,7 @@ class Bridge:
         self._durable.keep(batches)
 
     def status(self) -> Sequence[RunStatus]:
-        """Every run that was written to since the start; of those that are over, some hundreds."""
+        """Every run written to since the start; of finished ones, the last hundreds."""
         return self._delivery.status()
 
     def left(self) -> Left:

@@ -99,7 +99,7 @@ class Jaeger:
     def _decoded(
         self, experiment: str | None, lookback: timedelta, *, newest_only: bool = False
     ) -> Iterator[tuple[ExperimentKey, Decoded]]:
-        """Yield the spans of all matching runs, in parts. Some may come twice.
+        """Yield the spans of all matching runs, in parts. Some may be repeated.
 
         Args:
             experiment: See ``histories``.

@@ -99,7 +99,7 @@ def settings_of(
 
 
 def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> Sequence[str]:
-    """Return the names of an option: with several trackers, those of the ones that have it."""
+    """Return the names of an option: with several trackers, one for each that has it."""
     if len(trackers) < 2:
         return [option]
     return [f"{tracker}.{option}" for tracker in trackers if tracker in takers]

@@ -78,7 +78,7 @@ class Answer(NamedTuple):
 
 
 class _NotFound(Exception):
-    """There is no such run or part of one."""
+    """The run, or the part of it, does not exist."""
 
 
 class Pages:

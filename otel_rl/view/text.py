@@ -15,7 +15,7 @@ def label(text: str) -> str:
 
 
 def passage(text: str) -> str:
-    """Return a longer text, such as a completion, with its line breaks."""
+    """Return a longer text, such as a completion, with line breaks kept."""
     text = printable(redacted(text[:_PASSAGE], with_names=False), keep="\n\t")
     return text if len(text) < _PASSAGE else text + "…"
 

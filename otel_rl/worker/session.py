@@ -284,7 +284,7 @@ class Session:
         return [*before, *measured, *after]
 
     def _send_stacks(self) -> None:
-        """Report where flows stand whose phases take too long."""
+        """Report the stacks of flows whose phases take too long."""
         for stack in self._hangs.look(monotonic_ns(), time_ns()):
             from otel_rl.worker.events.masking import masked_lines  # not before it is needed
 

@@ -137,7 +137,7 @@ class RunStore:
         return self._room.is_left(key) and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
 
     def open_runs(self) -> Sequence[ExperimentKey]:
-        """The runs whose state holds samples that stand in no row yet."""
+        """The runs whose state holds samples that are in no row yet."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE is_open = 1 ORDER BY number"

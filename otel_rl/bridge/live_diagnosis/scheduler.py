@@ -124,7 +124,7 @@ class DiagnosisScheduler:
             self.look()
 
     def look(self) -> None:
-        """Diagnose the runs whose time it is, and those that have begun to stand still."""
+        """Diagnose the runs that are due, and those that have begun to stall."""
         with self._failures_counted("of the runs"):
             experiments = dict.fromkeys(self._experiments())
             self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}

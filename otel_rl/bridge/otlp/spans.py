@@ -118,7 +118,7 @@ class _Marks:
 
 
 def _marks_of(span: Span, sender: Sender) -> _Marks | None:
-    """Return the meaning of a span; None for an open one, which comes again when it has ended."""
+    """Return the meaning of a span; None for an open one, which is sent again when it has ended."""
     marks = _Marks(step=step_of(span.attributes))
     for attribute in span.attributes:
         if attribute.key == names.RL_PHASE:

@@ -114,7 +114,7 @@ def _rows(
 
 
 def _joined(timed: Iterator[TimedPoint], beat: Covered) -> Iterator[Point]:
-    """Join the measurements of each series in a beat: distinct ones may have one time."""
+    """Join the measurements of each series between heartbeats: several may have one time."""
     measured: dict[Series, tuple[list[int], list[float], list[int | None]]] = {}
     others: list[Point] = []
     for time_ns, point in timed:

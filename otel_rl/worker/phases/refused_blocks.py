@@ -6,7 +6,7 @@ __all__ = ["RefusedBlocks"]
 
 
 class RefusedBlocks:
-    """Number of refused, unclosed blocks of each opener: its innermost ones."""
+    """Number of refused, unclosed blocks of each opener, which are its innermost ones."""
 
     __slots__ = ("_blocks",)
 

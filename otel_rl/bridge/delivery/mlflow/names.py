@@ -1,4 +1,4 @@
-"""Names and texts as MLflow takes them.
+"""Names and texts that MLflow accepts.
 
 MLflow refuses a whole batch with one name that it does not take: a metric, a parameter or a tag may
 have letters, digits, ``_ - . : /`` and spaces, at most 250 of them, and may not read as another

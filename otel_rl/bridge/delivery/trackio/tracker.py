@@ -251,7 +251,7 @@ def _known(description: Description) -> dict[str, Value]:
 
 
 def _key(name: str) -> str:
-    """Return a name that SQLite and JSON take: no lone surrogates."""
+    """Return a name that SQLite and JSON accept: without lone surrogates."""
     return name.encode("utf-8", "backslashreplace").decode() or "metric"
 
 

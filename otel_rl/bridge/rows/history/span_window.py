@@ -202,7 +202,7 @@ class SpanWindow:
 
 
 def _stepping_role(steps: Sequence[tuple[str, int]]) -> str:
-    """Return the role of the run's steps where only spans know: trainers, else those with most."""
+    """Return the role of the run's steps by spans alone: trainers, else that with most."""
     found = Counter(role for role, _ in steps)
     return max(found, key=lambda role: (role == "trainer", found[role], role))
 

@@ -37,7 +37,7 @@ _MAX_GONE = 64
 
 @dataclass(slots=True)
 class Returned:
-    """Worker that has gone back.
+    """Worker that has gone back to an earlier step.
 
     Attributes:
         since_ns: Its later measurements, by its clock, are of the new pass.

@@ -96,7 +96,7 @@ def _bounded(connection: type[HTTPConnection], budget: CallBudget) -> type[HTTPC
 
 
 class _Way(NamedTuple):
-    """Route that requests would take to an address, found out once.
+    """Route of requests to an address, determined once.
 
     Attributes:
         pool: The connections.

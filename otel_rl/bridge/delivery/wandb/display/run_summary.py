@@ -1,4 +1,4 @@
-"""Summary of a W&B run: the values that stand for it in the table of runs.
+"""Summary of a W&B run: its values in the table of runs.
 
 W&B's own summary is the last value of each key. That of a queue at the end of a run is 0, and the
 best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
@@ -201,7 +201,7 @@ class RunSummary:
         return True
 
     def _write(self) -> None:
-        """Keep the state. A disk that takes none must not stop the rows."""
+        """Keep the state. A full disk must not stop the rows."""
         if self._file is None:
             return
         state = {
