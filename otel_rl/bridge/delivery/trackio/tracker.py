@@ -119,7 +119,7 @@ class TrackioTracker:
                 break
             if now_s - self._progress_s >= self._settings.stall_timeout_s:
                 raise TrackerUnavailable(
-                    f"Trackio has accepted no row of {self._run_id} after {safe} for "
+                    f"Trackio has taken no row of {self._run_id} after {safe} for "
                     f"{self._settings.stall_timeout_s:g} s, although it answers.",
                     hint="Is its database locked, or its disk full?",
                 )
