@@ -4,7 +4,7 @@
                              └ any other ─> a thread: unpack, parse, validate, store ─> answer
 
 A framework would take longer than a request of a known shape (docs/adr/0020). Such a request waits
-for the disk without a thread.
+for the disk without a thread, together with those that are complete at the same moment.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
 from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
+from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.peers import address_of
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
@@ -50,6 +51,7 @@ class Exports:
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
         self._limits = intake.limits
+        self._together = StoredTogether(intake.accept_together)
         self._threads: ThreadPoolExecutor
         self._places: Places
 
@@ -137,11 +139,9 @@ class Exports:
 
     async def _by_shape(self, payload: bytes, grant: Grant | None) -> Validated | None:
         """Take a request of known shapes; None if it is not certainly one."""
-        known = self._intake.take_known(payload, grant)
-        if known is None:
+        validated = self._intake.known(payload, grant)
+        if validated is None or not await self._together.keep(validated.batches):
             return None
-        validated, kept = known
-        await asyncio.wrap_future(kept)
         return self._intake.known_was_kept(validated)
 
     async def _by_turns(
