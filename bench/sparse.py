@@ -52,6 +52,8 @@ WORKERS = 16
 SECONDS = 30
 """Requests of each worker."""
 PACE_S = 1.0
+WARM = 12
+"""Seconds sent before, enough for the first diagnosis of the run."""
 ROUNDS = 3
 EXPERIMENT = "sparse"
 
@@ -60,6 +62,7 @@ GATEWAY_GOAL = 0.7
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
 _TIMEOUT_S = 600.0
+_QUIET_S = 0.05  # CPU in a second of a bridge that has nothing to do, on a busy machine
 
 
 class Answered(NamedTuple):
@@ -223,18 +226,27 @@ def _way(
             programs[part] = stack.enter_context(collector)
             door = collector.url
         run = directory / "bridge" / "data" / f"{run_id(EXPERIMENT, 'default')}.jsonl"
-        warm = 3
-        requests = traffic(workers, warm + seconds, series)
-        sent_anew(door, requests[:warm], directory)
-        wait_for(run, warm - 1)  # the newest step waits for its workers
+        requests = traffic(workers, WARM + seconds, series)
+        sent_anew(door, requests[:WARM], directory)
+        wait_for(run, WARM - 1)  # the newest step waits for its workers
+        _settle(bridge.pid)
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
-        sent_anew(door, requests[warm:], directory, pace_s)
-        wait_for(run, warm + seconds - 1)
+        sent_anew(door, requests[WARM:], directory, pace_s)
+        wait_for(run, WARM + seconds - 1)
         samples = workers * series * seconds
         return {
             name: (family_cpu_s(one.pid) - before[name]) / samples * 1e6
             for name, one in programs.items()
         }
+
+
+def _settle(pid: int) -> None:
+    """Wait until the first diagnosis is over: a process starts for it, once in a bridge's life."""
+    used_s, is_quiet = family_cpu_s(pid), 0
+    while is_quiet < 4:
+        time.sleep(1.0)
+        before_s, used_s = used_s, family_cpu_s(pid)
+        is_quiet = is_quiet + 1 if used_s - before_s < _QUIET_S else 0
 
 
 def sent_anew(
