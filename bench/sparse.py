@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from bench.family import family_cpu_s
+from bench.family import family_cpu_s, family_states
 from bench.figures import Figure
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -62,7 +62,8 @@ GATEWAY_GOAL = 0.7
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
 _TIMEOUT_S = 600.0
-_QUIET_S = 0.05  # CPU in a second of a bridge that has nothing to do, on a busy machine
+_PROCESSES = 3  # bridge, writer, diagnosis
+_ASLEEP = 30  # looks in a row, a tenth of a second apart
 
 
 class Answered(NamedTuple):
@@ -242,11 +243,11 @@ def _way(
 
 def _settle(pid: int) -> None:
     """Wait until the first diagnosis is over: a process starts for it, once in a bridge's life."""
-    used_s, is_quiet = family_cpu_s(pid), 0
-    while is_quiet < 4:
-        time.sleep(1.0)
-        before_s, used_s = used_s, family_cpu_s(pid)
-        is_quiet = is_quiet + 1 if used_s - before_s < _QUIET_S else 0
+    asleep = 0
+    while asleep < _ASLEEP:
+        time.sleep(0.1)
+        states = family_states(pid)
+        asleep = asleep + 1 if len(states) >= _PROCESSES and set(states) == {"S"} else 0
 
 
 def sent_anew(
