@@ -25,6 +25,7 @@ from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
 from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
+from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT
 from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.peers import address_of
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -123,6 +124,8 @@ class Exports:
                 and len(compressed) <= _MAX_SHORT_BYTES
             ):
                 admitted = await self._by_shape(compressed, grant)
+                if admitted is not None and not admitted.message:
+                    scope["state"].get(KNOWN_EXPORT, _ignore)(grant)
             if admitted is None:
                 unpack = partial(
                     body.decompress,
@@ -190,6 +193,10 @@ _ACCEPTED: Mapping[Media, ASGIApp] = {
     Media.PROTOBUF: _Accepted(Media.PROTOBUF, b""),
     Media.JSON: _Accepted(Media.JSON, b"{}"),
 }
+
+
+def _ignore(_grant: Grant | None) -> None:
+    """Learn nothing: the request did not wait for others."""
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:

@@ -62,5 +62,6 @@ class GatheredReads:
 
     def _parse(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        loop = asyncio.get_running_loop()
         for connection in waiting:
-            connection.parse_gathered()
+            loop.call_soon(connection.parse_gathered)  # each by itself, if it fails

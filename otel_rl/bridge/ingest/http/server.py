@@ -22,6 +22,7 @@ from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.http.listener import BoundedListener
+from otel_rl.bridge.ingest.http.repeated_exports import RepeatedExports
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
@@ -92,10 +93,16 @@ class HttpServer:
             self._socket.set_busy,
             self._on_http2,
         )
+        protocol = partial(
+            GatheringProtocol,
+            patience=patience,
+            reads=GatheredReads(),
+            exports=RepeatedExports(intake),
+        )
         config = uvicorn.Config(
             create_app(intake, routes),
             # uvicorn calls the value; its annotation is a class.
-            http=partial(GatheringProtocol, patience=patience, reads=GatheredReads()),  # type: ignore[arg-type]
+            http=protocol,  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,

@@ -1,7 +1,7 @@
 """Stores the requests that are complete in one pass of the event loop in one transaction."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -11,7 +11,8 @@ from otel_rl.records import Batch
 
 __all__ = ["StoredTogether"]
 
-_Waiting = tuple[Sequence[Batch], "asyncio.Future[bool]"]
+_Done = Callable[[bool | BaseException], None]
+_Waiting = tuple[Sequence[Batch], _Done]
 
 
 class StoredTogether:
@@ -27,17 +28,27 @@ class StoredTogether:
         self._accept = accept
         self._waiting: list[_Waiting] = []
 
+    def begin(self, batches: Sequence[Batch], done: _Done) -> None:
+        """Begin to store the batches of a request.
+
+        Args:
+            batches: Of one request.
+            done: Called on the event loop with whether that is done, or else a thread has to; or
+                with an error.
+        """
+        if not self._waiting:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._store, loop)  # behind the requests that are being read now
+        self._waiting.append((batches, done))
+
     async def keep(self, batches: Sequence[Batch]) -> bool:
         """Store the batches of a request. Returns whether that is done; else a thread has to.
 
         Raises:
             JournalError: The sender should send this again.
         """
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._store, loop)  # behind the requests that are being read now
-        kept: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append((batches, kept))
+        kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.begin(batches, partial(_tell, kept))
         return await kept
 
     def _store(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,10 +56,10 @@ class StoredTogether:
         try:
             storing = self._accept([batches for batches, _ in waiting])
         except Exception as exc:  # noqa: BLE001  # handed to those who wait
-            _fail(waiting, exc)
+            _settle(waiting, [exc] * len(waiting))
             return
         if storing is None:
-            _settle(waiting, [None] * len(waiting), is_kept=False)
+            _settle(waiting, [False] * len(waiting))
             return
         storing.add_done_callback(
             lambda stored: loop.call_soon_threadsafe(partial(_stored, waiting, stored))
@@ -58,24 +69,20 @@ class StoredTogether:
 def _stored(waiting: Sequence[_Waiting], stored: Future[Sequence[JournalFull | None]]) -> None:
     error = stored.exception()
     if error is not None:
-        _fail(waiting, error)
+        _settle(waiting, [error] * len(waiting))
     else:
-        _settle(waiting, stored.result(), is_kept=True)
+        _settle(waiting, [True if full is None else full for full in stored.result()])
 
 
-def _fail(waiting: Sequence[_Waiting], error: BaseException) -> None:
-    for _, kept in waiting:
-        if not kept.done():  # cut off meanwhile
-            kept.set_exception(error)
+def _settle(waiting: Sequence[_Waiting], outcomes: Sequence[bool | BaseException]) -> None:
+    for (_, done), outcome in zip(waiting, outcomes, strict=True):
+        done(outcome)
 
 
-def _settle(
-    waiting: Sequence[_Waiting], full: Sequence[JournalFull | None], *, is_kept: bool
-) -> None:
-    for (_, kept), exc in zip(waiting, full, strict=True):
-        if kept.done():  # cut off meanwhile
-            continue
-        if exc is not None:
-            kept.set_exception(exc)
-        else:
-            kept.set_result(is_kept)
+def _tell(kept: "asyncio.Future[bool]", outcome: bool | BaseException) -> None:  # noqa: FBT001
+    if kept.done():  # cut off meanwhile
+        return
+    if isinstance(outcome, BaseException):
+        kept.set_exception(outcome)
+    else:
+        kept.set_result(outcome)

@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
+from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.http import gathered_reads
-from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
-from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
+from tests.otlp_requests import Journal, intake
+from tests.unit.bridge.ingest.http.connections import Connections, Transport, on_a_loop
 
 WORKERS = 10
 Message = MutableMapping[str, Any]
@@ -25,52 +24,16 @@ def export(body: bytes = b"x", path: str = "/v1/metrics") -> bytes:
     )
 
 
-class Transport(asyncio.Transport):
-    """Remembers what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_closed = False
-
-    def write(self, data: object) -> None:
-        self.written += bytes(data)  # type: ignore[call-overload]
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-
 class Site:
     """Connections of one server, and a clock that stands still."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop, self.now_s = loop, 1000.0
-        loop.time = lambda: self.now_s  # type: ignore[method-assign]
-        self.reads, self.bodies = GatheredReads(), list[bytes]()
-        self.config = uvicorn.Config(self._app, log_config=None, interface="asgi3")
-        self.config.load()
+        self.bodies = list[bytes]()
+        self._all = Connections(loop, self._app, intake(Journal(), Counters()))
         self.connections = [self.connection() for _ in range(WORKERS)]
 
     def connection(self) -> tuple[GatheringProtocol, Transport]:
-        patience = SenderTimeouts(60, 60, lambda _: None, lambda _, **__: None, str)
-        protocol = GatheringProtocol(
-            self.config, ServerState(), {}, self.loop, patience=patience, reads=self.reads
-        )
-        transport = Transport()
-        protocol.connection_made(transport)
-        return protocol, transport
+        return self._all.open()
 
     async def _app(
         self,
@@ -86,38 +49,31 @@ class Site:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async def passes(self, n: int = 10) -> None:
-        for _ in range(n):
-            await asyncio.sleep(0)
-
     async def take(self) -> list[bytes]:
         """Return the bodies that were handled since the last call."""
-        await self.passes()
+        await self._all.passes()
         taken, self.bodies = self.bodies, []
         return taken
 
-    async def second(self, *, but: int = 0) -> None:
-        """Let a second go by, and all workers but some export."""
-        self.now_s += 1
-        for protocol, _ in self.connections[but:]:
-            protocol.data_received(export())
-        await self.passes()
+    async def later(self, seconds: float) -> list[bytes]:
+        """Let time go by, and take what was handled."""
+        await self._all.later(seconds)
+        return await self.take()
 
     async def is_steady(self) -> None:
-        """All have exported for some seconds, and every request was answered."""
+        """Let all export for some seconds, until every request was answered."""
         for _ in range(3):
-            await self.second()
-            self.now_s += 0.2
-            await self.passes()
-        await self.take()
-        self.now_s += 1
+            for protocol, _ in self.connections:
+                protocol.data_received(export())
+            await self.later(0.2)
+            await self.later(0.8)
 
 
 def run(body: Callable[[Site], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        await body(Site(asyncio.get_running_loop()))
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        await body(Site(loop))
 
-    asyncio.run(whole())
+    on_a_loop(scenario)
 
 
 def test_exports_of_many_workers_are_parsed_in_one_pass() -> None:
@@ -126,8 +82,7 @@ def test_exports_of_many_workers_are_parsed_in_one_pass() -> None:
         for protocol, _ in site.connections:
             protocol.data_received(export())
             assert await site.take() == []
-        site.now_s += 0.2
-        assert len(await site.take()) == WORKERS
+        assert len(await site.later(0.2)) == WORKERS
 
     run(body)
 
@@ -141,8 +96,7 @@ def test_a_request_that_comes_in_pieces_is_whole() -> None:
             protocol.data_received(whole[start : start + 20])
         for protocol, _ in site.connections[1:]:
             protocol.data_received(export())
-        site.now_s += 0.2
-        assert b"abc" in await site.take()
+        assert b"abc" in await site.later(0.2)
 
     run(body)
 
@@ -152,10 +106,9 @@ def test_a_sender_with_a_backlog_is_answered_at_once() -> None:
         await site.is_steady()
         protocol, _ = site.connections[0]
         protocol.data_received(export(b"first"))
-        site.now_s += 0.2
-        assert b"first" in await site.take()
+        assert b"first" in await site.later(0.2)
         for _ in range(5):
-            site.now_s += 0.01
+            await site.later(0.01)
             protocol.data_received(export(b"next"))
             assert await site.take() == [b"next"]
 
@@ -175,7 +128,7 @@ def test_few_workers_do_not_wait_for_each_other() -> None:
     async def body(site: Site) -> None:
         protocol, _ = site.connections[0]
         for _ in range(30):
-            site.now_s += 0.3
+            await site.later(0.3)
             protocol.data_received(export(b"few"))
             assert await site.take() == [b"few"]
 
@@ -219,7 +172,7 @@ def test_what_was_sent_before_the_end_of_a_connection_is_handled() -> None:
         protocol.data_received(export(b"last"))
         protocol.eof_received()
         transport.close()
-        site.loop.call_soon(protocol.connection_lost, None)
+        asyncio.get_running_loop().call_soon(protocol.connection_lost, None)
         assert await site.take() == [b"last"]
 
     run(body)
