@@ -9,10 +9,12 @@ from concurrent.futures import Future
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
 
 from bench.sparse import Worker
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.http.app import create_app
+from otel_rl.bridge.ingest.http.exports import Exports
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import JournalClosed, JournalFull
@@ -83,18 +85,29 @@ class Journal:
 class Site:
     """A bridge's receiver, with or without what waits for others."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_in_flight_bytes: int = 256 << 20
+    ) -> None:
         self.journal, self.counters = Journal(), Counters()
-        door = IngestPipeline(
+        self.door = door = IngestPipeline(
             accept=self.journal.keep,
             accept_together=self.journal.together,
-            limits=ReceiveLimits(max_concurrent_requests=1),
+            limits=ReceiveLimits(
+                max_concurrent_requests=1,
+                max_body_bytes=max_in_flight_bytes // 2,
+                max_in_flight_bytes=max_in_flight_bytes,
+            ),
             counters=self.counters,
             clock_ns=lambda: NOW_NS,
         )
-        self.app = create_app(door)
-        self.connections = Connections(loop, self.app, door)
+        self.app, self.asked = create_app(door), 0
+        self.exports: Exports = vars(self.app)["_exports"]
+        self.connections = Connections(loop, self._counted, door)
         self.all = [self.connections.open() for _ in range(WORKERS)]
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        await self.app(scope, receive, send)
 
     async def second(self, sent: Sequence[bytes], *, pause_s: float) -> None:
         self.connections.now_s += pause_s
@@ -155,7 +168,7 @@ def _outcome(seconds: list[tuple[str, list[bytes]]], *, pause_s: float) -> objec
 
     async def scenario(loop: asyncio.AbstractEventLoop) -> None:
         site = Site(loop)
-        async with site.app._exports.lifespan(None):
+        async with site.exports.lifespan(None):
             for trouble, sent in seconds:
                 site.journal.trouble = trouble
                 await site.second(sent, pause_s=pause_s)
@@ -163,3 +176,32 @@ def _outcome(seconds: list[tuple[str, list[bytes]]], *, pause_s: float) -> objec
 
     on_a_loop(scenario)
     return found[0]
+
+
+def ten_seconds(max_in_flight_bytes: int = 256 << 20) -> Site:
+    """Return a site whose workers have exported for ten seconds."""
+    workers = [Worker(number, WORKERS, 2, BEGUN_NS) for number in range(WORKERS)]
+    found: list[Site] = []
+
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        site = Site(loop, max_in_flight_bytes)
+        async with site.exports.lifespan(None):
+            for second in range(10):
+                sent = [request(worker.request(second), HEADS[0]) for worker in workers]
+                await site.second(sent, pause_s=1.0)
+        found.append(site)
+
+    on_a_loop(scenario)
+    return found[0]
+
+
+def test_repeated_exports_pass_the_application_by() -> None:
+    site = ten_seconds()
+    assert len(site.journal.kept) == 10 * WORKERS
+    assert site.asked <= 4 * WORKERS  # until their shapes and heads are known
+
+
+def test_the_bytes_of_repeated_exports_are_given_back() -> None:
+    room = 16 << 10
+    with ten_seconds(room).door.hold() as held:
+        held.add(room)
