@@ -57,6 +57,9 @@ WARM = 12
 ROUNDS = 3
 EXPERIMENT = "sparse"
 
+SETTINGS = "align.max_series = 100000"
+"""Of the bridge: by default a run has 10,000, fewer than 512 workers of 40."""
+
 GATEWAY_GOAL = 0.7
 """CPU of the bridge by that of the gateway."""
 EMPTY_GOAL = 3.0
@@ -218,7 +221,7 @@ def _way(
 ) -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
-        bridge: Bridge = stack.enter_context(Bridge(directory / "bridge"))
+        bridge: Bridge = stack.enter_context(Bridge(directory / "bridge", SETTINGS))
         programs: dict[str, Running] = {"bridge": bridge}
         door = bridge.url
         for part in collectors:
