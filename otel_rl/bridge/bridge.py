@@ -286,7 +286,7 @@ class Bridge:
         )
         self._intake = IngestPipeline(
             accept=self._durable.keep,
-            accept_later=self._durable.keep_later,
+            accept_together=self._durable.keep_together,
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,
