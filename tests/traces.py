@@ -90,7 +90,7 @@ def keep_spans(directory: Path, key: ExperimentKey, spans: Sequence[SpanRecord])
     window, store = SpanWindow(), RunStore(journal)
     for first in range(0, len(spans), 1_000):
         window.add(spans[first : first + 1_000], AlignSettings(max_spans=10**7), 0)
-        log = window.take_log()
+        log = window.recent.take_log()
         assert log is not None
         store.commit([Commit(key, [], 0, b"", spans=log)])
     journal.close()

@@ -51,12 +51,12 @@ from otel_rl.worker.identity.names import DEFAULT_ROLE
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
 from otel_rl.worker.metrics.expander import SCOPE_NAME
-from otel_rl.worker.metrics.gc_time import GcTime
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.phases.gc_time import GcTime
 from otel_rl.worker.phases.hangs import HangWatch
-from otel_rl.worker.phases.liveness import count_open, show_phases
+from otel_rl.worker.phases.open_phases import count_open, show_phases
 from otel_rl.worker.phases.open_spans import show_open_spans
 from otel_rl.worker.settings import (
     DEFAULT_EXIT_TIMEOUT_S,
@@ -261,7 +261,7 @@ class Session:
                 show_open_spans(self.providers.tracer, monotonic_ns())
         measured: list[Request] = []
         if self.settings.metrics.enabled:
-            measured = self.providers.meter.collect_with_heartbeat()
+            measured = self.providers.meter.collect(with_heartbeat=True)
         else:
             self.providers.meter.buffer.clear()
             self.providers.meter.steps.take()

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import pytest
@@ -73,7 +74,7 @@ class Worker:
         self.meter: Meter = self.provider.get_meter("m")
         self.tokens = self.meter.create_counter("tokens")
         self.loss = self.meter.create_gauge("loss")
-        world.sources.append(self.provider.collect_with_heartbeat)
+        world.sources.append(partial(self.provider.collect, with_heartbeat=True))
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:

@@ -44,7 +44,7 @@ def taken(payload: bytes) -> Decoded:
 
 def export(of: BufferedMeterProvider, to: Aligner) -> None:
     """As a session does it after each interval."""
-    for request in of.collect_with_heartbeat() or [of.heartbeat()]:
+    for request in of.collect(with_heartbeat=True) or [of.heartbeat()]:
         to.add(taken(request.payload), received_ns=1 * S)
 
 

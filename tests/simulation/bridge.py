@@ -7,7 +7,7 @@ from typing import Self
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
-from otel_rl.bridge.delivery.session import TrackerSession
+from otel_rl.bridge.delivery.one_run.tracker_session import TrackerSession
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.ingest.limits import ReceiveLimits

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_rl.bridge.delivery.wandb import tracker as tracker
+from otel_rl.bridge.delivery.wandb import run_on_server, tracker
 from otel_rl.bridge.delivery.wandb import upload as wandb_upload
 from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY, RemoteRun
@@ -167,10 +167,10 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as files, pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", wandb)
         patch.setitem(sys.modules, "wandb.errors", errors)
-        patch.setattr(tracker, "ask", lambda _, run_id, **__: library.ask(run_id))
-        patch.setattr(tracker, "ask_for_summary", lambda *_, **__: {})
+        patch.setattr(run_on_server, "ask", lambda _, run_id, **__: library.ask(run_id))
+        patch.setattr(run_on_server, "ask_for_summary", lambda *_, **__: {})
         patch.setattr(tracker, "writer_file", lambda run, name: Path(files, f"{run.run_id}.{name}"))
         patch.setattr(tracker, "find_account", lambda *_: account)
-        for module in (tracker, wandb_upload):
+        for module in (run_on_server, wandb_upload):
             patch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
         yield

@@ -28,7 +28,8 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     RunStatus,
     Writer,
 )
-from otel_rl.bridge.delivery.run import RunDelivery, Shared
+from otel_rl.bridge.delivery.one_run.run_delivery import RunDelivery
+from otel_rl.bridge.delivery.one_run.shared_objects import Shared
 from otel_rl.bridge.delivery.shared_writers import SharedWriters
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_client import WriterProcess
@@ -83,7 +84,9 @@ class DeliveryManager:
             record,
             settings,
             count,
-            WriterSlots(settings.max_writers, tenants=tenants, tenant=lambda run: tenant(run.key)),
+            WriterSlots(
+                settings.max_writers, tenants=tenants, tenant=lambda held: tenant(held.key)
+            ),
             writer or _writers(settings),
             monotonic,
             jitter,

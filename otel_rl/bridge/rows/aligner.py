@@ -98,7 +98,9 @@ class Aligner:
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
         if decoded.spans:
-            intake.history.spanned(state.span_window.new_of(decoded.spans), intake.axis.step_at)
+            intake.history.spanned(
+                state.span_window.recent.new_of(decoded.spans), intake.axis.step_at
+            )
         intake.sample_counts.spans_too_old += state.span_window.add(
             decoded.spans, intake.settings, received_ns
         )

@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.run_reader import (
     read_standing,
     span_parts,
 )
-from otel_rl.bridge.rows.history.span_window import read_spans
+from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_lookup import FoundRun, find_runs, opened, removed

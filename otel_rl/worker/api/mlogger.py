@@ -10,7 +10,7 @@ from otel_rl.worker import session
 from otel_rl.worker.api import experiment
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.metrics.buffer import Logged
-from otel_rl.worker.metrics.provider import BUFFER_FULL
+from otel_rl.worker.metrics.gauge import BUFFER_FULL
 from otel_rl.worker.tensors import PLAIN, hold
 
 __all__ = ["MLogger", "Tensor", "mlogger"]

@@ -17,10 +17,8 @@ run is over: W&B appends a directory that it syncs a second time.
 """
 
 import contextlib
-import logging
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +39,9 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
     check_room,
     check_writable,
 )
+from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
 from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, quiet_settings, translated
-from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY, RemoteRun, ask, ask_for_summary
+from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
 from otel_rl.bridge.delivery.wandb.upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row
@@ -53,12 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WandbTracker"]
 
-_log = logging.getLogger(__name__)
-
 _MAX_NAME_LENGTH = 128  # the server's limit for the names of runs and groups
-
-_QUERY_TIMEOUT_S = 10.0  # for one query of the server; it is repeated
-_SETTLE_S = 1.0  # an answer from a replica of the server's database may be this old
 
 
 # wandb-core writes at this interval, so a row may take as long to be in the file.
@@ -71,6 +65,7 @@ class WandbTracker:
     def __init__(self) -> None:
         self._settings = WandbSettings()
         self._account = Account(online=False, base_url="", project="", entity="")
+        self._remote = RunOnServer(self._account, "", "")
         self._run: wandb.Run | None = None
         self._display: KeyDisplay | None = None
         self._history: HistoryLog | None = None
@@ -80,7 +75,6 @@ class WandbTracker:
         self._samples: GrowingTables | None = None
         self._summary: RunSummary | None = None
         self._run_id = ""
-        self._journal = ""
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
 
@@ -92,9 +86,9 @@ class WandbTracker:
             self._account = find_account(self._settings, os.environ)
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
-        self._journal = run.journal
+        self._remote = RunOnServer(self._account, run.run_id, run.journal)
         # Queried first, because an unreachable server costs `init` more than its whole timeout.
-        lines, console_lines = self._settled_lines() if self._account.online else (0, 0)
+        counts = self._remote.settled_counts() if self._account.online else LineCounts()
         if not self._account.online:
             check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
@@ -105,9 +99,10 @@ class WandbTracker:
         # `run.step` is 0 after a resume until the first log.
         start = self._run.starting_step
         try:
-            if start != lines or not self._is_settled_at((lines, console_lines)):
+            online = self._account.online
+            if start != counts.rows or (online and not self._remote.is_settled_at(counts)):
                 raise TrackerUnavailable(
-                    f"The W&B run {run.run_id} had {lines} lines but stands at step {start}.",
+                    f"The W&B run {run.run_id} had {counts.rows} lines but stands at step {start}.",
                     hint="It still takes late uploads, or something else writes to it.",
                 )
         except TrackerError:
@@ -117,14 +112,14 @@ class WandbTracker:
             attempt = run.description.attempt_below(start)
             self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
             self._history = HistoryLog(self._run)
-        self._console = ConsoleLines(console_lines)
+        self._console = ConsoleLines(counts.console)
         path = writer_file(run, "samples") if self._account.online else None
         self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
         self._summary = RunSummary(
             writer_file(run, "summary") if self._account.online else None,
             run.journal,
             start,
-            self._ask_for_summary,
+            self._remote.summary,
         )
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not self._account.online:
@@ -193,7 +188,7 @@ class WandbTracker:
         """Query the server until it has all rows. Offline, no row is ever safe."""
         self._opened()
         if self._copy is None:
-            return self._upload.wait(self._lines, timeout_s=timeout_s)
+            return self._upload.wait(self._remote.rows, timeout_s=timeout_s)
         try:
             self._copy.check_progress()
         except TrackerUnavailable:
@@ -217,7 +212,7 @@ class WandbTracker:
         if not self._account.online:
             self._verify_copy()
             return None
-        return self._upload.wait(self._lines) if was_open else self._upload.safe_row
+        return self._upload.wait(self._remote.rows) if was_open else self._upload.safe_row
 
     def _verify_copy(self) -> None:
         if self._copy is None:
@@ -240,57 +235,6 @@ class WandbTracker:
             run.finish(exit_code=exit_code)
             # Returns when wandb-core has ended: only then the exit record is in the file.
             wandb.teardown(exit_code=exit_code)
-
-    def _lines(self) -> int:
-        return self._ask().lines
-
-    def _settled_lines(self) -> tuple[int, int]:
-        """Return the line counts of a run before `init`, so old that no later answer can be lower.
-
-        The SDK numbers rows from one answer of the server and places them by another. If an upload
-        of a killed writer lands in between, a row would take the line of an earlier one. So the
-        counts are queried long enough before `init`, and again long enough after it: if both are
-        equal, so were the answers to `init`. Likewise for the lines of the console.
-        """
-        lines = self._ask_who_wrote()
-        if not any(lines):
-            return lines
-        time.sleep(_SETTLE_S)
-        if self._ask_who_wrote() != lines:
-            raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
-        return lines
-
-    def _is_settled_at(self, lines: tuple[int, int]) -> bool:
-        """Check the line counts again after `init`, see ``_settled_lines``."""
-        if not self._account.online:
-            return True
-        time.sleep(_SETTLE_S)
-        return self._ask_who_wrote() == lines
-
-    def _ask_who_wrote(self) -> tuple[int, int]:
-        """Return the numbers of rows, and of lines of the console, of a run of this journal.
-
-        Raises:
-            TrackerRejected: The run has rows of another journal, which must not be continued.
-        """
-        remote = self._ask()
-        if remote.lines and self._journal and remote.journal != self._journal:
-            raise TrackerRejected(
-                f"The W&B run {self._run_id} has {remote.lines} rows of another journal.",
-                hint="Give the trial another name, or start the bridge with the data directory "
-                "that the run was written from.",
-            )
-        return remote.lines, remote.console_lines
-
-    def _ask_for_summary(self) -> Mapping[str, object]:
-        try:
-            return ask_for_summary(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
-        except TrackerError as exc:  # the rows are worth more than the summary
-            _log.warning("The summary of the W&B run %s begins anew: %s", self._run_id, exc)
-            return {}
-
-    def _ask(self) -> RemoteRun:
-        return ask(self._account, self._run_id, timeout_s=_QUERY_TIMEOUT_S)
 
     def _opened(self) -> "wandb.Run":
         if self._run is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords
-from otel_rl.bridge.rows.history.span_window import SpanLog
+from otel_rl.bridge.rows.history.span_log import SpanLog
 from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.reports.data_warnings import DroppedPoints
@@ -21,7 +21,7 @@ class RunLogs:
 
     def __init__(self, state: RunState, standing: RunStanding) -> None:
         self._intake = state.intake
-        self._span_window = state.span_window
+        self._recent_spans = state.span_window.recent
         self._standing = standing
 
     @property
@@ -47,11 +47,11 @@ class RunLogs:
     @property
     def spans_forgotten_ns(self) -> int:
         """Return the time up to which no span log by ``newest_ns`` is needed any more."""
-        return self._span_window.forgotten_ns
+        return self._recent_spans.forgotten_ns
 
     def take_spans(self) -> SpanLog | None:
         """Return the spans since the last call; None if there are none."""
-        return self._span_window.take_log()
+        return self._recent_spans.take_log()
 
     def restore_spans(self, body: bytes) -> None:
         """Restore the spans of a ``SpanLog``.
@@ -59,7 +59,7 @@ class RunLogs:
         Raises:
             StateRefused: It is something else.
         """
-        too_old = self._span_window.restore(body, self._intake.settings)
+        too_old = self._recent_spans.restore(body, self._intake.settings)
         self._intake.sample_counts.spans_too_old += too_old
 
     @property

@@ -7,7 +7,7 @@ from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
 from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
-from otel_rl.bridge.rows.liveness import Liveness
+from otel_rl.bridge.rows.liveness.liveness import Liveness
 from otel_rl.bridge.rows.pausable_clock import PausableClock
 from otel_rl.bridge.rows.reports.change_throttle import ChangeThrottle
 from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints

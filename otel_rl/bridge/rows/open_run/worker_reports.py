@@ -31,7 +31,7 @@ def add_exports(
             continue
         state.is_watching = True
         worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
-        state.liveness.heard(export.worker, worker, export.time_ns, received_ns)
+        state.liveness.exported(export.worker, worker, export.time_ns, received_ns)
         is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
         intake.goodput.heard(worker, export.time_ns, is_held=is_held)
         # A repeat shows neither the progress of its worker nor its clock.
@@ -47,6 +47,6 @@ def add_departures(state: RunState, departures: Iterable[Departure], received_ns
     for departure in departures:
         worker = intake.series.workers.lease(departure.worker, intake.settings)
         if worker is not None:
-            state.liveness.left(departure, worker, received_ns)
+            state.liveness.ended(departure, worker, received_ns)
             if worker.standing is WorkerStanding.LEFT:
                 intake.goodput.left(worker)

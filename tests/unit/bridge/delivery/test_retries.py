@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
-from otel_rl.bridge.delivery.retries import Retries
+from otel_rl.bridge.delivery.one_run.retries import Retries
 from otel_rl.errors import JournalFull
 from otel_rl.records import ExperimentKey
 from tests.unit.bridge.delivery.bench import Rows

@@ -33,15 +33,15 @@ def step(number: int, *, rank: int = 0, late_s: float = 0) -> list[SpanRecord]:
 
 
 class Bench:
-    """A trail and a clock that tests move by hand."""
+    """A window and a clock that tests move by hand."""
 
     def __init__(self, **settings: float) -> None:
         self.settings = AlignSettings.model_validate({"spans_wait_s": 10, **settings})
-        self.trail = SpanWindow()
+        self.window = SpanWindow()
         self.now_ns = 1000 * S
 
     def send(self, spans: list[SpanRecord]) -> int:
-        return self.trail.add(spans, self.settings, self.now_ns)
+        return self.window.add(spans, self.settings, self.now_ns)
 
     def explain(
         self,
@@ -56,17 +56,17 @@ class Bench:
             for worker, (from_s, until_s) in (missed or {}).items()
         }
         return list(
-            self.trail.close(
+            self.window.close(
                 "trainer", self.settings, self.now_ns, lambda: unheard, everything=everything
             )
         )
 
     def restart(self) -> None:
         """With the state and the log as they were committed."""
-        log = self.trail.take_log()
-        self.trail = SpanWindow.from_wire(self.trail.to_wire())
+        log = self.window.recent.take_log()
+        self.window = SpanWindow.from_wire(self.window.to_wire())
         if log is not None:
-            self.trail.restore(log.body, self.settings)
+            self.window.recent.restore(log.body, self.settings)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -75,7 +75,7 @@ def test_many_steps_are_explained_some_at_a_time_and_each_once(restarts: bool) -
     for number in range(1, 101):
         bench.send(step(number))
     looks = [bench.explain(after_s=10)]
-    while bench.trail.has_more:
+    while bench.window.has_more:
         if restarts and len(looks) == 2:
             bench.restart()
             bench.now_ns += 10 * S
@@ -91,7 +91,7 @@ def test_the_spans_of_many_processes_are_sorted_in_parts() -> None:
     for number in range(1, 1_001):
         bench.send([one for rank in range(10) for one in step(number, rank=rank)])
     looks = [bench.explain(after_s=10)]
-    while bench.trail.has_more:
+    while bench.window.has_more:
         looks.append(bench.explain())
     before = next(place for place, found in enumerate(looks) if found)
     assert before > 2
@@ -124,11 +124,11 @@ def test_a_step_waits_for_the_spans_of_all_processes() -> None:
     sample, *rest = step(3)
     bench.send(rest)
     assert bench.explain(after_s=9) == []
-    assert bench.trail.is_open
+    assert bench.window.is_open
     bench.send([sample])
     (explained,) = bench.explain(after_s=6)
     assert "critical_path/generator/generate" in explained.values
-    assert not bench.trail.is_open
+    assert not bench.window.is_open
 
 
 def test_a_step_that_may_lack_the_last_spans_of_a_worker_is_partial() -> None:
@@ -167,7 +167,7 @@ def test_steps_of_other_roles_are_not_explained() -> None:
     other = [replace(one, role="reward") for one in step(3)]
     bench.send(other)
     assert bench.explain(after_s=10) == []
-    assert not bench.trail.is_open
+    assert not bench.window.is_open
 
 
 def test_a_step_is_explained_once_though_its_spans_come_again() -> None:
@@ -202,7 +202,7 @@ def test_what_cannot_explain_anything_any_more_is_forgotten() -> None:
     bench.explain(after_s=10)
     bench.send(step(100))
     bench.explain(after_s=10)
-    assert bench.trail.forgotten_ns == (101 - 60) * S
+    assert bench.window.recent.forgotten_ns == (101 - 60) * S
     assert bench.send([span("generate#old", 0, 5 * S, worker="generator-0")]) == 1
 
 
@@ -235,7 +235,7 @@ def test_a_step_whose_own_span_had_to_make_room_is_not_explained() -> None:
     bench.send(step(1))
     bench.send([span(f"generate#{n}", 50 * S, 50 * S + n, worker="env-0") for n in range(1, 20)])
     assert bench.explain(after_s=10) == []
-    assert not bench.trail.is_open
+    assert not bench.window.is_open
 
 
 def test_nothing_is_left_to_forget_when_everything_had_to_make_room() -> None:
@@ -262,12 +262,13 @@ def test_spans_of_a_clock_that_is_minutes_behind_are_new_and_their_repetitions_a
     bench = Bench(spans_horizon_s=60)
     bench.send(step(1000))
     bench.explain(after_s=10)
-    assert bench.trail.forgotten_ns > 200 * S
+    assert bench.window.recent.forgotten_ns > 200 * S
 
     def of_slow_clock(number: int) -> SpanRecord:
         return span(f"generate#{number}", number * S, (number + 1) * S, worker="generator-0")
 
-    found = [len(bench.trail.new_of([of_slow_clock(n)])) for n in (100, 101, 102, 101, 102, 103)]
+    numbers = (100, 101, 102, 101, 102, 103)
+    found = [len(bench.window.recent.new_of([of_slow_clock(n)])) for n in numbers]
     assert found == [0, 1, 1, 0, 0, 1]
 
 
@@ -340,7 +341,7 @@ def taken_bytes(bench: Bench) -> int:
     try:
         for batch in range(60):
             bench.send([heavy(40 * batch + number) for number in range(40)])
-            bench.trail.take_log()
+            bench.window.recent.take_log()
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
     finally:
@@ -362,7 +363,7 @@ def test_plain_spans_take_no_more_than_they_are_charged() -> None:
     tracemalloc.start()
     try:
         dropped = bench.send([kept(number) for number in range(10_000)])
-        bench.trail.take_log()
+        bench.window.recent.take_log()
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0]
     finally:
@@ -375,21 +376,21 @@ def test_spans_that_make_room_for_bytes_are_the_oldest_and_are_counted() -> None
     bench = Bench(max_spans_bytes=MIB)
     dropped = sum(bench.send([heavy(number)]) for number in range(400))
     assert dropped > 5
-    assert bench.trail.forgotten_ns == dropped * S
-    assert not bench.trail.new_of([heavy(399)])
+    assert bench.window.recent.forgotten_ns == dropped * S
+    assert not bench.window.recent.new_of([heavy(399)])
 
 
 @pytest.mark.slow
 def test_spans_of_a_log_are_held_to_the_bound_as_they_are_read() -> None:
     bench = Bench(max_spans_bytes=400 * MIB)
     bench.send([heavy(number) for number in range(5000)])
-    log = bench.trail.take_log()
+    log = bench.window.recent.take_log()
     assert log is not None
     small = Bench(max_spans_bytes=4 * MIB)
     gc.collect()
     tracemalloc.start()
     try:
-        dropped = small.trail.restore(log.body, small.settings)
+        dropped = small.window.recent.restore(log.body, small.settings)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

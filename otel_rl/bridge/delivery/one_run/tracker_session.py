@@ -17,9 +17,6 @@ Rows are neither lost nor doubled because of these rules, in this order:
 * Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
 """
 
-import contextlib
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -31,11 +28,12 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     RowSource,
     Writer,
 )
+from otel_rl.bridge.delivery.one_run.confirmations import Confirmations
 from otel_rl.bridge.delivery.selection.key_selection import KeySelection
 from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import ValueBudget
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
+from otel_rl.errors import RunDiverged, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
 __all__ = ["TrackerSession"]
@@ -62,8 +60,7 @@ class TrackerSession:
 
     Attributes:
         next_row: All rows below are handed to the tracker. Any thread may read it.
-        safe_row: All rows below are known to be safe at the tracker. Any thread may read it.
-        counted_row: Rows below are counted as confirmed, or were so before this process began.
+        confirmations: Rows that the tracker has confirmed.
     """
 
     def __init__(
@@ -80,20 +77,21 @@ class TrackerSession:
         project: ProjectKeys | None = None,
     ) -> None:
         self.next_row = 0
-        self.safe_row: int = before.safe_row if before else 0
-        # Rows that the tracker had before this process began are not counted.
-        self.counted_row: int | None = before.counted_row if before else None
         self._writer = writer
         self._info = info
         self._source = source
-        self._record = record
         self._settings = settings
         self._count = count
-        self._monotonic = monotonic
+        self.confirmations: Confirmations = Confirmations(
+            info.key,
+            source,
+            record,
+            settings,
+            count,
+            monotonic,
+            before.confirmations if before else None,
+        )
         self._described: Description | None = None  # the last one sent to the tracker
-        self._asked_at: float | None = None
-        # Below it the tracker has everything; None for one that never confirms.
-        self._confirmed_row: int | None = 0
         self._selection = KeySelection(
             settings.detail,
             settings.names,
@@ -102,15 +100,16 @@ class TrackerSession:
             budget=ValueBudget(most) if (most := settings.max_values_per_minute) else None,
             project=project,
         )
-        self._position = 0  # the tracker's position at ``open``
-        # (time, row) of confirmations that are not pruned yet, oldest first.
-        self._confirmations: deque[tuple[float, int]] = deque()
-        self._listed_row: int | None = None  # of the last one, also if it is pruned
+
+    @property
+    def safe_row(self) -> int:
+        """All rows below are known to be safe at the tracker. Any thread may read it."""
+        return self.confirmations.safe_row
 
     @property
     def held_row(self) -> int:
         """Return the row from which another opening would resume. Any thread may read it."""
-        return self._confirmed_row or 0
+        return self.confirmations.row or 0
 
     @property
     def location(self) -> str:
@@ -127,9 +126,8 @@ class TrackerSession:
         self._described = self._source.description(self._info.key)
         position = self._writer.open(replace(self._info, description=self._described))
         self._check(position)
-        self.next_row = self._confirmed_row = self._position = position
-        if self.counted_row is None:
-            self.counted_row = position
+        self.next_row = position
+        self.confirmations.begin(position)
 
     def step(self) -> bool:
         """Hand over the next rows, and query the tracker's confirmation when it is due.
@@ -143,27 +141,26 @@ class TrackerSession:
         if rows:
             self._write(rows)
         if room <= 0:
-            self._confirm(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
-        elif self._question_due_in_s() <= 0:
-            self._confirm(self._writer.flush(timeout_s=0))
-        self._prune()
+            self.confirmations.take(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
+        elif self.confirmations.question_due_in_s(self.next_row) <= 0:
+            self.confirmations.take(self._writer.flush(timeout_s=0))
+        self.confirmations.prune()
         return bool(rows) or room <= 0
 
     def due_in_s(self) -> float:
         """Return the seconds until ``step`` is due without new rows; may be infinite."""
-        return min(self._question_due_in_s(), self._prune_due_in_s())
+        return min(
+            self.confirmations.question_due_in_s(self.next_row),
+            self.confirmations.prune_due_in_s(),
+        )
 
     def is_well(self) -> bool:
         """Return whether the tracker has taken a row, or lacks none, since ``open``."""
-        if self._confirmed_row is None:
-            return True
-        return self._asked_at is not None and (
-            self._confirmed_row > self._position or self._confirmed_row >= self.next_row
-        )
+        return self.confirmations.is_well(self.next_row)
 
     def close(self, *, exit_code: int) -> None:
         """Finish the run. Call it when ``step`` has returned False."""
-        self._confirm(self._writer.close(exit_code=exit_code))
+        self.confirmations.take(self._writer.close(exit_code=exit_code))
 
     def _describe(self) -> None:
         description = self._source.description(self._info.key)
@@ -192,39 +189,12 @@ class TrackerSession:
                 f"{first} on are kept.",
             )
 
-    def _question_due_in_s(self) -> float:
-        if self._asked_at is None:
-            return 0
-        if self._confirmed_row is not None and self._confirmed_row >= self.next_row:
-            return math.inf
-        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
-
-    def _prune_due_in_s(self) -> float:
-        if not self._confirmations:
-            return math.inf
-        oldest_at, _ = self._confirmations[0]
-        age_s = self._monotonic() - oldest_at
-        # Checked more often than rows expire, because room may be needed.
-        return min(self._settings.keep_confirmed_s - age_s, self._settings.confirm_interval_s)
-
-    def _prune(self) -> None:
-        if not self._confirmations:
-            return
-        below = 0
-        kept_since = self._monotonic() - self._settings.keep_confirmed_s
-        if not self._source.has_room(self._info.key):
-            kept_since = math.inf
-        while self._confirmations and self._confirmations[0][0] <= kept_since:
-            _, below = self._confirmations.popleft()
-        if below:
-            with contextlib.suppress(JournalFull):  # they go with the next confirmed ones
-                self._record.prune(self._info.key, below)
-
     def _room(self) -> int:
         """Return how many rows may be handed over before the tracker confirms others."""
-        if self._confirmed_row is None:
+        confirmed_row = self.confirmations.row
+        if confirmed_row is None:
             return self._settings.batch_rows
-        lead = self.next_row - self._confirmed_row
+        lead = self.next_row - confirmed_row
         return min(self._settings.batch_rows, self._settings.max_unconfirmed_rows - lead)
 
     def _rows(self, limit: int) -> Sequence[Row]:
@@ -242,23 +212,3 @@ class TrackerSession:
         self._selection.folded.clear()
         self._count(Counter.ROWS_WRITTEN, len(rows))
         self.next_row = end
-
-    def _confirm(self, row: int | None) -> None:
-        self._asked_at = self._monotonic()
-        self._confirmed_row = row
-        if row is None:
-            return
-        if row != self.safe_row:
-            # On a full disk the tracker has the answer, and is queried again.
-            with contextlib.suppress(JournalFull):
-                self._record.confirmed(self._info.key, row)
-            self.safe_row = row
-        if row != self._listed_row:
-            self._listed_row = row
-            while self._confirmations and self._confirmations[-1][1] >= row:
-                self._confirmations.pop()
-            self._confirmations.append((self._asked_at, row))
-        counted_row = self.counted_row or 0
-        if row > counted_row:
-            self._count(Counter.ROWS_CONFIRMED, row - counted_row)
-            self.counted_row = row

@@ -1,0 +1,1 @@
+"""Liveness of the workers of a run: expected, alive, failed, replaced."""

@@ -1,0 +1,245 @@
+"""Liveness of the workers of each role: alive, expected, failed, recovery time. Pure.
+
+Every export renews a lease. A lease that expires without an exit report is a failure, and the role
+has recovered when another instance takes the place of the failed one: with the same index, or any
+new one where no index is known. A worker with an exit report is no longer expected.
+
+        last export            first export of the next instance
+    -------|..........lease..........|            failure, at the end of the lease
+           |--------- recovery ------|            or as soon as the replacement is known
+
+A lease lasts ``lease_s``, and three intervals of a worker that exports less often. Its interval is
+unknown at first. Where any instances have an index, only those count: one without is then a helper
+process of them, such as a forked data loader.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.liveness.failure_log import FailureLog, failure_of, last_error
+from otel_rl.bridge.rows.liveness.replacements import Replacements, replacements
+from otel_rl.bridge.rows.liveness.role_liveness import RoleLiveness
+from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
+from otel_rl.records import Departure, ExperimentStatus, RoleStanding, Worker, WorkerFailure
+
+__all__ = ["Liveness"]
+
+_NS_PER_S = 1_000_000_000
+
+# Lease after the first export: three intervals of an SDK with OpenTelemetry's default. Some split
+# an export into several requests, which arrive at once.
+_FIRST_LEASE_NS = 180 * _NS_PER_S
+_ONE_EXPORT_NS = 1 * _NS_PER_S
+
+# Upper bound of a lease, for any export interval.
+_MAX_LEASE_NS = 600 * _NS_PER_S
+
+# A run has a dozen. Roles beyond it are ignored.
+_MAX_ROLES = 256
+
+
+class Liveness:
+    """Leases of the workers of one experiment, and what follows for its roles and its status."""
+
+    def __init__(self) -> None:
+        self._roles: dict[str, RoleLiveness] = {}
+        self._went_well = True  # the worker that left last
+        self._failures = FailureLog()
+
+    def exported(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
+        """Record an export. Call it before the worker's state is updated.
+
+        Args:
+            worker: The worker.
+            state: Its own.
+            event_ns: Reported progress of the worker; 0 if unknown.
+            now_ns: Arrival of the export.
+        """
+        if state.standing is WorkerStanding.ALIVE:
+            return
+        if state.standing is not WorkerStanding.NEW and event_ns <= state.gone_ns:
+            return  # sent before its exit report, and overtaken
+        role = self._role(worker.role)
+        if role is not None:
+            state.standing = WorkerStanding.ALIVE
+            since_ns = role.arrived(worker, state, now_ns)
+            if since_ns is not None:
+                self._failures.made_good(worker.role, since_ns, now_ns)
+
+    def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
+        """Record an exit report, or an error that has left a step.
+
+        Args:
+            departure: The worker, and whether it ended by an error.
+            state: The worker's own.
+            now_ns: Its arrival.
+        """
+        if not departure.has_ended:
+            if state.error is None or state.error.time_ns < departure.time_ns:
+                state.error = failure_of(departure, state)
+            return
+        if state.standing is not WorkerStanding.ALIVE or departure.time_ns < state.event_ns:
+            return  # a repeat, or after its lease had expired
+        role, index = self._roles[departure.worker.role], departure.worker.index
+        state.gone_ns = departure.time_ns
+        self._went_well = not departure.failed
+        if departure.failed:
+            state.standing = WorkerStanding.FAILED
+            role.failures += 1
+            role.failed(index, now_ns)
+            error = last_error(state) if departure.step is None else None
+            self._failures.add(now_ns, error or failure_of(departure, state))
+            return
+        role.let_go(index, state)
+
+    def end(self, workers: Mapping[Worker, WorkerState], *, failed: bool) -> None:
+        """End every lease, as all processes are known to be gone.
+
+        Args:
+            workers: All.
+            failed: Whether workers without an exit report have failed.
+        """
+        if failed:
+            self._note_left(workers.values())
+        by_role = replacements(workers)
+        for worker, state in workers.items():
+            role = self._roles.get(worker.role)
+            if role is None or state.standing is not WorkerStanding.ALIVE:
+                continue
+            # A worker that was replaced did not end with the others.
+            successor = by_role[worker.role].successor(worker, state)
+            is_lost = successor is not None and state.sends_exit_report
+            if failed or is_lost:
+                self._lost(role, worker, state, successor if is_lost else None, {})
+            else:
+                state.gone_ns = state.event_ns
+                role.let_go(worker.index, state)
+                if state.sends_exit_report:
+                    state.standing = WorkerStanding.SILENT
+                    role.silent += 1
+            self._went_well = not failed
+
+    def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
+        """Expire leases, and update the standing of each role."""
+        living: dict[str, list[tuple[Worker, WorkerState]]] = {role: [] for role in self._roles}
+        for worker, state in workers.items():
+            if state.standing is WorkerStanding.ALIVE:
+                living[worker.role].append((worker, state))
+        instances = Counter(worker.instance for there in living.values() for worker, _ in there)
+        for name, role in self._roles.items():
+            there = living[name]
+            candidates: Replacements | None = None
+            for worker, state in there:
+                silence_ns = now_ns - state.received_ns
+                if silence_ns <= lease_ns // 3:  # nearly always
+                    continue
+                candidates = candidates or Replacements(there)
+                successor = candidates.successor(worker, state)
+                is_replaced = successor is not None and worker.index is not None
+                if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
+                    instances[worker.instance] -= 1
+                    self._lost(role, worker, state, successor, instances)
+            role.look([one for one in there if one[1].standing is WorkerStanding.ALIVE])
+
+    def roles(self) -> Mapping[str, RoleStanding]:
+        """Return the standing of each role at the last check."""
+        return {name: role.standing for name, role in self._roles.items() if role.standing}
+
+    def take_dips(self) -> Iterator[tuple[str, int, int]]:
+        """Yield role and time of each failure that was made good, and how many lived then.
+
+        Their replacements may come before they are missed, so that no standing shows them.
+        """
+        for name, role in self._roles.items():
+            for at_ns, alive in role.take_dips():
+                yield name, at_ns, alive
+
+    def failures(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
+        """Return the last failures, in order.
+
+        Args:
+            step_at: Returns the step in progress at a time, for workers that reported none.
+        """
+        return self._failures.at_steps(step_at)
+
+    @property
+    def has_living(self) -> bool:
+        """Return whether any worker held a lease at the last check."""
+        return any(standing.alive for standing in self.roles().values())
+
+    def status(self) -> ExperimentStatus | None:
+        """Return the status of the experiment at the last check; None before the first export.
+
+        Without living workers, it ended as its last worker did.
+        """
+        if not self._roles:
+            return None
+        if self.has_living:
+            return ExperimentStatus.RUNNING
+        return ExperimentStatus.COMPLETE if self._went_well else ExperimentStatus.CRASHED
+
+    def to_wire(self) -> wire.Liveness:
+        """Return the state for the journal."""
+        roles = {name: role.to_wire() for name, role in self._roles.items()}
+        return wire.Liveness(roles, self._went_well, self._failures.to_wire())
+
+    @classmethod
+    def from_wire(cls, kept: wire.Liveness, workers: Mapping[Worker, WorkerState]) -> "Liveness":
+        """Undo ``to_wire``, with all workers."""
+        liveness = cls()
+        liveness._roles = {name: RoleLiveness.from_wire(role) for name, role in kept.roles.items()}
+        liveness._went_well = kept.went_well
+        liveness._failures = FailureLog.from_wire(kept.failures)
+        for worker, state in workers.items():
+            if state.standing is WorkerStanding.ALIVE and worker.role not in liveness._roles:
+                raise wire.StateRefused(
+                    f"it watches no role {worker.role!r}, of which a worker lives"
+                )
+        return liveness
+
+    def _lost(
+        self,
+        role: RoleLiveness,
+        worker: Worker,
+        state: WorkerState,
+        successor: WorkerState | None,
+        living: Mapping[str, int],
+    ) -> None:
+        """Record an expired lease without an exit report; ``living`` counts leases by instance."""
+        state.standing, state.gone_ns = WorkerStanding.FAILED, state.event_ns
+        if living.get(worker.instance):
+            return  # the process lives, under a name that it reported since
+        role.failures += 1
+        self._went_well = False
+        last_ns = state.event_ns or state.received_ns
+        failure = last_error(state) or WorkerFailure(f"{state.role}/{state.label}", last_ns)
+        self._failures.add(state.received_ns, failure)
+        if successor is None:
+            role.failed(worker.index, state.received_ns)
+        else:
+            self._failures.made_good(worker.role, state.received_ns, successor.first_ns)
+            successor.is_replacement = True
+            role.recovered(state.received_ns, successor.first_ns)
+
+    def _note_left(self, states: Iterable[WorkerState]) -> None:
+        """Note errors of workers whose programs have caught them, and ended with a bad status."""
+        for state in states:
+            error = last_error(state)
+            if state.standing is WorkerStanding.LEFT and error is not None:
+                self._went_well = False
+                self._failures.add(state.gone_ns, error)
+
+    def _role(self, name: str) -> RoleLiveness | None:
+        role = self._roles.get(name)
+        if role is None and len(self._roles) < _MAX_ROLES:
+            role = self._roles[name] = RoleLiveness()
+        return role
+
+
+def _lease_ns(state: WorkerState, lease_ns: int, *, is_replaced: bool) -> int:
+    if is_replaced:
+        return min(3 * state.pause_ns + lease_ns // 3, lease_ns)
+    if state.received_ns - state.first_ns < _ONE_EXPORT_NS:
+        return max(_FIRST_LEASE_NS, lease_ns)
+    return max(min(3 * state.pause_ns, _MAX_LEASE_NS), lease_ns)

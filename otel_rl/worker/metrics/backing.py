@@ -1,0 +1,112 @@
+"""Instruments behind those of a meter: the SDK's, and copies for readers of the program."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
+from otel_rl.worker.metrics.gauge import BufferedGauge, MirroredGauge
+from otel_rl.worker.metrics.instruments import Adds, Records
+from otel_rl.worker.metrics.own_observables import Callbacks, OwnObservables
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.otlp.observed import ObservedKind
+
+if TYPE_CHECKING:
+    from otel_rl.worker.metrics.mirror import Mirror
+    from otel_rl.worker.metrics.sdk_meters import SdkMeters
+
+__all__ = ["Backing", "Instrumented", "instrument_name"]
+
+MadeT = TypeVar("MadeT")
+
+
+class Instrumented(Protocol):
+    """Provider, as its meters need it."""
+
+    @property
+    def own(self) -> OwnObservables:
+        """Observable instruments of otel_rl itself."""
+        ...
+
+    @property
+    def mirror(self) -> "Mirror | None":
+        """Copy of the instruments for readers of the program; None without such readers."""
+        ...
+
+    @property
+    def sdk(self) -> "SdkMeters":
+        """Present SDK of counters and histograms."""
+        ...
+
+
+class Backing:
+    """Creates the instruments behind those of one meter.
+
+    Args:
+        scope: Scope of the meter.
+        provider: Its provider.
+    """
+
+    def __init__(self, scope: InstrumentationScope, provider: Instrumented) -> None:
+        self._scope = scope
+        self._provider = provider
+
+    def adds(self, create: Callable[[Meter], Adds]) -> Adds:
+        """Create a counter."""
+        own, mirrored = self._twice(create)
+        if mirrored is None:
+            return own
+        from otel_rl.worker.metrics.mirror import AddsTwice
+
+        return AddsTwice(own, mirrored)
+
+    def records(self, create: Callable[[Meter], Records], *, advised: bool) -> Records:
+        """Create a histogram."""
+        own, mirrored = self._twice(create, advised=advised)
+        if mirrored is None:
+            return own
+        from otel_rl.worker.metrics.mirror import RecordsTwice
+
+        return RecordsTwice(own, mirrored)
+
+    def observes(self, create: Callable[[Meter], object]) -> None:
+        """Create an observable instrument."""
+        if self._scope.name != SCOPE_NAME:
+            self._twice(create)
+        elif self._provider.mirror is not None:
+            create(self._provider.mirror.meter(self._scope))
+
+    def observe_own(
+        self, kind: ObservedKind, name: str, callbacks: Callbacks, unit: str, description: str
+    ) -> None:
+        """Read the callbacks without the SDK, if they are otel_rl's own."""
+        if self._scope.name == SCOPE_NAME:
+            stream = Stream(self._scope, instrument_name(name), unit or "", description or "")
+            self._provider.own.add(stream, kind, callbacks)
+
+    def _twice(
+        self, create: Callable[[Meter], MadeT], *, advised: bool = False
+    ) -> tuple[MadeT, MadeT | None]:
+        """Create the SDK's instrument, and its copy if there is a mirror."""
+        mirror = self._provider.mirror
+        own = create(self._provider.sdk.meter(self._scope, advised=advised))
+        return own, None if mirror is None else create(mirror.meter(self._scope))
+
+    def mirror_gauge(self, gauge: BufferedGauge) -> None:
+        """Copy a gauge for the readers of the program, if there are any."""
+        mirror = self._provider.mirror
+        if mirror is not None and not isinstance(gauge, MirroredGauge):
+            gauge.show_in(mirror.meter(self._scope))
+
+
+def instrument_name(name: object) -> str:
+    """Return the name.
+
+    Raises:
+        ValueError: It is no text, empty or too long.
+    """
+    if isinstance(name, str) and name.strip() and len(name) <= MAX_NAME_LENGTH:
+        return name
+    raise ValueError(f"a name must be text of 1 to {MAX_NAME_LENGTH} characters")

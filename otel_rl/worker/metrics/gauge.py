@@ -1,0 +1,103 @@
+"""Synchronous gauge that keeps every measurement."""
+
+from time import time_ns
+
+from opentelemetry.context import Context, get_current
+from opentelemetry.metrics import Meter, _Gauge
+from opentelemetry.util.types import AnyValue, Attributes
+
+from otel_rl.semconv.names import RL_LOOP_ITERATION
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.buffer import Buffer
+from otel_rl.worker.metrics.step_shares import StepShares
+from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.tensors import PLAIN, NotANumber, hold, number
+
+__all__ = ["BUFFER_FULL", "BufferedGauge", "MirroredGauge"]
+
+BUFFER_FULL = (
+    "More measurements were made between two exports than the buffer holds; the newest are "
+    "dropped. Record less often, or shorten the export interval."
+)
+
+
+class BufferedGauge(_Gauge):
+    """Synchronous gauge that keeps every measurement. ``set`` never raises and never waits.
+
+    Args:
+        stream: Its identity on the wire.
+        buffer: Receives the measurements.
+        guard: Counts losses.
+        steps: Of the process.
+    """
+
+    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard, steps: StepShares) -> None:
+        self._stream = stream
+        self._steps = steps
+        self._entries = buffer.entries
+        self._capacity = buffer.capacity
+        self._guard = guard
+
+    def set(
+        self,
+        amount: float,
+        attributes: Attributes = None,
+        context: Context | None = None,
+    ) -> None:
+        """Record ``amount`` now. The attributes are copied, so the caller may reuse the dict."""
+        try:
+            if len(self._entries) < self._capacity:
+                kept: dict[str, AnyValue] | int | None = None
+                now_ns = time_ns()
+                if attributes:
+                    step = attributes.get(RL_LOOP_ITERATION)
+                    # The common case is the step alone; a dict each would be half of the buffer.
+                    kept = step if len(attributes) == 1 and type(step) is int else {**attributes}
+                    if step is not None and self._steps.follows_gauges:
+                        self._steps.reached(step, now_ns)
+                self._entries.append(
+                    (
+                        self._stream,
+                        amount if type(amount) in PLAIN else hold(amount),
+                        kept,
+                        now_ns,
+                        context or get_current(),
+                    )
+                )
+            else:
+                self._guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL)
+        except (TypeError, AttributeError):
+            self._guard.drop(
+                DropReason.BAD_ATTRIBUTES,
+                f"{self._stream.name}: attributes must be a mapping with text keys "
+                f"(got {type(attributes).__name__}). The measurement is dropped.",
+            )
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            self._guard.caught(error)
+
+    def show_in(self, meter: Meter) -> None:
+        """Record the values in a gauge of ``meter`` as well, from now on."""
+        stream = self._stream
+        self._mirrored = meter.create_gauge(stream.name, stream.unit, stream.description)
+        # Replaces a check in each ``set``, which runs in training loops.
+        self.__class__ = MirroredGauge
+
+
+class MirroredGauge(BufferedGauge):
+    """Gauge that readers of the program receive, too."""
+
+    _mirrored: _Gauge
+
+    def set(
+        self,
+        amount: float,
+        attributes: Attributes = None,
+        context: Context | None = None,
+    ) -> None:
+        """See ``BufferedGauge``."""
+        super().set(amount, attributes, context)
+        with self._guard:
+            plain = amount if type(amount) in PLAIN else number(hold(amount))
+            if not isinstance(plain, NotANumber):
+                self._mirrored.set(plain, attributes, context)
