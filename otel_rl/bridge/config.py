@@ -131,8 +131,11 @@ class TrackerSettings(BaseModel):
     options: Mapping[str, str] = Field(default_factory=dict)
     """Its options; of several, ``trackio.project``."""
 
-    max_live_runs: int = Field(32, ge=1)
-    """Runs written at once, a process each."""
+    max_live_runs: int | None = Field(None, ge=1)
+    """Runs written at once. Unset: 32, or 256 if they share processes."""
+
+    runs_per_writer: int = Field(50, ge=1)
+    """Runs in a process: JSON lines and TensorBoard. 1: not shared."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
     """Interval of asking for rows."""

@@ -11,6 +11,7 @@ from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
+from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -32,6 +33,12 @@ __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention"
 
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
+
+_LIVE_RUNS = 32
+"""Writer processes at once: one with W&B takes 100 MB."""
+
+_SHARING_RUNS = 256
+"""Live runs at once where they share processes: each takes a thread and 5 open files."""
 
 _DAY_NS = 86_400_000_000_000
 
@@ -64,13 +71,15 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
     """Return the settings of the delivery to the tracker of this name."""
     tracker = settings.tracker
     is_shared = settings.journal.url is not None
+    is_alone = tracker.runs_per_writer == 1 or not backend(name).shares_process
     return DeliverySettings(
         tracker=name,
         directory=tracker.directory or settings.data,
         # Bridges that share the tracker's directory share its locks.
         scratch=tracker.directory if is_shared else settings.data,
         attributes=tracker.options_of(name),
-        max_writers=tracker.max_live_runs,
+        max_writers=tracker.max_live_runs or (_LIVE_RUNS if is_alone else _SHARING_RUNS),
+        runs_per_writer=tracker.runs_per_writer,
         confirm_interval_s=tracker.confirm_interval_s,
         keep_confirmed_s=tracker.keep_confirmed_s,
         first_retry_s=min(_FIRST_RETRY_S, tracker.max_retry_s),

@@ -128,8 +128,8 @@ class DeliverySettings:
         tracker: Name of the backend.
         directory: Where trackers keep their files.
         attributes: Settings of the tracker.
-        max_writers: Live runs at a time, each with a process of its own. The run that has been idle
-            for longest makes room.
+        max_writers: Live runs at a time. The run that has been idle for longest makes room.
+        runs_per_writer: Runs that share a writer process, with a tracker that allows it.
         min_hold_s: Least time for which a run keeps its writer, so that runs take turns instead of
             evicting each other.
         batch_rows: Rows handed over at a time.
@@ -155,6 +155,7 @@ class DeliverySettings:
     directory: Path
     attributes: Mapping[str, str]
     max_writers: int = 32
+    runs_per_writer: int = 1
     min_hold_s: float = 30.0
     batch_rows: int = 500
     max_unconfirmed_rows: int = 20_000

@@ -1,13 +1,14 @@
 """The delivery loop: every row of every run reaches the tracker, in order, despite failures.
 
-    RowSource  --rows from the tracker's position-->  one thread per run  -->  one writer process
+    RowSource  --rows from the tracker's position-->  one thread per run  -->  its writer process
                <--confirmed: safe below this number--
 
 The tracker reports its position each time it is opened, so the bridge stores no cursor that could
 be wrong. Any failure ends the writer process; after a pause a new one opens the run again and
 resumes there. Rows leave the source only after they are confirmed.
 
-Runs share nothing but the number of writers: one that hangs delays no other.
+Runs share nothing but the number of writers, and with some trackers processes: one that hangs
+delays no other (``shared_writers.py``).
 """
 
 import random
@@ -29,6 +30,7 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
 )
 from otel_rl.bridge.delivery.one_run.run_delivery import RunDelivery
 from otel_rl.bridge.delivery.one_run.shared_objects import Shared
+from otel_rl.bridge.delivery.shared_writers import SharedWriters
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
@@ -85,7 +87,7 @@ class DeliveryManager:
             WriterSlots(
                 settings.max_writers, tenants=tenants, tenant=lambda held: tenant(held.key)
             ),
-            writer or partial(WriterProcess, settings.tracker),
+            writer or _writers(settings),
             monotonic,
             jitter,
             opened,
@@ -183,6 +185,14 @@ class DeliveryManager:
         with self._lock:
             run = self._runs.get(key)
         return run.status().pending if run is not None else 0
+
+
+def _writers(settings: DeliverySettings) -> Callable[[], Writer]:
+    tracker, n = settings.tracker, settings.runs_per_writer
+    if n == 1 or not backend(tracker).shares_process:
+        return partial(WriterProcess, tracker)
+    shared = SharedWriters(tracker, n)
+    return lambda: WriterProcess(tracker, shared.host())
 
 
 def _check_writable(directory: Path) -> None:

@@ -178,6 +178,8 @@ class TrackerKind:
         home: Returns, from the environment, the directory where the users of the tracker expect its
             files; None for the bridge's data directory. Only for a bridge inside a command.
         lacks: What it cannot hold, as a list; said once when a bridge starts.
+        shares_process: Whether its runs may share a writer process, in a thread each: it keeps no
+            global state, and waits without holding Python's lock.
     """
 
     name: str
@@ -190,3 +192,4 @@ class TrackerKind:
     patience: Callable[[Mapping[str, str]], WriterTimeouts] = lambda _: WriterTimeouts()
     home: Callable[[Mapping[str, str]], Path | None] = lambda _: None
     lacks: str = ""
+    shares_process: bool = False

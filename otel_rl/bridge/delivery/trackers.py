@@ -96,6 +96,7 @@ BACKENDS: Mapping[str, TrackerKind] = {
         validate_jsonl,
         check_jsonl,
         lambda environ, _: without_key(environ),
+        shares_process=True,
     ),
     "mlflow": MLFLOW,
     "trackio": TRACKIO,

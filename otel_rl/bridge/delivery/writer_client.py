@@ -1,18 +1,9 @@
 """Parent side of a writer process: a Tracker that forwards its calls."""
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Self, TypeVar
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, WriterTimeouts, writer_file
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, WriterTimeouts
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_messages import (
     Close,
@@ -30,6 +21,7 @@ from otel_rl.bridge.delivery.writer_messages import (
     Write,
     Written,
 )
+from otel_rl.bridge.delivery.writer_process import Channel, OwnProcess, WriterHost
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
@@ -38,13 +30,12 @@ __all__ = ["WriterProcess"]
 # Only a hanging writer reaches these, like those of ``WriterTimeouts``.
 _WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
 _FLUSH_GRACE_S = 60.0
-_EXIT_TIMEOUT_S = 15.0
 
 _ReplyT = TypeVar("_ReplyT", bound=Reply)
 
 
 class WriterProcess:
-    """Runs a tracker in a process of its own. Use it once, as a context manager.
+    """Runs a tracker in another process. Use it once, as a context manager.
 
     In addition to a Tracker's errors, every method raises TrackerUnavailable if the process has
     died or does not answer in time. After any error, leave the context and start another: a process
@@ -52,17 +43,17 @@ class WriterProcess:
     busy.
 
     ``kill`` may be called from any thread, at any time; everything else from one.
+
+    Args:
+        tracker: Its name.
+        host: Where the writer runs; in a process of its own if not given.
     """
 
-    def __init__(self, tracker: str) -> None:
+    def __init__(self, tracker: str, host: WriterHost | None = None) -> None:
         self._tracker = tracker
-        # _lock guards the start of the process against ``kill``.
-        self._lock = threading.Lock()
-        self._killed = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Request, Reply] | None = None
+        self._host = host or OwnProcess(tracker)
+        self._connection: Channel | None = None
         self._location = ""
-        self._log = Path()
         self._patience = WriterTimeouts()
 
     def __enter__(self) -> Self:
@@ -77,12 +68,12 @@ class WriterProcess:
     @property
     def pid(self) -> int | None:
         """Return the pid of the process, or None before ``open``."""
-        return self._process.pid if self._process else None
+        return self._host.pid
 
     def open(self, run: RunInfo, /) -> int:
         """Start the process and open the run in it."""
         self._patience = backend(self._tracker).patience(dict(run.attributes))
-        self._start(run)
+        self._connection = self._host.start(run)
         ready = self._ask(Open(self._tracker, run), Ready, timeout_s=self._patience.open_s)
         self._location = ready.location
         return ready.next_row
@@ -106,74 +97,32 @@ class WriterProcess:
     def close(self, *, exit_code: int) -> int | None:
         """Finish the run and wait for the process to end."""
         closed = self._ask(Close(exit_code), Closed, timeout_s=self._patience.close_s)
-        if self._process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_TIMEOUT_S)
+        self._host.closed()
         return closed.safe_row
 
     def kill(self) -> None:
-        """End the process and its children at once. Idempotent."""
-        with self._lock:
-            self._killed = True
-            process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            # It leads a process group of its own, which includes the tracker's helpers.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def _start(self, run: RunInfo) -> None:
-        ours, theirs = socket.socketpair()
-        environment = {
-            name: value
-            for name, value in backend(self._tracker)
-            .environment(os.environ, dict(run.attributes))
-            .items()
-            # These configure the bridge's own telemetry, and hold passwords and tokens; a tracker
-            # library may have telemetry, too.
-            if not name.startswith("OTEL_")
-        }
-        self._log = writer_file(run, "log")
-        with theirs, self._log.open("ab") as log, self._lock:
-            if self._killed:
-                ours.close()
-                raise TrackerUnavailable("The bridge is stopping.")
-            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-                # -P: a wandb.py in the user's working directory is not the tracker.
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "otel_rl.bridge.delivery.writer_main",
-                    str(theirs.fileno()),
-                ],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # Signals of the terminal go to the bridge alone, which then closes the run.
-                start_new_session=True,
-            )
-        self._connection = Connection(ours.detach())
+        """End the writer at once. Idempotent."""
+        self._host.kill()
 
     def _ask(self, request: Request, expected: type[_ReplyT], *, timeout_s: float) -> _ReplyT:
         if self._connection is None:
             raise TrackerUnavailable("The run is not open.")
+        is_sent = False
         try:
             self._connection.send(request)
+            is_sent = True
             if not self._connection.poll(timeout_s):
                 raise TrackerUnavailable(
                     f"The tracker {self._tracker} did not answer in {timeout_s:.0f} s.",
-                    hint=f"Its messages are in {self._log}.",
+                    hint=f"Its messages are in {self._host.log}.",
                 )
             reply = self._connection.recv()
         except (EOFError, OSError) as exc:
+            if is_sent:
+                self._host.lost()
             raise TrackerUnavailable(
                 f"The writer process of {self._tracker} died.",
-                hint=f"Its last messages are in {self._log}.",
+                hint=f"Its last messages are in {self._host.log}.",
             ) from exc
         match reply:
             case Unavailable(message, hint):

@@ -1,18 +1,22 @@
-"""The writer process: one run of one tracker, driven over a socket by the delivery loop.
+"""The writer process: runs of one tracker, driven over sockets by the delivery loop.
 
-    python -m otel_rl.bridge.delivery.writer_main FD
+    python -m otel_rl.bridge.delivery.writer_main FD           one run
+    python -m otel_rl.bridge.delivery.writer_main FD shared    a thread for each run
 
 A process of its own, because a tracker library has global state: one that hangs, exits, dies or
-raises KeyboardInterrupt harms only its own run, and a new process resumes that run.
+raises KeyboardInterrupt harms only its own run, and a new process resumes that run. Trackers
+without such state share one, which gets the socket of each run over its own (ADR 25).
 
 It ignores SIGINT and SIGTERM, which a terminal or supervisor sends to all processes: the parent
 decides when a run ends. It ends when the parent closes the socket or has died.
 """
 
+import contextlib
 import fcntl
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -39,9 +43,10 @@ from otel_rl.bridge.delivery.writer_messages import (
     Write,
     Written,
 )
+from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["serve"]
+__all__ = ["serve", "serve_many"]
 
 # For a dead parent while the tracker library blocks: long enough to finish a run, short enough that
 # no process stays.
@@ -55,16 +60,41 @@ def serve(connection: "Connection[Reply, Request]") -> None:
         connection.send(Rejected("The first message must open a run."))
         return
     session = _Session(opening)
-    connection.send(_answer(session.open))
-    while not session.closed:
-        try:
-            request = connection.recv()
-        except (EOFError, ConnectionError):
-            # A parent that stops in order sends Close. A run that it left behind has failed; the
-            # next bridge resumes it.
-            _answer(partial(session.handle, Close(exit_code=1)))
-            return
-        connection.send(_answer(partial(session.handle, request)))
+    try:
+        connection.send(_answer(session.open))
+        while not session.closed:
+            try:
+                request = connection.recv()
+            except (EOFError, ConnectionError):
+                # A parent that stops in order sends Close. A run that it left behind has failed;
+                # the next bridge resumes it.
+                _answer(partial(session.handle, Close(exit_code=1)))
+                return
+            connection.send(_answer(partial(session.handle, request)))
+    finally:
+        session.release()
+
+
+def serve_many(control: socket.socket) -> None:
+    """Serve a thread for each socket that comes over this one, until its other end is closed."""
+    threads: set[threading.Thread] = set()
+    while True:
+        received, fds, _, _ = socket.recv_fds(control, 1, 1)
+        if not received:
+            break
+        for fd in fds:
+            os.set_inheritable(fd, False)  # noqa: FBT003  # the signature of the standard library
+            thread = threading.Thread(target=_serve_one, args=(fd,), daemon=True)
+            thread.start()
+            threads.add(thread)
+        threads = {thread for thread in threads if thread.is_alive()}
+    for thread in threads:
+        thread.join()
+
+
+def _serve_one(fd: int) -> None:
+    with Connection(fd) as connection, contextlib.suppress(EOFError, OSError):
+        serve(connection)
 
 
 class _Session:
@@ -83,6 +113,12 @@ class _Session:
         self._tracker = backend(self._opening.tracker).create(run)
         self._next_row = self._tracker.open(run)
         return Ready(self._next_row, self._tracker.location())
+
+    def release(self) -> None:
+        """Let others hold the run. Files of a failed tracker are closed before."""
+        self._tracker = None
+        if self._lock is not None:
+            self._lock.close()
 
     def handle(self, request: Request) -> Reply:
         tracker = self._tracker
@@ -140,8 +176,9 @@ def _watch_parent(fd: int) -> None:
     os._exit(1)
 
 
-def main(fd: int) -> None:
-    """Serve the socket ``fd``."""
+def main(fd: int, *, shared: bool = False) -> None:
+    """Serve the socket ``fd``, or those that come over it."""
+    collect_rarely()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     # Otherwise the tracker's own children keep the socket open.
@@ -149,9 +186,13 @@ def main(fd: int) -> None:
     threading.Thread(
         target=_watch_parent, args=(fd,), name="otel-rl-writer-parent", daemon=True
     ).start()
+    if shared:
+        with socket.socket(fileno=fd) as control:
+            serve_many(control)
+        return
     with Connection(fd) as connection:
         serve(connection)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), shared="shared" in sys.argv[2:])

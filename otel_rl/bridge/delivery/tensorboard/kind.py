@@ -35,5 +35,6 @@ TENSORBOARD: Final = TrackerKind(
     _environment,
     home=lambda _: Path(),
     lacks="consoles, a status, numbers of 64 bits (they have 32)",
+    shares_process=True,
 )
 """The kind, for the table of trackers."""

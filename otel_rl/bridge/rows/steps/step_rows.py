@@ -118,7 +118,7 @@ class OpenStep:
 
     def size(self) -> int:
         """Return the approximate number of its values."""
-        single = sum(len(made) for made in self.single.values())
+        single = sum(map(len, self.single.values()))
         return 1 + len(self.cells) + single + (0 if self.counts is None else self.counts.size())
 
     def to_wire(self) -> wire.OpenStep:
@@ -261,7 +261,11 @@ class OpenSteps:
                 if own is None:
                     continue
                 if settings.per_worker:
-                    opened.single.setdefault(own.number, []).append((time_ns, value))
+                    made = opened.single.get(own.number)
+                    if made is None:
+                        opened.single[own.number] = [(time_ns, value)]
+                    else:
+                        made.append((time_ns, value))
                 else:
                     put(opened.cells, own.number, value, time_ns, reduction)
         return late

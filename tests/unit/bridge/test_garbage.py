@@ -1,0 +1,51 @@
+"""Collections of cyclic garbage in a process that handles rows."""
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import pytest
+
+from otel_rl.bridge.garbage import collect_rarely
+
+_CODE = """
+import gc
+from otel_rl.bridge.garbage import collect_rarely
+{first}
+gc.collect()
+before = sum(one["collections"] for one in gc.get_stats())
+kept = [[(n, 0.5)] for n in range(100_000)]
+print(sum(one["collections"] for one in gc.get_stats()) - before)
+"""
+
+
+@pytest.mark.process
+def test_open_steps_cause_few_collections() -> None:
+    default, rare = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", _CODE.format(first=first)], check=True, capture_output=True
+            ).stdout
+        )
+        for first in ("", "collect_rarely()")
+    )
+    assert 0 < rare * 10 < default
+
+
+def test_cyclic_garbage_is_still_collected() -> None:
+    class Cycle:
+        me: "Cycle"
+
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        lost = Cycle()
+        lost.me = lost
+        seen = weakref.ref(lost)
+        del lost
+        kept = [[n] for n in range(100_000)]
+        assert kept
+        assert seen() is None
+    finally:
+        gc.set_threshold(*before)
