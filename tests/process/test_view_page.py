@@ -108,6 +108,14 @@ def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
+    browser = viewed.open(HOSTILE_KEY, "workers")
+    (share,) = browser.get(
+        "document.querySelector('#heatmap').data.map((one) => Math.max(...one.z.flat()) / one.zmax)"
+    )
+    assert 0.2 < share < 0.5
+
+
 def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")

@@ -40,7 +40,8 @@ otelRl.pages.workers = class {
     const { plain } = otelRl;
     const isDark = otelRl.isDark();
     const values = heatmap.seconds.flat().filter((one) => one !== null).sort((a, b) => a - b);
-    const most = values[Math.floor(0.995 * (values.length - 1))] || 1;
+    const at = (share) => values[Math.floor(share * (values.length - 1))];
+    const most = Math.max(at(0.995), 2.5 * at(0.5)) || 1; // so that the usual is blue, and red is slow
     const scale = isDark ? [[0, "#1d2733"], [0.35, "#2f5fa8"], [0.65, "#d08a35"], [1, "#ff5470"]] : [[0, "#edf2fb"], [0.35, "#9dbcf0"], [0.65, "#f2b05e"], [1, "#c92a4b"]];
     const rows = heatmap.workers.length;
     this.plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > 60 ? 9 : 24) * rows))}px`;
