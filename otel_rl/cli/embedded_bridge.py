@@ -260,7 +260,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
-        if bridge.has_page:
+        if bridge.has_page and statuses:
             say(f"look at it again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
         return report(bridge, statuses)
 
