@@ -295,7 +295,7 @@ def left_in_words(left: Left, seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     time_left = f"{minutes} min {rest} s" if minutes else f"{rest} s"
     what = f"{' and '.join(parts)} left" if parts else "closing the runs"
-    return f"{what}, for at most {time_left}"
+    return f"{what}, for at most {time_left}{f': {left.error}' * bool(left.error)}"
 
 
 @contextmanager

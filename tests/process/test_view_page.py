@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
+from otel_rl.view.pages import Pages
+from otel_rl.view.report import report_html
 from tests.browser import Browser
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.view_runs import GRPO, HOSTILE, T0, LookedAt, S, write_run
@@ -225,3 +228,14 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     assert browser.get("document.querySelector('[data-panel]').data[1].x") == [*range(15, 21)]
     assert "NaN" in browser.get("document.querySelector('.facts').textContent")
     assert browser.complaints() == ["NaN"]  # the loss
+
+
+def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
+    """What it calls a minute ago is so when it is made, not when it is read."""
+    run = run_id(GRPO.experiment, GRPO.trial)
+    pages = Pages(BridgeSettings(data=viewed.data / "a"), clock_ns=lambda: T0 + S)
+    path = viewed.data.parent / "report.html"
+    path.write_text(report_html(pages, run), encoding="utf-8")
+    viewed.browser.open(path.as_uri(), "overview")
+    assert "14 Nov 2023" in viewed.browser.get("document.querySelector('#live').textContent")
+    assert viewed.browser.complaints() == []

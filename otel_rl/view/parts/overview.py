@@ -48,6 +48,7 @@ _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read whe
 _MAX_DIAGNOSED_BYTES: Final = 8 << 20
 
 _NS_PER_S: Final = 1e9
+_NS_PER_MS: Final = 1e6
 
 # What the list shows of a run, the first that it has.
 _HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"}
@@ -71,6 +72,7 @@ def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
         "step": run.step,
         "lasted_s": age_s - idle_s if has_ended else age_s,
         "idle_s": idle_s,
+        "now_ms": now_ns / _NS_PER_MS,
         "roles": {
             label(role): {"alive": of.alive, "expected": of.expected, "failures": of.failures}
             for role, of in sorted(run.roles.items())

@@ -103,7 +103,11 @@
   // Changes are told by the server; where that fails, the page asks now and then.
   function follow() {
     const live = document.getElementById("live");
-    if (otelRl.report) { live.textContent = "report"; return; }
+    if (otelRl.report) { // what is "ago" in it, is before this time
+      const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
+      live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
+      return;
+    }
     let asking = null;
     let last = 0;
     const changed = () => {
