@@ -57,10 +57,12 @@ class Left(NamedTuple):
     Attributes:
         requests: Accepted requests of which no rows are made.
         rows: Rows that trackers have not been given, of all trackers.
+        error: Last error of a tracker that takes none; empty if all do.
     """
 
     requests: int
     rows: int
+    error: str = ""
 
 
 class Bridge:
@@ -196,8 +198,10 @@ class Bridge:
         Raises:
             JournalError: It cannot be read.
         """
-        rows = sum(status.pending for status in self._delivery.status())
-        return Left(self._stores.spool.pending(), rows)
+        found = self._delivery.status()
+        rows = sum(status.pending for status in found)
+        error = next((status.last_error for status in found if status.last_error), "")
+        return Left(self._stores.spool.pending(), rows, error)
 
     def stop(self, *, exit_code: int = 0, is_over: bool = False) -> Sequence[RunStatus]:
         """Stop accepting, make rows of all that was accepted, and finish the runs.

@@ -260,7 +260,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
-        if bridge.has_page:
+        if bridge.has_page and statuses:
             say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
         return report(bridge, statuses)
 
@@ -295,7 +295,7 @@ def left_in_words(left: Left, seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     time_left = f"{minutes} min {rest} s" if minutes else f"{rest} s"
     what = f"{' and '.join(parts)} left" if parts else "closing the runs"
-    return f"{what}, for at most {time_left}"
+    return f"{what}, for at most {time_left}{f': {left.error}' * bool(left.error)}"
 
 
 @contextmanager

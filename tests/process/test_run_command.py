@@ -338,6 +338,7 @@ def test_a_command_that_reports_nothing_is_told_why(tmp_path: Path) -> None:
     done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, "-c", "pass", cwd=tmp_path)
     assert done.status == 0
     assert "nothing was reported" in done.err
+    assert "look at it again" not in done.err
 
 
 def test_standard_output_belongs_to_the_command(tmp_path: Path) -> None:

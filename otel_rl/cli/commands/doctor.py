@@ -21,6 +21,7 @@ from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.environment import misspelt
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.options import add_bridge_options, settings_of
@@ -83,6 +84,12 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
             hint="Install the package: pip install otel-rl (a source folder on the path is not "
             "enough).",
         )
+
+
+def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that no variable of otel_rl is misspelt."""
+    for note in misspelt(os.environ):
+        yield CheckResult("variables", note, ok=False, hint="Correct or unset it.")
 
 
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
@@ -248,6 +255,7 @@ def _is_bridge(where: str) -> bool:
 CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_python,
     check_plugins,
+    check_variables,
     check_endpoint,
     check_listen,
     check_security,

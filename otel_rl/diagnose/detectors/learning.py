@@ -36,10 +36,10 @@ _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.K
 def not_a_number(history: RunHistory) -> Iterator[Cause]:
     """Find the first measurement that was NaN or infinite, of a series that had been finite."""
     found = [
-        (track.steps[0], key, worker)
+        (step, key, worker)
         for key, of in history.oddities.items()
         for worker, track in of.items()
-        if _was_finite(history, key, worker, track.steps[0])
+        if (step := _turned(history, key, worker, track.steps[0])) is not None
     ]
     counted = _counted_odd(history)
     found += counted
@@ -67,9 +67,27 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
     )
 
 
-def _was_finite(history: RunHistory, key: str, worker: str, step: int) -> bool:
+def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | None:
+    """Return the first odd step of a worker's series; None if it was never finite before.
+
+    Args:
+        history: Of the run.
+        key: Of the series.
+        worker: The worker.
+        first: Step of the first snapshot with an odd measurement of it.
+    """
     of = history.workers.get(key, {})
-    return worker in of and min(of[worker].steps) < step
+    if worker not in of or min(of[worker].steps) > first:
+        return None
+    if min(of[worker].steps) < first:
+        return first
+    # Both are in one snapshot of many quick steps, whose rows tell them apart.
+    finite, rows = False, history.rows.get(key, Track())
+    for step, value in zip(rows.steps, rows.values, strict=True):
+        if finite and not math.isfinite(value):
+            return step
+        finite = finite or math.isfinite(value)
+    return None
 
 
 def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:

@@ -19,7 +19,7 @@ _STEP: Final = re.compile(
 
 # Times that are no work of a step.
 _OTHER: Final = re.compile(
-    r"(^|_|/)(gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
+    r"(^|_|/)(cpu|gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
     r"|(^|/)(time_|timing_)?call(_|/|$)"
 )
 

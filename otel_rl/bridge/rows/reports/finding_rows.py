@@ -39,7 +39,8 @@ class Finding:
     @property
     def labels(self) -> Mapping[str, str]:
         """Return the labels of the row."""
-        labels = {"diagnosis/verdict": self.verdict}
+        # Trackers show the last value of a label: that of a past fault must not stay.
+        labels = {"diagnosis/verdict": self.verdict, DIAGNOSIS_CAUSE: "none"}
         if self.causes:
             first = self.causes[0]
             labels[DIAGNOSIS_CAUSE] = str(first.get("kind"))

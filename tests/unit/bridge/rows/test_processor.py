@@ -25,7 +25,7 @@ from otel_rl.bridge.rows import loaded_run, processor
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
@@ -811,6 +811,19 @@ def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.drain.findings.add(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
+
+
+def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.drain.findings.tell(A, SLOW)
+    bench.run(seconds=2)
+    bench.drain.findings.tell(A, Finding(9, T0, "healthy", "no fault found"))
+    bench.run(seconds=2)
+    rows = bench.run_store.rows(A, start=0, limit=10_000)
+    causes = [row.labels[DIAGNOSIS_CAUSE] for row in rows if DIAGNOSIS_CAUSE in row.labels]
+    assert causes == ["slow_reward", "none"]
+    assert alerts(bench, A) == ["the judge is slow"]
 
 
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:
