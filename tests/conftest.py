@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 import time
@@ -25,8 +26,14 @@ settings.register_profile(
 )
 settings.load_profile("otel_rl")
 
+# Collection keeps what it makes: a million objects, over which the collector of garbage would go
+# again and again, then and at the end of many tests.
+gc.disable()
+
 _MARK = "OTEL_RL_TEST_RUN"
 _DEADLINE_S = 60.0
+
+_LAB = [Path(__file__).parent / folder for folder in ("lab", "frameworks")]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
         draw_few()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders all of whose tests would be deselected, as what they import takes time."""
+    return True if "not lab" in config.option.markexpr and collection_path in _LAB else None
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look at what tests make, and no more at all tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
