@@ -16,6 +16,7 @@ __all__ = [
     "EVERY_KEY",
     "NO_CONSOLE",
     "OTEL_RL",
+    "TIMEOUT_S",
     "Finished",
     "Row",
     "clean_environment",
