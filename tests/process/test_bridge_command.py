@@ -17,7 +17,14 @@ import pytest
 
 from otel_rl.bridge.config import load_settings
 from tests import plain_http
-from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.process.commands import (
+    OTEL_RL,
+    clean_environment,
+    jsonl_rows,
+    otel_rl,
+    otel_rl_here,
+    wandb_run,
+)
 from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
@@ -293,13 +300,13 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
 )
 def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "bridge.toml").write_text(content)
-    done = otel_rl("bridge", "--config", "bridge.toml", cwd=tmp_path)
+    done = otel_rl_here("bridge", "--config", "bridge.toml", cwd=tmp_path)
     assert done.status == 2
     assert message in done.err
 
 
 def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> None:
-    done = otel_rl("bridge", "--http", "nonsense", cwd=tmp_path)
+    done = otel_rl_here("bridge", "--http", "nonsense", cwd=tmp_path)
     assert done.status == 2
     assert "127.0.0.1:4318" in done.err
     assert "Traceback" not in done.err
@@ -307,7 +314,7 @@ def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> 
 
 def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
     environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALING__WINDOW_S="2")
-    done = otel_rl("bridge", cwd=tmp_path, env=environment)
+    done = otel_rl_here("bridge", cwd=tmp_path, env=environment)
     assert done.status == 2
     assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: there is no such setting" in done.err
 
@@ -334,11 +341,11 @@ def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
     free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
-    well = otel_rl(
+    well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )
     assert (well.status, "FAIL" in well.out) == (0, False), well.out
-    ill = otel_rl(
+    ill = otel_rl_here(
         "doctor",
         "--tracker",
         "jsonl",
@@ -353,7 +360,7 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
 def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path) -> None:
     (tmp_path / ".otel_rl" / "run").mkdir(parents=True)
     free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
-    well = otel_rl(
+    well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )
     assert well.status == 0, well.out

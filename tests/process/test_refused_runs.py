@@ -11,7 +11,7 @@ import pytest
 
 from otel_rl.bridge.journal.reader import journals_below, overview
 from tests.ports import free_ports
-from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl
+from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl_here
 from tests.trackers.programs import TrackioServer
 
 pytestmark = pytest.mark.process
@@ -151,7 +151,7 @@ def test_a_wrong_token_and_a_file_in_the_way_leave_the_training_alone(tmp_path: 
 
 def test_a_misspelt_tracker_is_one_line_before_the_training_begins(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = otel_rl(
+    done = otel_rl_here(
         *("run", "--tracker", "mlfow", "--", sys.executable, "train.py"),
         cwd=tmp_path,
         env=clean_environment(tmp_path),

@@ -17,6 +17,7 @@ from tests.process.commands import (
     clean_environment,
     jsonl_rows,
     otel_rl,
+    otel_rl_here,
     wandb_run,
 )
 from tests.slow import slow_after
@@ -253,7 +254,7 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_used_is_refused_before_the_command_starts(
     tmp_path: Path, option: str, name: str, reason: str
 ) -> None:
-    done = otel_rl("run", option, name, "--", "touch", "started", cwd=tmp_path)
+    done = otel_rl_here("run", option, name, "--", "touch", "started", cwd=tmp_path)
     assert done.status == 2
     assert f"{option}: {reason}" in done.err
     assert list(tmp_path.iterdir()) == []
@@ -268,7 +269,7 @@ def test_any_script_name_makes_a_name_for_the_run(tmp_path: Path) -> None:
 
 def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = otel_rl(
+    done = otel_rl_here(
         "run", "--", "touch", "started",
         cwd=tmp_path, env=clean_environment(tmp_path, WANDB_DIR="file"),
     )  # fmt: skip
@@ -278,7 +279,7 @@ def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: 
 
 
 def test_a_log_level_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
-    done = otel_rl(
+    done = otel_rl_here(
         "run", "--", "touch", "started",
         cwd=tmp_path, env=clean_environment(tmp_path, OTEL_RL_LOG_LEVEL="loud"),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge
 from tests.lab.site import BRIDGE, history_of
 from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.process.commands import clean_environment, otel_rl
+from tests.process.commands import clean_environment, otel_rl, otel_rl_here
 from tests.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
@@ -144,7 +144,7 @@ def test_doctor_is_content_beside_a_bridge_that_is_well(tmp_path: Path) -> None:
     with Bridge(tmp_path / "bridge", BRIDGE) as bridge:
         http, grpc = map(str, bridge.ports)
         variables = {"OTEL_RL_BRIDGE__HTTP__PORT": http, "OTEL_RL_BRIDGE__GRPC__PORT": grpc}
-        done = otel_rl(
+        done = otel_rl_here(
             "doctor", "--tracker", "jsonl", "--data", bridge.directory / "data", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),
         )  # fmt: skip
@@ -156,7 +156,7 @@ def test_doctor_says_that_a_port_is_taken_by_something_else(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         variables = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": port}
-        done = otel_rl(
+        done = otel_rl_here(
             "doctor", "--tracker", "jsonl", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),
         )  # fmt: skip
