@@ -141,33 +141,51 @@ def losses(directory: Path, experiment: str) -> list[tuple[int, float]]:
     ]
 
 
-def test_experiments_of_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
+@dataclass(frozen=True)
+class Served:
+    """A bridge that was stopped, with what it was sent."""
+
+    directory: Path
+    acknowledged: list[int]
+    status: int
+    err: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    directory = tmp_path_factory.mktemp("served")
+    with bridge(directory, "--tracker", "jsonl") as service:
         for step in range(20):
             for number, experiment in enumerate(("a", "b")):
                 assert service.log(experiment, {step: step + number / 2}).status_code == 200
-        status, _ = service.stop()
-    assert status == 0
-    assert losses(tmp_path, "a") == [(step, float(step)) for step in range(20)]
-    assert losses(tmp_path, "b") == [(step, step + 0.5) for step in range(20)]
-
-
-def test_trials_of_one_experiment_are_runs_of_their_own(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
         for trial in ("x", "y"):
-            service.log("a", {0: 1.0}, rl__trial__name=trial)
-        service.stop()
-    for trial in ("x", "y"):
-        assert len(jsonl_rows(tmp_path, "a", trial)) == 1
-
-
-def test_nothing_acknowledged_is_lost_at_a_clean_stop(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
-        acknowledged = [step for step in range(200) if service.log("a", {step: 1.0}).is_success]
+            assert service.log("tried", {0: 1.0}, rl__trial__name=trial).is_success
+        assert service.log("nan", dict.fromkeys(range(5), math.nan)).json() == {}
+        acknowledged = [step for step in range(200) if service.log("c", {step: 1.0}).is_success]
         status, err = service.stop()
-    assert status == 0
-    assert [step for step, _ in losses(tmp_path, "a")] == acknowledged
-    assert "200 rows in jsonl" in err
+    return Served(directory, acknowledged, status, err)
+
+
+def test_experiments_of_one_bridge_do_not_touch_each_other(served: Served) -> None:
+    assert losses(served.directory, "a") == [(step, float(step)) for step in range(20)]
+    assert losses(served.directory, "b") == [(step, step + 0.5) for step in range(20)]
+
+
+def test_trials_of_one_experiment_are_runs_of_their_own(served: Served) -> None:
+    for trial in ("x", "y"):
+        assert len(jsonl_rows(served.directory, "tried", trial)) == 1
+
+
+def test_nothing_acknowledged_is_lost_at_a_clean_stop(served: Served) -> None:
+    assert served.status == 0
+    assert [step for step, _ in losses(served.directory, "c")] == served.acknowledged
+    assert "200 rows in jsonl" in served.err
+
+
+def test_nan_everywhere_is_data(served: Served) -> None:
+    found = losses(served.directory, "nan")
+    assert [step for step, _ in found] == list(range(5))
+    assert all(math.isnan(value) for _, value in found)
 
 
 def test_a_restarted_bridge_goes_on_in_the_same_run(tmp_path: Path) -> None:
@@ -262,17 +280,8 @@ def test_bad_input_is_answered_and_the_next_good_request_is_served(
         partial = answer.json()["partialSuccess"]
         assert int(partial["rejectedDataPoints"]) == refused
         assert partial["errorMessage"]
-    good = shared.log(f"good after {name}", {1: 1.0})
+    good = shared.log("good", {1: 1.0})
     assert (good.status_code, good.json()) == (200, {})
-
-
-def test_nan_everywhere_is_data(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
-        assert service.log("a", dict.fromkeys(range(5), math.nan)).json() == {}
-        service.stop()
-    found = losses(tmp_path, "a")
-    assert [step for step, _ in found] == list(range(5))
-    assert all(math.isnan(value) for _, value in found)
 
 
 def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Path) -> None:
