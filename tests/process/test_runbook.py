@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.run_id import run_id
 from tests import plain_http
 from tests.docs_examples import blocks
@@ -124,8 +124,7 @@ def test_a_stopped_bridge_goes_on_where_its_directory_is_moved(tmp_path: Path) -
 
 
 def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    with Bridge(tmp_path, BRIDGE) as bridge:
-        assert bridge.stop() == 0
+    SqliteJournal(tmp_path / "data").close()
     journal = tmp_path / "data" / JOURNAL_FILE
     connection = sqlite3.connect(journal)
     connection.execute("PRAGMA user_version=99")
