@@ -133,10 +133,10 @@ def _otlp(
     }
 
 
-def losses(directory: Path, experiment: str) -> list[tuple[int, float]]:
+def losses(directory: Path, experiment: str, trial: str = "default") -> list[tuple[int, float]]:
     return [
         (row.step, row.values["trainer/loss"])
-        for row in jsonl_rows(directory, experiment)
+        for row in jsonl_rows(directory, experiment, trial)
         if "trainer/loss" in row.values
     ]
 
@@ -159,7 +159,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             for number, experiment in enumerate(("a", "b")):
                 assert service.log(experiment, {step: step + number / 2}).status_code == 200
         for trial in ("x", "y"):
-            assert service.log("tried", {0: 1.0}, rl__trial__name=trial).is_success
+            assert service.log("tried", {ord(trial): 1.0}, rl__trial__name=trial).is_success
         assert service.log("nan", dict.fromkeys(range(5), math.nan)).json() == {}
         acknowledged = [step for step in range(200) if service.log("c", {step: 1.0}).is_success]
         status, err = service.stop()
@@ -173,13 +173,14 @@ def test_experiments_of_one_bridge_do_not_touch_each_other(served: Served) -> No
 
 def test_trials_of_one_experiment_are_runs_of_their_own(served: Served) -> None:
     for trial in ("x", "y"):
-        assert len(jsonl_rows(served.directory, "tried", trial)) == 1
+        assert losses(served.directory, "tried", trial) == [(ord(trial), 1.0)]
 
 
 def test_nothing_acknowledged_is_lost_at_a_clean_stop(served: Served) -> None:
     assert served.status == 0
     assert [step for step, _ in losses(served.directory, "c")] == served.acknowledged
-    assert "200 rows in jsonl" in served.err
+    written = len(jsonl_rows(served.directory, "c"))
+    assert f"run c/default: {written} rows in jsonl" in served.err
 
 
 def test_nan_everywhere_is_data(served: Served) -> None:
