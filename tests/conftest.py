@@ -26,10 +26,6 @@ settings.register_profile(
 )
 settings.load_profile("otel_rl")
 
-# Collection keeps what it makes: a million objects, over which the collector of garbage would go
-# again and again, then and at the end of many tests.
-gc.disable()
-
 _MARK = "OTEL_RL_TEST_RUN"
 _DEADLINE_S = 60.0
 
@@ -55,10 +51,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if "not lab" in config.option.markexpr and collection_path in _LAB else None
 
 
-def pytest_collection_finish() -> None:
-    """Let the collector of garbage look at what tests make, and no more at all tests."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the collector of garbage from what collection makes, then and in all tests.
+
+    It stays until the end: a million objects to go through again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
