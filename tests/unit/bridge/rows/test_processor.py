@@ -43,6 +43,9 @@ from tests.slow import slow_after
 from tests.stores import Store
 
 S = 1_000_000_000
+
+_MOST_ROUNDS = 1_000
+"""Limit of rounds at once, far above what a test needs, so that rounds without end fail soon."""
 T0 = 1_700_000_000 * S
 A, B = ExperimentKey("a"), ExperimentKey("b")
 
@@ -101,8 +104,9 @@ class Bench:
     def run(self, seconds: float = 0) -> None:
         """Let time pass, then make rows until there is nothing more to do at once."""
         self.now_ns += int(seconds * S)
+        rounds = count(1)
         while self.drain.round(self.now_ns):
-            pass
+            assert next(rounds) < _MOST_ROUNDS, "there is always more to do"
 
     def steps(self, key: ExperimentKey) -> list[int]:
         rows = self.run_store.rows(key, start=0, limit=10_000)
