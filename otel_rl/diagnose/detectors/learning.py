@@ -21,6 +21,7 @@ from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departur
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
+_START = 8  # values: at first, rewards leap because the policy learns
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
@@ -226,10 +227,13 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
     gone_through = max(values) - min(values)
     scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None
-    for place in range(5, len(values) - 4):
+    for place in range(_START, len(values) - 4):
         before, after = values[place - 5 : place], values[place : place + 5]
         gap = max(min(after) - max(before), min(before) - max(after))
-        if gap >= _JUMP * scale and (best is None or gap / scale > best[0]):
+        # The usual change of few values is uncertain: the levels have to be apart by more than
+        # either scatters.
+        least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
+        if gap >= least and (best is None or gap / scale > best[0]):
             best = gap / scale, steps[place], median(before), median(after)
     return best
 

@@ -77,7 +77,8 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
     parts = {}
     longest_s = max(map(_usual, history.spans.values()), default=0.0)
     for place, tracks in history.spans.items():
-        if only_waits(history, place) or place.phase == STEP_SPAN:
+        # A pull of weights waits for those who make them.
+        if only_waits(history, place) or place in history.waits or place.phase == STEP_SPAN:
             continue
         if _usual(tracks) < _LEAST * longest_s:
             continue
