@@ -21,6 +21,7 @@ from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departur
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
+_FEW, _FAR_JUMP = 3, 8.0  # the same of so few last values, and more than the series ever moved
 _START = 8  # values: at first, rewards leap because the policy learns
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
@@ -235,7 +236,16 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
         least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
         if gap >= least and (best is None or gap / scale > best[0]):
             best = gap / scale, steps[place], median(before), median(after)
-    return best
+    return best or _last_jump(track, scale)
+
+
+def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:
+    """Return a jump before the last few values, if it is far beyond all of the series."""
+    before, after = track.values[:-_FEW], track.values[-_FEW:]
+    gap = max(min(after) - max(before), min(before) - max(after))
+    if gap < max(_FAR_JUMP * scale, max(before) - min(before)):
+        return None
+    return gap / scale, track.steps[-_FEW], median(before[-5:]), median(after)
 
 
 def _lasting_fall(track: Track) -> LevelChange | None:

@@ -32,6 +32,7 @@ _LEFT_STEPS = 3  # of others after the last sign of a worker
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
+_FEW, _MANY = 3, 3.0  # values, times all others
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
@@ -292,7 +293,8 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
             if subject is Subject.PREEMPTIONS:
                 track = with_gaps(history, summed_by_step(track))
             # A few in a row happen by chance among many workers: their number is no measurement.
-            shortest = 6 if subject is Subject.PREEMPTIONS else 3
+            is_count = subject is Subject.PREEMPTIONS
+            shortest = 6 if is_count and not _is_many(track) else 3
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -318,6 +320,12 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         since=since,
         evidence=[one for *_, one in evidence[:4]],
     )
+
+
+def _is_many(counts: Track) -> bool:
+    """Return whether the last few counts are far above all others: no chance of small numbers."""
+    others, last = counts.values[:-_FEW], counts.values[-_FEW:]
+    return bool(others) and min(last) >= max(_MANY, _MANY * max(others))
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:

@@ -9,7 +9,7 @@ from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled
 from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -103,7 +103,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
                 and change.change.order > 0.7
                 and change.is_clear
             ):
-                behind.append((worker, change))
+                behind.append((worker, begun(_gap(newest, track), change)))
         if not behind:
             continue
         worst = max(behind, key=lambda one: one[1].after)
@@ -189,7 +189,7 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
         fills = max(_BEGUN, _FILLED * change.after)
-        if _steps_at_level(track, change) < fills:
+        if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
             continue
@@ -225,16 +225,17 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
     return half > 0 and median(since[half:]) - median(since[:half]) < 1
 
 
-def _steps_at_level(track: Track, change: LevelChange) -> int:
+def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:
     """Return the steps at about the level before a change, until it begins.
 
-    A series that has risen from its first value on was at no level.
+    A series that has risen from its first value on was at no level, nor one of a run that begins.
     """
+    first = next(iter(settled(step_time(history)).steps), history.first)
     near = _AT_LEVEL * (change.after - change.before)
     own = track.finite()
     columns = zip(own.steps, own.values, strict=True)
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
-    return change.step - min(at, default=change.step)
+    return change.step - max(first, min(at, default=change.step))
 
 
 def _grows_faster(track: Track) -> bool:

@@ -1,7 +1,7 @@
 """Detects level changes of a series over the steps of a run, and their first step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from otel_rl.diagnose.history.run_history import Track
@@ -11,6 +11,7 @@ __all__ = [
     "LONGER",
     "LONGER_NOISE",
     "LevelChange",
+    "begun",
     "common_ratio",
     "level",
     "levels",
@@ -43,6 +44,8 @@ _SLOW_START = 1.5  # times the values after it
 _AFTER_START = 10
 
 _LARGER = 1.5  # times a clear change
+
+_USUAL = 0.5  # part of the values before a rise that are not of it, at least
 
 _NEAR = 6  # values on either side of a change that tell a jump from a slope
 
@@ -136,6 +139,20 @@ def _is_larger(change: Change, found: LevelChange) -> bool:
         return True
     more = change.after - change.before
     return more >= (_LARGER if found.is_clear else 1.0) * (found.after - found.before)
+
+
+def begun(track: Track, found: LevelChange) -> LevelChange:
+    """Return a rise with the step from which on all values are above all that is usual before.
+
+    Ranks part a slope in its middle.
+    """
+    track = track.finite()
+    before = sorted(track.values[: found.change.place])
+    usual = before[int(_USUAL * (len(before) - 1))] + found.change.noise / 2
+    place = found.change.place
+    while place > 0 and track.values[place - 1] > usual:
+        place -= 1
+    return replace(found, step=track.steps[place])
 
 
 def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelChange]:
