@@ -430,6 +430,8 @@ class _Draw:
         )
 
 
+# Where the entropy is not a number, its collapse is in no data.
+_HIDDEN = {"nan", "entropy collapse"}
 _ENDS = ("hang", "crash")
 _FIRST = ("slow_worker", "slow_role", "every_few", "slow_checkpoint", "nan", "entropy")
 
@@ -479,6 +481,8 @@ def drawn(
     while True:
         other = _any(chance, kinds, (*_FIRST, *_ENDS))
         one, two = first[1], other[1]
+        if {one.name, two.name} == _HIDDEN:
+            continue
         if one.name != two.name and (one.role is None or one.role != two.role):
             return [first, other]
         if program.topology is Topology.COLOCATED and one.kinds.isdisjoint(two.kinds):

@@ -22,6 +22,7 @@ __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
 _FEW, _FAR_JUMP = 3, 8.0  # the same of so few last values, and more than the series ever moved
+_SURE = 40  # moves that tell their usual size
 _START = 8  # values: at first, rewards leap because the policy learns
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
@@ -224,7 +225,9 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
     if len(values) < 12:
         return None
     moves = [abs(b - a) for a, b in pairwise(values)]
-    usual = max(spread(moves), median(moves))
+    # Of few moves, the usual size may be much larger than it seems.
+    unsure = max(1.0, math.sqrt(_SURE / len(moves)))
+    usual = unsure * max(spread(moves), median(moves))
     gone_through = max(values) - min(values)
     scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None

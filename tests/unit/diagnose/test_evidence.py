@@ -60,6 +60,13 @@ def test_rewards_that_leap_in_the_first_steps_are_no_bug(steps: int, *, found: b
     assert (Kind.REWARD_BUG in {kind for kind, *_ in causes(made(steps, rows=rows))}) == found
 
 
+def test_the_usual_move_of_few_rewards_is_not_known_well_enough_for_a_small_jump() -> None:
+    values = [0.131, 0.161, 0.148, 0.178, 0.186, 0.191, 0.186, 0.186]
+    values += [0.232, 0.24, 0.229, 0.228, 0.234]
+    rows: dict[str, Series] = {"trainer/reward/mean": lambda step: values[step]}
+    assert causes(made(len(values), rows=rows)) == []
+
+
 def test_levels_of_rewards_that_scatter_as_far_as_they_are_apart_are_no_bug() -> None:
     values = [0.17, 0.16, 0.17, 0.165] * 2 + [0.15, 0.175, 0.16, 0.13, 0.17]
     values += [0.2, 0.23, 0.25, 0.24, 0.22]
