@@ -96,7 +96,7 @@ def _first_steps(causes: Sequence[Cause]) -> Mapping[_Subject, int]:
 
 
 def _is_same_transfer(cause: Cause, other: Cause) -> bool:
-    """Return whether both are sides of one weight transfer: since then, by as much or as many times.
+    """Return whether both are sides of one weight transfer: by as much, or by as many times.
 
     A side that has other parts of the transfer, or fewer bytes of it, takes less time.
     """

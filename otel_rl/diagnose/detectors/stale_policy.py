@@ -53,18 +53,16 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 yield _of_rare_pulls(place, rarer, among=len(of))
 
 
-def _is_rarer_than_its_work(
-    history: RunHistory, place: PhaseKey, worker: str, since: int
-) -> bool:
+def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
     """Return whether a worker has no reason to pull less often: it does as much between two pulls.
 
     One that pulls before each piece of work pulls less often if its work takes more steps.
     """
     pieces = Counter[int]()
     for other, of in history.counts.items():
-        if other.role == place.role and worker in of and not only_waits(history, other):
-            if work_of(other) is not Work.SYNC:
-                pieces.update(_summed(of[worker]))
+        is_work = not only_waits(history, other) and work_of(other) is not Work.SYNC
+        if other.role == place.role and worker in of and is_work:
+            pieces.update(_summed(of[worker]))
     pulls = Counter[int](_summed(history.counts[place][worker]))
     before, after = (
         sum(n for step, n in pieces.items() if (step < since) == early)

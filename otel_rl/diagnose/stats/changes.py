@@ -135,8 +135,9 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
 
 
 def find_sudden(values: Sequence[float]) -> Change | None:
-    """Find the last two or three values far above all before them: in units of their noise, and of
-    the farthest of them.
+    """Find the last two or three values far above all before them.
+
+    In units of the noise of those, and of the farthest of them.
 
     Args:
         values: Finite, in order of time.

@@ -1,4 +1,4 @@
-"""Evidence that rules once did not use, or took for what it is not: each was wrong in a drawn run."""
+"""Evidence that rules did not use, or took for what it is not: each was wrong in a drawn run."""
 
 from collections.abc import Mapping
 
