@@ -17,7 +17,7 @@ Drawn = tuple[Effect, Fault]
 
 _SLOW = {
     Job.GENERATION: "slow_generation",
-    Job.ENVIRONMENT: "slow_reward",
+    Job.ENVIRONMENT: "slow_phase",
     Job.REWARD: "slow_reward",
     Job.LOADING: "slow_phase",
     Job.TRAINING: "slow_training",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Final
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -32,6 +33,8 @@ _WELL_SPENT = 2.0
 
 # Times and counts, whatever they are the time of.
 _NO_VALUES = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
+
+_NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
@@ -211,7 +214,7 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 def _of_rows(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
     """Yield the series about a subject from the rows: reduced over workers, one value a step."""
     for key, track in history.rows.items():
-        is_time = key.startswith(_NO_VALUES) or "/duration" in key or timed_part(key) is not None
+        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
         if re.search(subject.value, key) and not is_time:  # the time of a reward is no reward
             yield key, track.finite()
 

@@ -52,6 +52,7 @@ _KINDS = {
     Work.REWARD: Kind.SLOW_REWARD,
     Work.TRAINING: Kind.SLOW_TRAINING,
     Work.SYNC: Kind.SLOW_SYNC,
+    Work.ENVIRONMENT: Kind.SLOW_PHASE,
     Work.OTHER: Kind.SLOW_PHASE,
 }
 
@@ -253,7 +254,7 @@ def _always_slower(
     Only for work that the whole role does alike: the peers' time then replaces a level before.
     """
     kind = slow_kind(place)
-    if kind in {Kind.SLOW_SYNC, Kind.SLOW_PHASE} or len(tracks) < _FEWEST_ALIKE:
+    if work_of(place) in {Work.SYNC, Work.OTHER} or len(tracks) < _FEWEST_ALIKE:
         return
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])

@@ -80,6 +80,39 @@ def test_rewards_that_are_far_off_all_before_are_told_after_three_steps() -> Non
     assert causes(made(39, rows=rows)) == []
 
 
+@pytest.mark.parametrize(
+    "key", ["reward/worker/phase/age/reward", "reward/reward/duration", "reward/reward/latency"]
+)
+def test_times_and_ages_of_rewards_are_no_rewards(key: str) -> None:
+    rows = {key: jittered(lambda step: 6.5 if step < 20 else 1.2)}
+    assert causes(made(rows=rows)) == []
+
+
+def test_a_total_of_tokens_is_no_work_of_a_step() -> None:
+    counted = {"trainer/tokens": lambda step: 7e5 * (step + 1), "trainer/tokens/rate": steady}
+    spans = role("train", *[changed(0.5, 1.2)] * 2)
+    found = diagnose(made(step_s=changed(1.0, 1.7), spans=spans, rows=counted))
+    assert found.causes[0].kind is Kind.SLOW_TRAINING
+    assert not found.changes
+
+
+def test_a_total_tells_of_a_larger_batch() -> None:
+    counted: dict[str, Series] = {
+        "trainer/tokens": lambda step: 7e5 * (step + 1 + max(0, step - AT + 1)),
+        "trainer/tokens/rate": steady,
+    }
+    spans = role("train", *[changed(0.5, 1.0)] * 2)
+    found = diagnose(made(step_s=changed(1.0, 2.0), spans=spans, rows=counted))
+    assert not found.causes
+    assert "2.0 times the tokens" in found.changes[0]
+
+
+def test_a_slow_tool_is_no_slow_reward() -> None:
+    spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
+    (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
+    assert found == (Kind.SLOW_PHASE, None, AT)
+
+
 def test_one_of_two_workers_that_was_slow_for_a_while_is_named() -> None:
     spans = role("generate", in_steps(*range(30, 37), times=3.0), steady, name="generator")
     (found,) = causes(made(spans=spans))
