@@ -231,7 +231,7 @@ class Subject(StrEnum):
     KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
     RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
     STALENESS = r"staleness(/mean)?$|age/versions/mean$|off_?policy(ness)?(/|_)?(steps|mean)?$"
-    POLICY_VERSION = r"policy/version$|weight_version$"
+    POLICY_VERSION = r"(policy|weights?|model)(/|_)version$"
     PREEMPTIONS = r"preempt(ed|ions?)(/|_|$)|recomput"
     CACHE_MISSES = r"cache/miss/ratio$|cache_miss"
     EVICTIONS = r"evict(ed|ions?)?(/|_|$)|(^|/)sample/dropped(/|$)"

@@ -233,7 +233,20 @@ def _slower_than_peers(
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
-    return _Slow(worker, found.step, before, after, found.ratio, share)
+    return _Slow(
+        worker, _begun(track, found.step, before, after), before, after, found.ratio, share
+    )
+
+
+def _begun(track: Track, step: int, before: float, after: float) -> int:
+    """Return the first of a worker's slow steps: in some of them its peers may have no value."""
+    begun = step
+    for at, value in zip(reversed(track.steps), reversed(track.values), strict=True):
+        if at < step:
+            if value < sqrt(before * after):
+                break
+            begun = at
+    return begun
 
 
 def _since(track: Track, step: int) -> Track:
@@ -368,7 +381,7 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
         0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
         words,
         role=place.role,
-        worker=worst.worker if is_alone else None,
+        worker=worst.worker if is_alone or len(history.spans[place]) == 1 else None,
         phase=place.phase,
         since=worst.step,
         evidence=evidence,

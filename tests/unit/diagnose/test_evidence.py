@@ -221,7 +221,7 @@ def test_a_buffer_that_fills_while_trainers_evaluate_is_full_and_not_stale(
 
 
 def test_samples_that_grow_old_after_a_slow_start_are_no_fault() -> None:
-    rows: dict[str, Series] = {"trainer/policy/staleness": changed(0.7, 2.7, 7)}
+    rows: dict[str, Series] = {"trainer/policy/staleness": changed(0.7, 3.7, 7)}
     slow = made(40, step_s=lambda step: 30.0 if step < 4 else 8.0, rows=rows)
     assert Kind.STALENESS_GROWTH not in {kind for kind, *_ in causes(slow)}
     usual = made(40, step_s=lambda step: 8.0, rows=rows)
