@@ -7,6 +7,7 @@ machine's, and is subtracted.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
@@ -91,7 +92,15 @@ def step_time(history: RunHistory) -> Track:
         if key.endswith("/iteration/duration"):
             return rows
     named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
-    return next(named, track)
+    return next(named, _between_steps(history) if history.is_told_by_spans else track)
+
+
+def _between_steps(history: RunHistory) -> Track:
+    """Return the time from the first news of each step to that of the next one."""
+    track = Track()
+    for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
+        track.add(step, 0.0, (next_s - begun_s) / (later - step))
+    return track
 
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:

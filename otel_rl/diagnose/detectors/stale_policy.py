@@ -71,9 +71,9 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
         steps = sorted(set(track.steps))
         gaps = [b - a for a, b in pairwise(steps)]
         since = history.last - (steps[-1] if steps else 0)
-        if len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:])):
-            if _works_until(history, place, worker) >= history.last - since // 3:
-                stopped[worker] = steps[-1]
+        is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
+        if is_long and _works_until(history, place, worker) >= history.last - since // 3:
+            stopped[worker] = steps[-1]
     return stopped
 
 
