@@ -35,7 +35,8 @@ _LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
 _LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
-_MIN_OWN_RATIO, _OWN_PART = 1.25, 0.95
+_MIN_OWN_RATIO = 1.25
+_OWN_PART = 0.95
 _FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 

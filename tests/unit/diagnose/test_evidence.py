@@ -345,3 +345,9 @@ def test_a_worker_is_slow_since_its_own_first_slow_piece_of_work() -> None:
             kept, [float(step) for step in kept], [whole.values[step] for step in kept]
         )
     assert causes(history)[0] == (Kind.SLOW_GENERATION, "generator/0", 31)
+
+
+def test_of_three_clocks_the_one_that_differs_is_wrong() -> None:
+    lags = {"generator/0": 0.1, "reward/0": 120.1, "trainer/0": 0.12}
+    (found,) = causes(made(30, lags=lags))
+    assert found == (Kind.CLOCK_SKEW, "reward/0", None)
