@@ -1,7 +1,5 @@
 """Evidence that rules did not use, or took for what it is not: each was wrong in a drawn run."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from otel_rl.diagnose.detectors.workload import Workload
@@ -12,15 +10,13 @@ from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.stats.changes import find_step, find_sudden
 from tests.unit.diagnose.made import AT, Series, changed, made
 
-Spans = Mapping[tuple[str, str, int], Series]
-
 
 def jittered(of: Series, by: float = 0.01) -> Series:
     """The same with a little noise that repeats itself after 35 steps."""
     return lambda step: of(step) * (1 + by * ((step * 3) % 7 - 3) + by / 2 * ((step * 2) % 5 - 2))
 
 
-def role(phase: str, *of: Series, name: str = "trainer") -> Spans:
+def role(phase: str, *of: Series, name: str = "trainer") -> dict[tuple[str, str, int], Series]:
     return {(name, phase, index): jittered(one) for index, one in enumerate(of)}
 
 
