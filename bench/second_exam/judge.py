@@ -133,7 +133,7 @@ def share(good: int, of: int) -> str:
     p, z2 = good / of, _Z * _Z
     middle = (p + z2 / (2 * of)) / (1 + z2 / of)
     half = _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of * of)) / (1 + z2 / of)
-    return f"{good} of {of}, {p:.0%} ({middle - half:.0%} to {middle + half:.0%})"
+    return f"{good} of {of}, {p:.0%} ({max(0.0, middle - half):.0%} to {middle + half:.0%})"
 
 
 def summary(marks: Sequence[Mark]) -> str:
