@@ -39,6 +39,7 @@ class Work(StrEnum):
 
     SYNC = "sync"
     REWARD = "reward"
+    ENVIRONMENT = "environment"
     GENERATION = "generation"
     TRAINING = "training"
     OTHER = "other"
@@ -80,7 +81,8 @@ _WORK = (
         Work.SYNC,
         r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
     ),
-    (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
+    (Work.REWARD, r"reward|scor(e|ing)|judge|verif|grad(er|ing$)"),
+    (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
     (
         Work.GENERATION,
         r"generat|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",

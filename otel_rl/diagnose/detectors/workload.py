@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.peers import turn_length
 
 __all__ = ["Workload", "changes", "follows_a_change"]
 
@@ -67,12 +68,21 @@ class Workload:
 
     def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
         if place not in self._workers:
-            counted: dict[int, int] = defaultdict(int)
-            for track in self._history.spans.get(place, {}).values():
-                for step in set(track.steps):
-                    counted[step] += 1
-            self._workers[place] = counted
+            tracks = self._history.spans.get(place, {})
+            self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
         return self._workers[place]
+
+
+def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
+    """Return how many workers share the work of each step: from their first one to their last.
+
+    One without a value in between reports it with another step.
+    """
+    present: dict[int, int] = defaultdict(int)
+    for track in tracks.values():
+        for step in range(track.steps[0], track.steps[-1] + 1) if track.steps else ():
+            present[step] += 1
+    return present
 
 
 def changes(history: RunHistory) -> Iterator[str]:
@@ -123,7 +133,9 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
                 continue
             if key.startswith(("otel_rl/", "phase/", "critical_path/")):
                 continue
-            track = _of_each_step(track.finite())
+            if f"{key}/per_step" in history.rows:
+                track = history.rows[f"{key}/per_step"]
+            track = _of_each_step(track.finite(), is_counter=f"{key}/rate" in history.rows)
             steps = history.last - history.first + 1
             if len(track.values) < max(_FEWEST, _PART * steps) or min(track.values) <= 0:
                 continue
@@ -134,15 +146,20 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
     return "", {}
 
 
-def _of_each_step(track: Track) -> Track:
-    """Return what each step added, if the series is a total that grows."""
-    values = track.values
-    if len(values) < _FEWEST or any(b <= a for a, b in pairwise(values)):
+def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
+    """Return what each step added, if the series is a total that grows; its last value counts."""
+    newest = dict(zip(track.steps, zip(track.times_s, track.values, strict=True), strict=True))
+    steps = sorted(newest)
+    values = [newest[step][1] for step in steps]
+    if len(values) < _FEWEST or any(b < a for a, b in pairwise(values)):
         return track
-    if values[0] <= 0 or values[-1] < _CUMULATIVE * len(values) * values[0]:
+    is_total = 0 < _CUMULATIVE * len(values) * values[0] <= values[-1]
+    if not is_counter and (not is_total or len(set(values)) < len(values)):
         return track
-    moves = [b - a for a, b in pairwise(values)]
-    return Track(track.steps[1:], track.times_s[1:], moves)
+    moves = Track()
+    for (step, value), (later, then) in pairwise(zip(steps, values, strict=True)):
+        moves.add(later, newest[later][0], (then - value) / (later - step))
+    return moves
 
 
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
