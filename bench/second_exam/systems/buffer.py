@@ -55,8 +55,10 @@ class Buffer:
     @property
     def is_full(self) -> bool:
         """The bound of staleness: as many may wait or be in flight."""
-        ageing = [o for o in self._world.troubles.of(What.AGEING) if self._world.step >= o.step]
-        return len(self._held) + self.in_flight >= self.batch * (6 if ageing else 2)
+        bound = 2.0
+        for one in self._world.troubles.of(What.AGEING):
+            bound = 3.7 if self._world.step >= one.step else 1.3
+        return len(self._held) + self.in_flight >= self.batch * bound
 
     def keep(self, group: Group) -> None:
         """Take a scored group; the oldest go if there are too many."""
