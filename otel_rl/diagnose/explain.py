@@ -155,6 +155,8 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
     if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
         return False
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
+    if answer.phase == call.phase:
+        return before_s < call_before_s  # a call is as long as all that it asks for
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
     return is_as_much and before_s < call_before_s
 

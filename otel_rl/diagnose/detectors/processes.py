@@ -31,6 +31,7 @@ _FEWEST_STEPS = 8
 _LEFT_STEPS = 3  # of others after the last sign of a worker
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
+_CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
 _FEW, _MANY = 3, 3.0  # values, times all others
 _GC_SHARE = 0.05
@@ -199,10 +200,11 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
                 for name, track in measured.items()
                 if len(at_the_time := _meanwhile(track, *lived)) >= 3
             }
-        others = [lag_s for name, lag_s in least_s[lived].items() if name != worker]
-        if len(others) < 2:
+        every_s = {**least_s[lived], worker: min(lags.values)}
+        if len(every_s) < _CLOCKS:
             continue
-        ahead_s = median(others) - min(lags.values)
+        # Its own one among them: of two others, a wrong clock would move the middle.
+        ahead_s = median(every_s.values()) - min(lags.values)
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)

@@ -22,12 +22,12 @@ __all__ = ["recurring"]
 _FEWEST_WORKERS = 3
 _FEWEST_STEPS = 20
 _START = 5  # steps that may be odd because the run begins
-_FAR = 1.7  # times its peers
+_FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
-_COSTLY, _CHANCE_OF_COSTLY = 0.1, 0.05  # of so much time, who takes it is worth less proof
+_COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
 _REGULAR = 0.75
 _OVER = 4  # usual distances without trouble
 

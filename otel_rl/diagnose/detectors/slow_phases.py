@@ -7,6 +7,7 @@ machine's, and is subtracted.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
@@ -34,7 +35,8 @@ _LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
 _LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
-_MIN_OWN_RATIO, _OWN_PART = 1.25, 0.95
+_MIN_OWN_RATIO = 1.25
+_OWN_PART = 0.95
 _FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -91,7 +93,15 @@ def step_time(history: RunHistory) -> Track:
         if key.endswith("/iteration/duration"):
             return rows
     named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
-    return next(named, track)
+    return next(named, _between_steps(history) if history.is_told_by_spans else track)
+
+
+def _between_steps(history: RunHistory) -> Track:
+    """Return the time from the first news of each step to that of the next one."""
+    track = Track()
+    for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
+        track.add(step, 0.0, (next_s - begun_s) / (later - step))
+    return track
 
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
@@ -233,7 +243,20 @@ def _slower_than_peers(
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
-    return _Slow(worker, found.step, before, after, found.ratio, share)
+    return _Slow(
+        worker, _begun(track, found.step, before, after), before, after, found.ratio, share
+    )
+
+
+def _begun(track: Track, step: int, before: float, after: float) -> int:
+    """Return the first of a worker's slow steps: in some of them its peers may have no value."""
+    begun = step
+    for at, value in zip(reversed(track.steps), reversed(track.values), strict=True):
+        if at < step:
+            if value < sqrt(before * after):
+                break
+            begun = at
+    return begun
 
 
 def _since(track: Track, step: int) -> Track:
@@ -368,7 +391,7 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
         0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
         words,
         role=place.role,
-        worker=worst.worker if is_alone else None,
+        worker=worst.worker if is_alone or len(history.spans[place]) == 1 else None,
         phase=place.phase,
         since=worst.step,
         evidence=evidence,

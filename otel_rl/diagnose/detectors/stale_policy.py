@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
@@ -20,7 +21,9 @@ _FILLED = 2  # times the age of its samples: steps until a buffer is full for th
 _AT_ONCE = 0.75  # part of a change that makes it a jump
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
 _OFF = 1.4  # times the extrapolation: a queue that fills slows down
+_LITTLE_OLDER = 2.5  # versions
 _PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
+_PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
 _SETTLED = 3  # weight updates until their interval is stable
 
@@ -33,6 +36,9 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
         yield cause
     for place, of in history.spans.items():
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
+        if place.role not in reported and (stopped := _stopped(history, place)):
+            reported.add(place.role)
+            yield _of_no_pulls(place, stopped, among=len(of))
         if (
             work_of(place) is Work.SYNC
             and not is_of_steps
@@ -51,6 +57,55 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
             if rarer:
                 reported.add(place.role)
                 yield _of_rare_pulls(place, rarer, among=len(of))
+
+
+def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
+    """Return the workers that take up weights no more, though they work, and their last such step.
+
+    Those of a stage that all end with the last step, as a trainer's own sync, do not.
+    """
+    if work_of(place) is not Work.SYNC or PhaseKey(place.role, STEP_SPAN) in history.spans:
+        return {}
+    stopped = {}
+    for worker, track in history.counts[place].items():
+        steps = sorted(set(track.steps))
+        gaps = [b - a for a, b in pairwise(steps)]
+        since = history.last - (steps[-1] if steps else 0)
+        is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
+        if is_long and _works_until(history, place, worker) >= history.last - since // 3:
+            stopped[worker] = steps[-1]
+    return stopped
+
+
+def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
+    """Return the last step of other work of a worker that takes up weights, as it began with."""
+    return max(
+        (
+            of[worker].steps[-1]
+            for other, of in history.spans.items()
+            if other.role == place.role and other != place and worker in of and of[worker].steps
+            if not only_waits(history, other) and work_of(other) is Work.GENERATION
+        ),
+        default=-1,
+    )
+
+
+def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> Cause:
+    one = next(iter(stopped)) if len(stopped) == 1 < among else None
+    since = min(stopped.values()) + 1
+    return Cause(
+        Kind.STALE_POLICY,
+        0.75,
+        f"{one or place.role} takes up no new weights since step {since}, and goes on working",
+        role=place.role,
+        worker=one,
+        phase=place.phase,
+        since=since,
+        evidence=[
+            Evidence(f"last step with {place.phase}", f"phase/{place}", worker, None, float(last))
+            for worker, last in [*stopped.items()][:4]
+        ],
+    )
 
 
 def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
@@ -183,7 +238,7 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         change = level(track)
         if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
             continue
-        if change.after - change.before < 1.5:
+        if change.after - change.before < 1.5 or _is_full(track, change):
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
         fills = max(_BEGUN, _FILLED * change.after)
@@ -221,6 +276,17 @@ def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> 
     since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
     half = len(since) // 2
     return half > 0 and median(since[half:]) - median(since[:half]) < 1
+
+
+def _is_full(track: Track, change: LevelChange) -> bool:
+    """Return whether samples are a little older and no more: a buffer has filled, which is bounded.
+
+    It takes what is made in a slow step, and keeps it where more is made than used.
+    """
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    grows = half > 0 and median(since[half:]) - median(since[:half]) >= 1
+    return change.after - change.before < _LITTLE_OLDER and not grows
 
 
 def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:

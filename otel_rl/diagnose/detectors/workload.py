@@ -5,6 +5,7 @@ they are named as what they are.
 """
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -47,6 +48,7 @@ class Workload:
     def __init__(self, history: RunHistory) -> None:
         self._history = history
         self.what, self.of_step = _work(history)
+        self._steps = sorted(self.of_step)
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
     def eased(self, place: PhaseKey, track: Track) -> Track:
@@ -55,7 +57,7 @@ class Workload:
         usual = median(shared.values()) if shared else 1.0
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            part = self.of_step.get(step, 1.0) * usual / shared.get(step, usual)
+            part = self._at(step) * usual / shared.get(step, usual)
             eased.add(step, at_s, value / part)
         return eased
 
@@ -63,8 +65,13 @@ class Workload:
         """Return times of whole steps per unit of work."""
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            eased.add(step, at_s, value / self.of_step.get(step, 1.0))
+            eased.add(step, at_s, value / self._at(step))
         return eased
+
+    def _at(self, step: int) -> float:
+        """Return the work of a step; of one that has not told its own, that of the step before."""
+        place = bisect_right(self._steps, step)
+        return self.of_step[self._steps[place - 1]] if place else 1.0
 
     def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
         if place not in self._workers:

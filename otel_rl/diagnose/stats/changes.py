@@ -21,6 +21,7 @@ _SUDDEN = ((3, 8.0, 1.5), (2, 10.0, 2.0))
 _FEWEST_BEFORE = 10
 
 _NEARLY_ALL = 0.95
+_RISE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,10 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     Returns:
         None if there is none, or some are not positive.
     """
-    if not values or min(values) <= 0:
+    if len(values) < 2 * shortest or min(values) <= 0:
         return None
+    if median(values[-shortest:]) <= _RISE * median(values[:shortest]):
+        return None  # most series end as they have begun
     logs = [math.log(value) for value in values]
     n, total, before = len(logs), sum(logs), 0.0
     best, most = 0, 0.0
@@ -145,6 +148,8 @@ def find_sudden(values: Sequence[float]) -> Change | None:
     Returns:
         None if there are too few, or they are not so far.
     """
+    if min(values[-2:], default=0.0) <= max(values[:-3], default=0.0):
+        return None
     for count, noises, times in _SUDDEN:
         before, after = values[:-count], values[-count:]
         if len(before) < _FEWEST_BEFORE:

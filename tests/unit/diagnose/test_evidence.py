@@ -1,18 +1,14 @@
 """Evidence that rules did not use, or took for what it is not: each was wrong in a drawn run."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, WorkerFacts
+from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.stats.changes import find_step, find_sudden
 from tests.unit.diagnose.made import AT, Series, changed, made
-
-Spans = Mapping[tuple[str, str, int], Series]
 
 
 def jittered(of: Series, by: float = 0.01) -> Series:
@@ -20,7 +16,7 @@ def jittered(of: Series, by: float = 0.01) -> Series:
     return lambda step: of(step) * (1 + by * ((step * 3) % 7 - 3) + by / 2 * ((step * 2) % 5 - 2))
 
 
-def role(phase: str, *of: Series, name: str = "trainer") -> Spans:
+def role(phase: str, *of: Series, name: str = "trainer") -> dict[tuple[str, str, int], Series]:
     return {(name, phase, index): jittered(one) for index, one in enumerate(of)}
 
 
@@ -221,7 +217,7 @@ def test_a_buffer_that_fills_while_trainers_evaluate_is_full_and_not_stale(
 
 
 def test_samples_that_grow_old_after_a_slow_start_are_no_fault() -> None:
-    rows: dict[str, Series] = {"trainer/policy/staleness": changed(0.7, 2.7, 7)}
+    rows: dict[str, Series] = {"trainer/policy/staleness": changed(0.7, 3.7, 9)}
     slow = made(40, step_s=lambda step: 30.0 if step < 4 else 8.0, rows=rows)
     assert Kind.STALENESS_GROWTH not in {kind for kind, *_ in causes(slow)}
     usual = made(40, step_s=lambda step: 8.0, rows=rows)
@@ -266,3 +262,88 @@ def test_who_has_not_done_what_others_have_stands_still_after_four_steps() -> No
 def test_without_such_a_worker_it_may_be_something_new_and_takes_ten() -> None:
     assert not standing(45, behind=False)
     assert standing(52, behind=False)
+
+
+def test_spans_without_any_metric_tell_the_steps_of_their_roots() -> None:
+    def snapshot(step: int) -> Facts:
+        took = {"generate": 2.0, "publish": 0.5 if step < 30 else 4.0, "training_step": 0.03}
+        spans = [
+            SpanFacts(
+                step if phase == "training_step" else 0,
+                *("trainer", phase, f"trainer/{rank}", False, 1),
+                *(seconds * (1 + 0.01 * (step % 5)), seconds, 0),
+            )
+            for phase, seconds in took.items()
+            for rank in range(3)
+        ]
+        ended_s = 100 + 3 * step + max(0, step - 29) * 3.5
+        return Facts(int(ended_s * 1e9), 0, spans=spans)
+
+    found = diagnose(RunHistory(snapshot(step) for step in range(60)))
+    assert found.last == 59
+    (cause,) = found.causes
+    assert (cause.phase, cause.since) == ("publish", 30)
+
+
+def test_weights_that_are_taken_up_no_more_are_old_though_no_version_tells_it() -> None:
+    history = made(60, spans=role("generate", steady, steady, name="generator"))
+    pulls = PhaseKey("generator", "weight_pull")
+    for step in range(60):
+        for worker in ("generator/0", "generator/1"):
+            if step < 30 or worker == "generator/1":
+                history.spans[pulls][worker].add(step, float(step), 0.1)
+                history.counts[pulls][worker].add(step, float(step), 1.0)
+    assert causes(history) == [(Kind.STALE_POLICY, "generator/0", 30)]
+
+
+@pytest.mark.parametrize("name", ["policy/version", "policy_version", "weight_version"])
+def test_versions_are_known_by_the_names_that_programs_give_them(name: str) -> None:
+    workers: dict[tuple[str, str], Series] = {
+        (f"trainer/{name}", "trainer/0"): float,
+        (f"generator/{name}", "generator/0"): lambda step: float(min(step, 30)),
+        (f"generator/{name}", "generator/1"): float,
+    }
+    ((kind, worker, since),) = causes(made(60, workers=workers))
+    assert (kind, worker) == (Kind.STALE_POLICY, "generator/0")
+    assert abs((since or 0) - 30) <= 3
+
+
+def test_every_third_step_is_told_however_little_slower_where_steps_are_steady() -> None:
+    slow = in_steps(*range(36, 79, 3), times=1.6)
+    spans = role("train", slow, *[steady] * 10)
+    (found,) = causes(made(step_s=lambda step: 0.5 + slow(step), spans=spans))
+    assert found == (Kind.STRAGGLER, "trainer/0", 36)
+
+
+def test_steps_whose_work_is_not_told_yet_have_as_much_as_those_before() -> None:
+    rows = {"trainer/tokens": changed(100.0, 200.0, 20)}
+    history = made(40, rows=rows, spans=role("train", changed(0.5, 1.0, 20)))
+    track = history.rows["trainer/tokens"]
+    history.rows["trainer/tokens"] = track.between(0, 35)
+    eased = Workload(history).eased_steps(history.spans[PhaseKey("trainer", "train")]["trainer/0"])
+    assert max(eased.values) < 1.1 * min(eased.values)
+
+
+def test_a_call_is_as_long_as_all_that_it_asks_for() -> None:
+    spans = role("rm", changed(0.2, 1.2)) | role("rm", changed(0.01, 0.05), name="reward")
+    found = diagnose(made(step_s=changed(1.0, 2.0), spans=spans)).causes
+    assert [(one.kind, one.role) for one in found] == [(Kind.SLOW_REWARD, "reward")]
+
+
+def test_a_worker_is_slow_since_its_own_first_slow_piece_of_work() -> None:
+    slow = changed(1.0, 3.4, 31)
+    history = made(60, spans=role("rollout", slow, *[lambda step: 1.0] * 3, name="generator"))
+    place = PhaseKey("generator", "rollout")
+    for worker in ("generator/1", "generator/2", "generator/3"):
+        whole = history.spans[place][worker]
+        kept = [step for step in range(60) if step not in (31, 32, 33)]
+        history.spans[place][worker] = type(whole)(
+            kept, [float(step) for step in kept], [whole.values[step] for step in kept]
+        )
+    assert causes(history)[0] == (Kind.SLOW_GENERATION, "generator/0", 31)
+
+
+def test_of_three_clocks_the_one_that_differs_is_wrong() -> None:
+    lags = {"generator/0": 0.1, "reward/0": 120.1, "trainer/0": 0.12}
+    (found,) = causes(made(30, lags=lags))
+    assert found == (Kind.CLOCK_SKEW, "reward/0", None)
