@@ -16,7 +16,10 @@ from typing import Any, Final
 
 from otel_rl.semconv.aliases import sections
 
-__all__ = ["fold"]
+__all__ = ["APART", "fold"]
+
+APART: Final = "otel_rl.apart."
+"""Begins the name of an attribute that only tells series apart, see ``scraped_names.py``."""
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -41,15 +44,18 @@ def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
         name: Of the metric.
         attributes: Sorted.
     """
+    apart = tuple(pair for pair in attributes if pair[0].startswith(APART))
+    if apart:
+        attributes = tuple(pair for pair in attributes if pair not in apart)
     found = _fold_of(name) if attributes else None
     if found is None:
-        return attributes, ()
+        return attributes, apart
     kept = [
         (key, _class(value) if key in found.classes else value)
         for key, value in attributes
         if key in found.kept or key in found.classes
     ]
-    return tuple(kept), tuple(pair for pair in attributes if pair not in kept)
+    return tuple(kept), (*(pair for pair in attributes if pair not in kept), *apart)
 
 
 def _class(status: str) -> str:
