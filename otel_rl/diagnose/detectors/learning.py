@@ -21,6 +21,9 @@ from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departur
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
+_FEW, _FAR_JUMP = 3, 8.0  # the same of so few last values, and more than the series ever moved
+_SURE = 40  # moves that tell their usual size
+_START = 8  # values: at first, rewards leap because the policy learns
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
@@ -222,16 +225,30 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
     if len(values) < 12:
         return None
     moves = [abs(b - a) for a, b in pairwise(values)]
-    usual = max(spread(moves), median(moves))
+    # Of few moves, the usual size may be much larger than it seems.
+    unsure = max(1.0, math.sqrt(_SURE / len(moves)))
+    usual = unsure * max(spread(moves), median(moves))
     gone_through = max(values) - min(values)
     scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None
-    for place in range(5, len(values) - 4):
+    for place in range(_START, len(values) - 4):
         before, after = values[place - 5 : place], values[place : place + 5]
         gap = max(min(after) - max(before), min(before) - max(after))
-        if gap >= _JUMP * scale and (best is None or gap / scale > best[0]):
+        # The usual change of few values is uncertain: the levels have to be apart by more than
+        # either scatters.
+        least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
+        if gap >= least and (best is None or gap / scale > best[0]):
             best = gap / scale, steps[place], median(before), median(after)
-    return best
+    return best or _last_jump(track, scale)
+
+
+def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:
+    """Return a jump before the last few values, if it is far beyond all of the series."""
+    before, after = track.values[:-_FEW], track.values[-_FEW:]
+    gap = max(min(after) - max(before), min(before) - max(after))
+    if gap < max(_FAR_JUMP * scale, max(before) - min(before)):
+        return None
+    return gap / scale, track.steps[-_FEW], median(before[-5:]), median(after)
 
 
 def _lasting_fall(track: Track) -> LevelChange | None:

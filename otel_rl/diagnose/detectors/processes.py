@@ -11,7 +11,7 @@ from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, wit
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -32,7 +32,9 @@ _LEFT_STEPS = 3  # of others after the last sign of a worker
 _AT_ONCE = 1.5  # usual steps
 _SKEW_S = 1.5
 _EVIDENT_SKEW_S = 0.02
+_FEW, _MANY = 3, 3.0  # values, times all others
 _GC_SHARE = 0.05
+_GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
@@ -234,13 +236,14 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        # A step has several exports, and the collector runs in one of them.
-        of_steps = summed_by_step(track)
+        # A step has several exports, or one has those of several steps.
+        of_steps = smoothed(with_gaps(history, summed_by_step(track)))
         change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
         if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
             continue
         share = change.after / _usual_s(of_steps, change.step)
-        if share >= _GC_SHARE:
+        least = _GC_SHARE if worker is None else _least_gc_share(history, worker, change)
+        if share >= least:
             found.append((share, key, worker, change))
     if found:
         share, key, worker, change = max(found, key=lambda one: one[0])
@@ -261,6 +264,17 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         )
 
 
+def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:
+    """Return the part of a step that matters: less if work of the worker takes as much longer."""
+    longer_s = [
+        found[1] - found[0]
+        for of in history.spans.values()
+        if worker in of and (found := medians(of[worker], change.step, shortest=3)) is not None
+    ]
+    is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
+    return _GC_SHARE_FELT if is_felt else _GC_SHARE
+
+
 def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
@@ -279,7 +293,8 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
             if subject is Subject.PREEMPTIONS:
                 track = with_gaps(history, summed_by_step(track))
             # A few in a row happen by chance among many workers: their number is no measurement.
-            shortest = 6 if subject is Subject.PREEMPTIONS else 3
+            is_count = subject is Subject.PREEMPTIONS
+            shortest = 6 if is_count and not _is_many(track) else 3
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -305,6 +320,12 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         since=since,
         evidence=[one for *_, one in evidence[:4]],
     )
+
+
+def _is_many(counts: Track) -> bool:
+    """Return whether the last few counts are far above all others: no chance of small numbers."""
+    others, last = counts.values[:-_FEW], counts.values[-_FEW:]
+    return bool(others) and min(last) >= max(_MANY, _MANY * max(others))
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:

@@ -2,12 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from statistics import median
 
-from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled
 from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -18,6 +20,8 @@ _FILLED = 2  # times the age of its samples: steps until a buffer is full for th
 _AT_ONCE = 0.75  # part of a change that makes it a jump
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
 _OFF = 1.4  # times the extrapolation: a queue that fills slows down
+_PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
+_RARER = 1.4  # times the work between two pulls
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -42,10 +46,39 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 is not None
                 and change.is_rise(ratio=1.8, order=0.7)
                 and change.after - change.before >= 1
+                and _is_rarer_than_its_work(history, place, worker, change.step)
             ]
             if rarer:
                 reported.add(place.role)
                 yield _of_rare_pulls(place, rarer, among=len(of))
+
+
+def _is_rarer_than_its_work(
+    history: RunHistory, place: PhaseKey, worker: str, since: int
+) -> bool:
+    """Return whether a worker has no reason to pull less often: it does as much between two pulls.
+
+    One that pulls before each piece of work pulls less often if its work takes more steps.
+    """
+    pieces = Counter[int]()
+    for other, of in history.counts.items():
+        if other.role == place.role and worker in of and not only_waits(history, other):
+            if work_of(other) is not Work.SYNC:
+                pieces.update(_summed(of[worker]))
+    pulls = Counter[int](_summed(history.counts[place][worker]))
+    before, after = (
+        sum(n for step, n in pieces.items() if (step < since) == early)
+        / max(1, sum(n for step, n in pulls.items() if (step < since) == early))
+        for early in (True, False)
+    )
+    return not pieces or after >= _RARER * before
+
+
+def _summed(counts: Track) -> Mapping[int, int]:
+    summed = Counter[int]()
+    for step, count in zip(counts.steps, counts.values, strict=True):
+        summed[step] += round(count)
+    return summed
 
 
 def _behind(history: RunHistory) -> Iterator[Cause]:
@@ -70,7 +103,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
                 and change.change.order > 0.7
                 and change.is_clear
             ):
-                behind.append((worker, change))
+                behind.append((worker, begun(_gap(newest, track), change)))
         if not behind:
             continue
         worst = max(behind, key=lambda one: one[1].after)
@@ -156,9 +189,11 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
         fills = max(_BEGUN, _FILLED * change.after)
-        if _steps_at_level(track, change) < fills:
+        if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
+            continue
+        if _follows_a_pause(history, track, change):
             continue
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -174,16 +209,33 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         return
 
 
-def _steps_at_level(track: Track, change: LevelChange) -> int:
+def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether the buffer filled up in a long step, as one with an evaluation, and no more.
+
+    Where more samples are made than used, it stays full.
+    """
+    steps = step_time(history).finite()
+    columns = [*zip(steps.steps, steps.values, strict=True)]
+    before = [value for step, value in columns if step < change.step - _PAUSED]
+    paused = [value for step, value in columns if 0 <= change.step - step <= _PAUSED]
+    if not before or not paused or max(paused) < _PAUSE * median(before):
+        return False
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    return half > 0 and median(since[half:]) - median(since[:half]) < 1
+
+
+def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:
     """Return the steps at about the level before a change, until it begins.
 
-    A series that has risen from its first value on was at no level.
+    A series that has risen from its first value on was at no level, nor one of a run that begins.
     """
+    first = next(iter(settled(step_time(history)).steps), history.first)
     near = _AT_LEVEL * (change.after - change.before)
     own = track.finite()
     columns = zip(own.steps, own.values, strict=True)
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
-    return change.step - min(at, default=change.step)
+    return change.step - max(first, min(at, default=change.step))
 
 
 def _grows_faster(track: Track) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.peers import turn_length
 
 __all__ = ["Workload", "changes", "follows_a_change"]
 
@@ -67,12 +68,21 @@ class Workload:
 
     def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
         if place not in self._workers:
-            counted: dict[int, int] = defaultdict(int)
-            for track in self._history.spans.get(place, {}).values():
-                for step in set(track.steps):
-                    counted[step] += 1
-            self._workers[place] = counted
+            tracks = self._history.spans.get(place, {})
+            self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
         return self._workers[place]
+
+
+def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
+    """Return how many workers share the work of each step: from their first one to their last.
+
+    One without a value in between reports it with another step.
+    """
+    present: dict[int, int] = defaultdict(int)
+    for track in tracks.values():
+        for step in range(track.steps[0], track.steps[-1] + 1) if track.steps else ():
+            present[step] += 1
+    return present
 
 
 def changes(history: RunHistory) -> Iterator[str]:
