@@ -53,9 +53,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 yield _of_rare_pulls(place, rarer, among=len(of))
 
 
-def _is_rarer_than_its_work(
-    history: RunHistory, place: PhaseKey, worker: str, since: int
-) -> bool:
+def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
     """Return whether a worker has no reason to pull less often: it does as much between two pulls.
 
     One that pulls before each piece of work pulls less often if its work takes more steps.
