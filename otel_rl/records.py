@@ -518,6 +518,7 @@ class WorkerFailure:
         step: The step that the error has ended, else the last one known; None without steps.
         is_in_step: Whether the step is the one that the error has ended.
         recovery_s: Time until another process took its place; None while none has.
+        reports_ends: Whether its SDK reports ends. Else its silence may be an end in order.
     """
 
     worker: str
@@ -527,6 +528,7 @@ class WorkerFailure:
     step: int | None = None
     is_in_step: bool = False
     recovery_s: float | None = None
+    reports_ends: bool = True
 
     @property
     def is_interrupt(self) -> bool:
@@ -536,7 +538,7 @@ class WorkerFailure:
     def __str__(self) -> str:
         """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
         if self.error is None:
-            what = " ended without an exit report"
+            what = " ended without an exit report" if self.reports_ends else " fell silent"
         else:
             what = f", {self.error}" if self.error else " failed"
         after = "" if self.recovery_s is None else f"; replaced after {self.recovery_s:.1f} s"

@@ -12,6 +12,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
+from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
@@ -172,9 +173,10 @@ def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
     """Yield (role, workers before, workers after, first step) of roles that were resized.
 
-    A worker that failed was not removed on purpose.
+    A worker that failed, or that hangs, was not removed on purpose.
     """
     failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
+    failed |= {hang.worker for hang in hung_workers_of(history)}
     of_role: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, tracks in history.spans.items():
         for worker, track in tracks.items():

@@ -192,6 +192,7 @@ class RunHistory:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
+        self._withdraw_losses(facts.returned)
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
         self._add_failures(facts.failures)
@@ -214,6 +215,14 @@ class RunHistory:
             if step > self.last:
                 self.last = step
                 self.begun_s.setdefault(step, time_s)
+
+    def _withdraw_losses(self, workers: Iterable[str]) -> None:
+        """Remove the last loss of each worker, and the failure that it was taken for."""
+        for worker in workers:
+            for known in (self.losses, self.failures):
+                places = [place for place, one in enumerate(known) if one.worker == worker]
+                if places:
+                    del known[places[-1]]
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""

@@ -41,7 +41,10 @@ def stock_run(ends: dict[str, int], steps: int = 40) -> list[Facts]:
 def with_end(facts: list[Facts], missed: Sequence[str], last: int) -> RunHistory:
     """Return the history if these workers are missed 16 s after the last record."""
     end_ns = facts[-1].time_ns + 16 * S
-    failures = [WorkerFailure(worker, (1_000 + last) * S, step=last) for worker in missed]
+    failures = [
+        WorkerFailure(worker, (1_000 + last) * S, step=last, reports_ends=False)
+        for worker in missed
+    ]
     end = Facts(end_ns, last, lost=list(missed), failures=failures, status="crashed")
     return RunHistory([*facts, end])
 

@@ -398,6 +398,7 @@ class Failure(_Array, frozen=True, gc=False):
     step: Int64 | None
     is_in_step: bool
     recovery_s: float | None
+    reports_ends: bool = True
 
 
 class Liveness(_Array, frozen=True, gc=False):
