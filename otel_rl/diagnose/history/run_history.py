@@ -219,10 +219,8 @@ class RunHistory:
     def _withdraw_losses(self, workers: Iterable[str]) -> None:
         """Remove the last loss of each worker, and the failure that it was taken for."""
         for worker in workers:
-            for known in (self.losses, self.failures):
-                places = [place for place, one in enumerate(known) if one.worker == worker]
-                if places:
-                    del known[places[-1]]
+            _remove_last(self.losses, [one.worker == worker for one in self.losses])
+            _remove_last(self.failures, [one.worker == worker for one in self.failures])
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
@@ -328,6 +326,7 @@ class GrowingHistory:
 
 
 _Key = TypeVar("_Key", str, PhaseKey)
+_T = TypeVar("_T")
 
 
 def _of_workers(
@@ -373,3 +372,9 @@ def _in_order(track: Track, *, by_step: bool) -> Track:
         [track.times_s[place] for place in order],
         [track.values[place] for place in order],
     )
+
+
+def _remove_last(known: list[_T], is_it: Sequence[bool]) -> None:
+    """Remove the last element for which ``is_it`` is true, if any."""
+    if any(is_it):
+        del known[len(is_it) - 1 - is_it[::-1].index(True)]

@@ -820,9 +820,9 @@ def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
 def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.findings.tell(A, SLOW)
+    bench.drain.findings.add(A, SLOW)
     bench.run(seconds=2)
-    bench.drain.findings.tell(A, Finding(9, T0, "healthy", "no fault found"))
+    bench.drain.findings.add(A, Finding(9, T0, "healthy", "no fault found"))
     bench.run(seconds=2)
     rows = bench.run_store.rows(A, start=0, limit=10_000)
     causes = [row.labels[DIAGNOSIS_CAUSE] for row in rows if DIAGNOSIS_CAUSE in row.labels]
