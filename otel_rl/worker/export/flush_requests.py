@@ -22,6 +22,18 @@ class Wanted(NamedTuple):
     is_hurried: bool
 
 
+class _StopDeadlines(NamedTuple):
+    """Times at which the callers of a stop stop waiting, on the monotonic clock.
+
+    Attributes:
+        reached_s: For an endpoint that has answered.
+        unreached_s: For one that never did.
+    """
+
+    reached_s: float
+    unreached_s: float
+
+
 class FlushRequests:
     """Requests to one exporter thread. Callers wait no longer than the timeout that they pass.
 
@@ -40,8 +52,8 @@ class FlushRequests:
         self._done = 0
         self._delivered = 0
         self._until_s = 0.0
-        self._stop_at_s: float | None = None
-        self._stop_unreached_at_s = 0.0
+        # Both deadlines at once: the exporter thread reads them without the lock.
+        self._stop: _StopDeadlines | None = None
         self._has_ended = False
 
     def may_wait(self, thread: Thread) -> bool:
@@ -76,11 +88,12 @@ class FlushRequests:
             unreached_timeout_s: Time for one that never did.
         """
         with self._changed:
-            is_first = self._stop_at_s is None
+            is_first = self._stop is None
             if is_first:
                 now_s = time.monotonic()
-                self._stop_at_s = now_s + timeout_s
-                self._stop_unreached_at_s = now_s + min(timeout_s, unreached_timeout_s)
+                self._stop = _StopDeadlines(
+                    now_s + timeout_s, now_s + min(timeout_s, unreached_timeout_s)
+                )
             self._changed.notify_all()
             return is_first
 
@@ -92,12 +105,12 @@ class FlushRequests:
     @property
     def is_stopping(self) -> bool:
         """Report whether the end was asked for."""
-        return self._stop_at_s is not None
+        return self._stop is not None
 
     @property
     def is_urgent(self) -> bool:
         """Report whether a caller waits."""
-        return self._stop_at_s is not None or self._wanted > self._done
+        return self._stop is not None or self._wanted > self._done
 
     # Below: the exporter thread.
 
@@ -109,7 +122,7 @@ class FlushRequests:
             )
             is_hurried, self._is_hurried = self._is_hurried, False
             ticket = self._wanted if self._wanted > self._done else 0
-            return Wanted(ticket, self._stop_at_s is not None, is_hurried)
+            return Wanted(ticket, self._stop is not None, is_hurried)
 
     def pause(self, pause_s: float) -> None:
         """Sleep, unless another request comes."""
@@ -118,9 +131,10 @@ class FlushRequests:
 
     def deadline_s(self) -> float:
         """Return when the callers stop waiting, on the monotonic clock."""
-        if self._stop_at_s is None:
+        stop = self._stop
+        if stop is None:
             return self._until_s
-        return self._stop_at_s if self._is_reached() else self._stop_unreached_at_s
+        return stop.reached_s if self._is_reached() else stop.unreached_s
 
     def answer(self, ticket: int, *, delivered: bool) -> None:
         """Answer the flushes up to ``ticket``."""

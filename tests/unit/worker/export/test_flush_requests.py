@@ -69,3 +69,30 @@ def test_nobody_waits_for_a_thread_that_has_ended_or_is_their_own() -> None:
     asked.wait_for_end(DEADLINE_S)
     assert not asked.may_wait(thread)
     assert not asked.flush(LONG_S)
+
+
+class SeenMeanwhile(float):
+    """A timeout in whose comparison the exporter thread reads its deadline."""
+
+    found: FlushRequests
+    deadlines_s: list[float]
+
+    def __lt__(self, other: float) -> bool:
+        self.deadlines_s.append(self.found.deadline_s())
+        return float(self) < float(other)
+
+
+def test_an_exporter_that_reads_its_deadline_while_it_is_set_gives_up_no_earlier() -> None:
+    found = requests(is_reached=False)
+    patience_s = SeenMeanwhile(5.0)
+    patience_s.found, patience_s.deadlines_s = found, []
+    flushing = Thread(target=found.flush, args=(60,), daemon=True)
+    flushing.start()
+    while not found.is_urgent:
+        flushing.join(0.001)
+    begun_s = time.monotonic()
+    found.stop(30, patience_s)
+    (seen_s,) = patience_s.deadlines_s
+    assert seen_s > begun_s
+    found.answer(1, delivered=True)
+    flushing.join()
