@@ -343,4 +343,4 @@ def test_only_what_is_news_is_told_also_after_a_restart() -> None:
     assert len(rows(aligner)) == 2
     aligner.findings.add(finding(None))
     (well,) = rows(aligner)
-    assert well.labels == {"diagnosis/verdict": "healthy"}
+    assert well.labels == {"diagnosis/verdict": "healthy", "diagnosis/cause": "none"}
